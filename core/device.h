@@ -11,6 +11,7 @@ enum class DeviceType { cpu, cuda, meta };
 struct Device {
   DeviceType type = DeviceType::cpu;
   int index = 0;  ///< which GPU; 0 elsewhere
+  bool is_gpu() const { return type == DeviceType::cuda; }
   bool operator==(const Device&) const = default;
 };
 

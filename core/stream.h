@@ -32,6 +32,7 @@ class Stream {
 
   Device device() const { return device_; }
   DeviceType type() const { return device_.type; }
+  bool is_meta() const { return type() == DeviceType::meta; }
   /// The device being planned for on `meta`; device() elsewhere.
   Device target() const { return target_; }
   /// Only on `meta`.

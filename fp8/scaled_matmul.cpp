@@ -98,7 +98,7 @@ void check(const ScaledProduct& args) {
 
 /// In plain FP8, on a GPU: what its tensor cores refuse whatever the model.
 bool is_native(const Stream& stream, const ScaledProduct& args) {
-  return stream.target().type == DeviceType::cuda && !args.emulate;
+  return stream.target().is_gpu() && !args.emulate;
 }
 void check(const Stream& stream, const ScaledProduct& args) {
   check(args);
@@ -137,7 +137,7 @@ int64_t place_of_addend(const ScaledProduct& args) {
 void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
   const ScaledProduct args = product_of(given);
   check(stream, args);
-  if (stream.type() == DeviceType::meta) {
+  if (stream.is_meta()) {
     stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, given));
   } else {
     const int64_t need = scaled_matmul_workspace_bytes(stream, given);
@@ -146,7 +146,7 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
                         describe(args.workspace), need);
     }
   }
-  const bool is_emulated_on_gpu = stream.target().type == DeviceType::cuda && args.emulate;
+  const bool is_emulated_on_gpu = stream.target().is_gpu() && args.emulate;
   const Extents e = extents_of(args);
   run_op(
       stream,

@@ -283,7 +283,7 @@ std::string to_json(const HfConfig& c) {
   const auto& family = row_of(c.family);
   Json root;
   root.set("architectures", Json(Json::Array{std::string(family.architecture)}));
-  root.set("model_type", std::string(family.model_type));
+  root.set("model_type", family.model_type);
   for (const auto& [name, size] : kSizes) root.set(std::string(name), c.*size);
   root.set("hidden_act", "silu").set("rms_norm_eps", c.rms_norm_eps).set("rope_theta", c.rope_theta);
   root.set("rope_scaling", scaling_json(c.rope_scaling));

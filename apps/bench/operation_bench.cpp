@@ -36,7 +36,7 @@ double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run,
 }
 
 BenchPeaks measure_peaks(Stream& stream) {
-  const bool on_gpu = stream.device().type == DeviceType::cuda;
+  const bool on_gpu = stream.device().is_gpu();
   const int64_t elements = int64_t{1} << (on_gpu ? 28 : 25), n = on_gpu ? 8192 : 1024;
   BenchPeaks peaks;
   {

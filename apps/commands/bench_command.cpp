@@ -58,7 +58,7 @@ struct Measured {
 // On a GPU a step is launched as graphs, in which operations cannot be timed: they are in steps of their own,
 // which run one operation after the other. On a CPU the same steps do for both.
 Measured measure(Trainer& trainer, Device device, int steps) {
-  const bool apart = device.type == DeviceType::cuda;
+  const bool apart = device.is_gpu();
   const int settling = apart ? 3 : 2;  // one as it is, one that is recorded, one launched
   for (int i = 0; i < settling; ++i) trainer.step(nullptr);
   StepProfile profile(trainer.stream());
@@ -147,12 +147,12 @@ struct MemoryBefore {
 };
 
 MemoryBefore memory_before(Device device) {
-  return {resident_bytes("VmRSS:"), device.type == DeviceType::cuda ? gpu_bytes_in_use(device) : 0};
+  return {resident_bytes("VmRSS:"), device.is_gpu() ? gpu_bytes_in_use(device) : 0};
 }
 
 std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device device) {
   const double planned = plan.memory.total_bytes();
-  if (device.type == DeviceType::cuda) {
+  if (device.is_gpu()) {
     return fmt::format(
         "memory: plan {:.3f} GiB; {:.3f} GiB in use on the GPU, {:.3f} GiB of them before the plan's block",
         gib(planned), gib(gpu_bytes_in_use(device)), gib(before.gpu_bytes));
@@ -186,8 +186,7 @@ void print_step(const Measured& m, Trainer& trainer, const Session& session, std
     out << fmt::format(text, std::forward<Values>(values)...) << '\n';
   };
   print("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
-        session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
-                                                : matmul_backend_description(),
+        session.device.is_gpu() ? cuda::device_name(session.device.index) : matmul_backend_description(),
         peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12);
   if (session.device.type == DeviceType::cpu)
     print("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s", measure_multiplier_peak_flops() / 1e12);
@@ -201,8 +200,7 @@ void print_step(const Measured& m, Trainer& trainer, const Session& session, std
   print("model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
         rates.tflops);
   print("operations{}, in a step of {:.3f} s:",
-        session.device.type == DeviceType::cuda ? " one after the other, without graphs" : "",
-        m.profiled_seconds);
+        session.device.is_gpu() ? " one after the other, without graphs" : "", m.profiled_seconds);
   print_operations(m, plan, peaks, out);
   print("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)", rates.utilization_percent);
 }
@@ -223,7 +221,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     Experiment& experiment = session.experiment;
     const MemoryBefore before = memory_before(session.device);
     auto remove_saves = [&] {
-      if (command.saves > 0 && session.ranks.world->rank() == 0)
+      if (command.saves > 0 && session.ranks.is_first())
         std::filesystem::remove_all(config.job.in_dump_folder(config.checkpoint.folder));
     };
     remove_saves();
@@ -235,7 +233,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     SaveTimes saves;
     if (command.saves > 0) saves = measure_saves(trainer, command.saves);
     remove_saves();
-    if (session.ranks.world->rank() != 0) return;
+    if (!session.ranks.is_first()) return;
     print_step(m, trainer, session, out);
     out << memory << '\n';
     if (command.saves > 0)

@@ -86,7 +86,7 @@ Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command
   Step step;
   const Experiment& e = planned.experiment;
   add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
-  if (planned.device.type == DeviceType::cuda && command.work == BenchKernelsCommand::Work::measure &&
+  if (planned.device.is_gpu() && command.work == BenchKernelsCommand::Work::measure &&
       cuda::cudnn_is_built()) {
     add_fused_attention(step, planned, command.only);
   }
@@ -124,7 +124,7 @@ void write_json(const std::string& file, const std::vector<Case>& cases, const B
     const RecordedOperation& o = c.operation;
     Json kernel;
     kernel.set("name", c.name)
-        .set("precision", std::string(name_of(o.precision)))
+        .set("precision", name_of(o.precision))
         .set("operands", o.operands)
         .set("calls", static_cast<double>(o.calls))
         .set("bound", c.multiplies() ? "gemm" : "copy")
@@ -156,7 +156,7 @@ void measure(Case& c, Stream& stream, int64_t vocabulary, double seconds) {
 void plan_cases(std::vector<Case>& cases, Stream& stream, const BenchPeaks& peaks) {
   const Device device = stream.device();
   Machine machine;
-  if (device.type == DeviceType::cuda) {
+  if (device.is_gpu()) {
     const std::optional<DeviceTable> known = device_of_driver(cuda::device_name(device.index));
     if (!known) return;
     machine.device = *known;

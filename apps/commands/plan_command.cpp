@@ -129,7 +129,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
     out << "Optimizer: " << optimizer << "\n";
   print_float8(e, plan, out);
   print_memory(plan.memory, out);
-  if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
+  if (device.is_gpu() && config.attention.backend != "flash") {
     print(out,
           "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
           "(attention.backend is {})\n",

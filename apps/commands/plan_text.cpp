@@ -288,7 +288,7 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
     Json row, keys, flops;
     for (const auto& [key, value] : keys_of(l.layout)) keys.set(key, value);
     for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32})
-      flops.set(std::string(name_of(precision)), l.plan.flops(precision));
+      flops.set(name_of(precision), l.plan.flops(precision));
     row.set("keys", std::move(keys))
         .set("memory_gib", l.gib())
         .set("persistent_gib", gib(l.plan.memory.persistent_bytes));

@@ -31,7 +31,7 @@ int run_train_command(const TrainCommand& command) {
   require_inputs(config);
   StopSignals signals;
   return run_session(config, [&](Session& session) {
-    const bool is_first = session.ranks.world->rank() == 0;
+    const bool is_first = session.ranks.is_first();
     RunLock lock;
     fail_together(*session.ranks.control, [&] {
       if (!is_first) return;

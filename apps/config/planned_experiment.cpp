@@ -19,7 +19,7 @@ std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
 }
 
 std::optional<int> planned_capability(int asked, const Device& device) {
-  if (device.type != DeviceType::cuda) {
+  if (!device.is_gpu()) {
     if (asked > 0)
       fail<ConfigError>(
           "plan", "--compute-capability is of GPUs, and training.device is cpu: set training.device: cuda");

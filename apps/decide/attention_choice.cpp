@@ -171,7 +171,7 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
 
 void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   const std::string& wish = e.config.attention.backend;
-  if (device.type != DeviceType::cuda) {
+  if (!device.is_gpu()) {
     if (wish == "cudnn")
       fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash",
                         to_string(device));
@@ -182,7 +182,7 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
   Decisions mine{.entries = {{kBackend, wish, "attention.backend is cudnn"}}};
   if (wish == "auto") {
     for (Candidate& c : candidates) judge(c, e, ranks, device);
-    if (ranks.control->rank() == 0) mine.entries = choose(e, device, candidates, saved);
+    if (ranks.is_first()) mine.entries = choose(e, device, candidates, saved);
     mine = of_first_rank(mine, *ranks.control);
     std::ranges::copy(mine.entries, std::back_inserter(e.decisions.entries));
   }

@@ -36,7 +36,7 @@ int64_t ranks_of_machine(Communicator& control) {
 
 int64_t memory_for_rank(Device device, Communicator& control) {
   const int64_t sharers = ranks_of_machine(control);
-  if (device.type == DeviceType::cuda)
+  if (device.is_gpu())
     return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes) - kGpuLibraryBytes;
   const int64_t machine = machine_bytes();
   return std::min(machine, cgroup_memory_left().value_or(machine)) / sharers;

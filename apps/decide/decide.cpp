@@ -29,7 +29,7 @@ constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
 std::string circumstances(const Experiment& e, Device device) {
   return fmt::format(
       "{}, {} x {} sequences of {} tokens on each rank, {}{}", e.mesh.describe(), e.shape.micro_batches,
-      e.shape.batch, e.shape.sequence, device.type == DeviceType::cuda ? "cuda" : "cpu",
+      e.shape.batch, e.shape.sequence, device.is_gpu() ? "cuda" : "cpu",
       e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
 }
 
@@ -213,7 +213,7 @@ std::vector<Decisions::Entry> measured_as_memory_allows(const Experiment& e, Ran
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   Decisions measured;
   if (e.config.float8.auto_decisions.empty()) {
-    if (device.type == DeviceType::cuda) {
+    if (device.is_gpu()) {
       require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
                                checkpoint::text_checksum(cuda::device_name(device.index)));
     }
@@ -222,7 +222,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
       measured.entries = measured_as_memory_allows(e, ranks, device);
   }
   fail_together(*ranks.control, [&] {
-    if (ranks.control->rank() == 0)
+    if (ranks.is_first())
       std::ranges::copy(float8_ratios(e, measured, saved), std::back_inserter(e.decisions.entries));
   });
   e.decisions = of_first_rank(e.decisions, *ranks.control);
@@ -268,8 +268,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   const std::string made_for = circumstances(e, device);
   e.decides_afresh = source == DecisionSource::afresh;
   Decisions saved;
-  if (source == DecisionSource::checkpoint && ranks.control->rank() == 0)
-    saved = saved_decisions(e, made_for);
+  if (source == DecisionSource::checkpoint && ranks.is_first()) saved = saved_decisions(e, made_for);
   saved = of_first_rank(saved, *ranks.control);
   e.decisions = {.made_for = made_for};
   for (const Decisions::Entry& entry : saved.entries) {

@@ -163,10 +163,10 @@ double measure_peak(Stream& stream, Precision precision, double seconds) {
 }
 
 void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
-  if (device.type != DeviceType::cuda) return;
+  if (!device.is_gpu()) return;
   const std::string gpu = cuda::device_name(device.index);
   fail_together(*ranks.control, [&] {
-    if (ranks.control->rank() > 0 || data_sheet_peaks(gpu)) return;
+    if (!ranks.is_first() || data_sheet_peaks(gpu)) return;
     const MetricsConfig& given = e.config.metrics;
     std::vector<Precision> unknown;
     if (given.peak_tflops_bf16 == 0) unknown = {Precision::fp32, Precision::bf16};
@@ -189,7 +189,7 @@ void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisio
 }
 
 DevicePeaks find_device_peaks(Device device, const PeakSearch& search) {
-  const bool is_gpu = device.type == DeviceType::cuda;
+  const bool is_gpu = device.is_gpu();
   DevicePeaks peaks;
   if (is_gpu) peaks = data_sheet_peaks(cuda::device_name(device.index)).value_or(DevicePeaks{});
   set_given_peaks(peaks, search.metrics);

@@ -8,7 +8,7 @@
 namespace ottava {
 
 MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGroups& ranks, Device device) {
-  const int64_t snapshot = device.type == DeviceType::cuda ? 0 : snapshot_bytes(e, ranks.coordinates);
+  const int64_t snapshot = device.is_gpu() ? 0 : snapshot_bytes(e, ranks.coordinates);
   const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes() + snapshot,
                            memory_for_rank(device, *ranks.control)};
   std::vector<int64_t> all(2 * ranks.control->size());
@@ -19,7 +19,7 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
                           .label = "memory"})
       .wait(host);
   MemoryNeed worst{mine[0], mine[1]};
-  if (device.type == DeviceType::cuda) worst.share = 1;
+  if (device.is_gpu()) worst.share = 1;
   for (size_t i = 0; i < all.size(); i += 2) {
     if (all[i + 1] - all[i] < worst.available - worst.bytes)
       worst.bytes = all[i], worst.available = all[i + 1];

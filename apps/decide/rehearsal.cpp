@@ -93,7 +93,7 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
         before->value, library);
   }
   refuse_together(*ranks.control, "decisions", complaint);
-  const bool is_first = ranks.control->rank() == 0;
+  const bool is_first = ranks.is_first();
   const MeasurementCache kept = gemm_cache(experiment.config.training.gemm_cache, library);
   Decisions cache;
   if (is_first && !experiment.decides_afresh) cache = kept.read();

@@ -9,7 +9,7 @@ namespace ottava {
 
 void check_sm_budget(int64_t wish, Device device, const Environment& environment) {
   if (wish == 0) return;
-  if (device.type != DeviceType::cuda) {
+  if (!device.is_gpu()) {
     fail<ConfigError>("comm", "sm_budget is {}, but the device is {}, which has no SMs: set it to 0", wish,
                       to_string(device));
   }

@@ -45,7 +45,7 @@ bool is_timed(const RecordedTransfer& t) {
 Stream stream_like_steps(const Experiment& e, Device device) {
   Stream stream = device_stream(device);
   if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
-  if (device.type == DeviceType::cuda) {
+  if (device.is_gpu()) {
     stream.blas_plans().set_sm_count(e.sm_budget.products);
     stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
   }

@@ -72,9 +72,8 @@ std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Conf
     if (choice.compute_capability > 0) return device_of_capability(choice.compute_capability);
     return cuda::device_count() > 0 ? device_of_driver(cuda::device_name(0)) : find_device("h100_sxm");
   }
-  return parse_device(config.training.device).type == DeviceType::cuda
-             ? device_of_driver(cuda::device_name(0))
-             : find_device(kCpu);
+  return parse_device(config.training.device).is_gpu() ? device_of_driver(cuda::device_name(0))
+                                                       : find_device(kCpu);
 }
 
 std::string kept_products(const DeviceTable& device, std::string_view setting, const std::string& library,
@@ -120,7 +119,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
 
 std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& e) {
   Machine machine;
-  if (device.type == DeviceType::cuda) {
+  if (device.is_gpu()) {
     const std::optional<DeviceTable> known = device_of_driver(cuda::device_name(device.index));
     if (!known) return {};
     machine.device = *known;

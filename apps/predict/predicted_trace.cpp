@@ -27,7 +27,7 @@ Json operation_args(const RecordedOperation& o, double seconds) {
 Json transfer_args(const RecordedTransfer& t, int track, double seconds) {
   return Json()
       .set("stream", track)
-      .set("Collective name", std::string(t.calls[0].collective))
+      .set("Collective name", t.calls[0].collective)
       .set("Group size", t.ranks)
       .set("Process Group Name", t.axis)
       .set("calls", std::ssize(t.calls))

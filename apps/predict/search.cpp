@@ -231,8 +231,7 @@ class Search {
   /// work(i) for each, on all cores for a GPU; a CPU's libraries are asked on one.
   template <class Work>
   void each(size_t count, const Work& work) {
-    const size_t threads =
-        planned_.device.type == DeviceType::cuda ? std::max(1u, std::thread::hardware_concurrency()) : 1;
+    const size_t threads = planned_.device.is_gpu() ? std::max(1u, std::thread::hardware_concurrency()) : 1;
     std::atomic<size_t> next = 0;
     std::exception_ptr failure;
     auto run = [&] {

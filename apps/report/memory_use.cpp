@@ -13,7 +13,7 @@ namespace ottava {
 namespace {
 
 double total_bytes(Device device) {
-  if (device.type == DeviceType::cuda) return cuda::memory_info(device.index).total_bytes;
+  if (device.is_gpu()) return cuda::memory_info(device.index).total_bytes;
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
@@ -36,7 +36,7 @@ MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan) {
   const int64_t held = held_memory(device).most, idle = plan.total_bytes() - plan.persistent_bytes - alive;
   MemoryMaxima out{.active = use(static_cast<double>(held - idle)),
                    .reserved = use(static_cast<double>(held))};
-  out.shown = device.type == DeviceType::cuda ? out.reserved : use(resident_bytes("VmHWM:"));
+  out.shown = device.is_gpu() ? out.reserved : use(resident_bytes("VmHWM:"));
   return out;
 }
 

@@ -26,7 +26,7 @@ void RunEvents::add(std::string_view event, int64_t step, std::string text, Json
   const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
   Json line;
   line.set("time", std::round(time.count() * 1000) / 1000)
-      .set("event", std::string(event))
+      .set("event", event)
       .set("step", step)
       .set("text", std::move(text));
   if (more.is_object())
@@ -43,10 +43,8 @@ void RunEvents::add(std::string_view event, int64_t step, std::string text, Json
 
 Json start_of_run(const Experiment& e, const StepPlan& plan, Device device) {
   Json memory(Json::Object{}), flops(Json::Object{}), sent(Json::Object{});
-  for (const MemoryPlan::Row& row : plan.memory.by_category())
-    memory.set(std::string(name_of(row.category)), row.bytes);
-  for (Precision p : {Precision::bf16, Precision::fp8, Precision::fp32})
-    flops.set(std::string(name_of(p)), plan.flops(p));
+  for (const MemoryPlan::Row& row : plan.memory.by_category()) memory.set(name_of(row.category), row.bytes);
+  for (Precision p : {Precision::bf16, Precision::fp8, Precision::fp32}) flops.set(name_of(p), plan.flops(p));
   std::map<std::string, int64_t> by_axis;
   for (const CommStats::Total& t : plan.traffic.totals()) by_axis[t.axis] += t.sent_bytes;
   for (const auto& [axis, bytes] : by_axis) sent.set(axis, bytes);

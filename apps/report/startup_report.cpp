@@ -92,8 +92,7 @@ std::string overlap_text(const Experiment& e, const StepPlan& plan, const Commun
 }
 
 std::string device_text(Device device) {
-  if (device.type == DeviceType::cuda)
-    return fmt::format("{} ({})", to_string(device), cuda::device_name(device.index));
+  if (device.is_gpu()) return fmt::format("{} ({})", to_string(device), cuda::device_name(device.index));
   return fmt::format("cpu ({}, {})", matmul_backend_description(), counted(parallel_threads(), "thread"));
 }
 
@@ -158,7 +157,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       log::warning("FP8: no layer is left in FP8, everything trains in {}: the reasons are above",
                    name_of(s.parameters.compute));
     for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
-    if (device.type != DeviceType::cuda && s.float8.is_on())
+    if (!device.is_gpu() && s.float8.is_on())
       log::info("FP8: on the CPU products are bf16 products of the same codes: exact, and no faster");
   }
   // Stages of a pipeline differ.
@@ -241,7 +240,7 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
 
 void require_memory(const MemoryPlan& plan, Device device, Communicator& control,
                     std::optional<int64_t> snapshot_bytes) {
-  const bool on_host = device.type != DeviceType::cuda;
+  const bool on_host = !device.is_gpu();
   const int64_t available = memory_for_rank(device, control),
                 host =
                     snapshot_bytes && !on_host ? memory_for_rank({DeviceType::cpu, 0}, control) : available,

@@ -15,7 +15,7 @@ namespace {
 
 Device device_of_rank(const Config& config, const Launch& launch) {
   Device device = parse_device(config.training.device);
-  if (device.type != DeviceType::cuda || launch.world_size == 1) return device;
+  if (!device.is_gpu() || launch.world_size == 1) return device;
   const GpuSharing sharing = config.comm.backend == "mpi" || config.comm.backend == "tcp"
                                  ? GpuSharing::allowed
                                  : GpuSharing::forbidden;
@@ -35,7 +35,7 @@ void work(const Config& config, Device device, World& world, const std::function
   require_equal_everywhere(*world.control, "the configuration",
                            checkpoint::text_checksum(print_config(config)));
   std::optional<int> capability;
-  if (device.type == DeviceType::cuda) capability = cuda::compute_capability(device.index);
+  if (device.is_gpu()) capability = cuda::compute_capability(device.index);
   Experiment experiment =
       resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);

@@ -32,13 +32,13 @@ MicroBatchInputs::MicroBatchInputs(const TrainingShape& shape, Stream& stream, A
   if (shape.block_causal) names.push_back("document starts");
   for (std::string_view name : names)
     places_.push_back(arena.persistent(name, DType::i32, {std::max(held, of_validation)}));
-  if (stream.target().type == DeviceType::cuda)
+  if (stream.target().is_gpu())
     ring_ = std::make_unique<InputRing>(stream, arena, names, std::max(count, of_validation));
 }
 
 void MicroBatchInputs::send(const HostTokens& tokens, int64_t index, int64_t count) {
   if (!ring_) return;
-  if (stream_.type() == DeviceType::meta) return ring_->upload({});
+  if (stream_.is_meta()) return ring_->upload({});
   ring_->upload(share_of(tokens, places_.size(), index, count));
 }
 

@@ -119,11 +119,11 @@ class Writer {
     const double seconds = (c.ended_ns - c.began_ns) * 1e-9;
     Json args;
     args.set("stream", track)
-        .set("Collective name", std::string(name_of(c.collective)))
+        .set("Collective name", name_of(c.collective))
         .set("In msg nelems", c.in_elements)
         .set("Out msg nelems", c.out_elements)
         .set("Group size", c.group_size)
-        .set("dtype", std::string(kineto_name(c.dtype)))
+        .set("dtype", kineto_name(c.dtype))
         .set("Process Group Name", c.axis)
         .set("Seq", c.sequence)
         .set("calls", c.calls)

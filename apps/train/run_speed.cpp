@@ -27,7 +27,7 @@ std::optional<Machine> RunSpeed::find_peaks() {
         peaks_.fp8);
   }
   const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
-  if (ranks_.world->rank() == 0) {
+  if (ranks_.is_first()) {
     std::optional<StepTime> planned;
     if (machine) planned = FirstSteps::planned(plan_, experiment_, device_, *machine);
     first_steps_ = {std::move(planned), experiment_.decisions};

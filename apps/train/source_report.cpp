@@ -75,7 +75,7 @@ MetricsReporter::Scalars SourceReport::log(int64_t samples) {
     }
     add("tokens", count * sequence), add("share", share), add("epochs", epochs);
   }
-  if (ranks_.world->rank() == 0) log::info("sources: {}", line);
+  if (ranks_.is_first()) log::info("sources: {}", line);
   return scalars;
 }
 

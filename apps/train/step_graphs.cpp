@@ -63,7 +63,7 @@ size_t StepGraphs::nodes() const {
 GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world, bool has_stages) {
   if (wish == "off") return {false, "off: training.cuda_graphs is off"};
   std::string obstacle;
-  if (device.type != DeviceType::cuda) {
+  if (!device.is_gpu()) {
     obstacle = fmt::format("the device is {}", to_string(device));
   } else if (!world.can_be_recorded()) {
     obstacle = fmt::format("ranks exchange tensors through host memory ({}), which a graph cannot contain",

@@ -150,7 +150,7 @@ StepProfile* StepTraces::begin(int64_t step, Stream& stream, InputRing* ring) {
       spans_.forget_ended();
     }
     clock_ = std::make_shared<DeviceClock>(stream);
-    if (device_.type == DeviceType::cuda) ranks_.world->state().calls().set_clock(clock_);
+    if (device_.is_gpu()) ranks_.world->state().calls().set_clock(clock_);
     if (ring) {
       copies_.emplace(*ring->copies());
       copies_clock_.emplace(*ring->copies());

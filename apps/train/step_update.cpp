@@ -57,7 +57,7 @@ void StepUpdate::begin(const StepInputs& inputs) {
 }
 
 void StepUpdate::upload(const void* host, const Tensor& device) {
-  if (stream_.type() == DeviceType::meta) return;
+  if (stream_.is_meta()) return;
   copy(stream_,
        stream_.type() == DeviceType::cuda ? pinned_.hold(host, device)
                                           : Tensor{const_cast<void*>(host), device.dtype, device.shape},
@@ -129,7 +129,7 @@ void StepUpdate::skip_spikes(const Tensor& loss_sum) {
 }
 
 void StepUpdate::restore(const SpikeWindow& window) {
-  if (spikes_.window.empty() || stream_.type() == DeviceType::meta) return;
+  if (spikes_.window.empty() || stream_.is_meta()) return;
   const bool fits = std::ssize(window.values) == spikes_.window.numel();
   std::vector<float> values(spikes_.window.numel());
   if (fits) values = window.values;

@@ -18,7 +18,7 @@ TokenPass::TokenPass(Arena& arena, const LlamaConfig& m, DType compute, Size siz
 
 std::vector<float> TokenPass::run(const StepContext& c, const LlamaModel& model,
                                   std::span<const int32_t> tokens, int64_t position) {
-  const bool is_real = c.stream.type() != DeviceType::meta;
+  const bool is_real = !c.stream.is_meta();
   std::vector<int32_t> all(tokens.begin(), tokens.end());
   all.resize(tokens_.numel());
   const std::vector<int32_t> positions(positions_.numel(), static_cast<int32_t>(position));

@@ -52,7 +52,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   const GraphUse graphs =
       decide_graphs(config_.training.cuda_graphs, device, *ranks.world, experiment_.shape.pipeline.is_on());
   plan(graphs.on);
-  if (ranks.world->rank() == 0) log_start();
+  if (ranks.is_first()) log_start();
   build(graphs);
   load();
   reporter_ =
@@ -62,7 +62,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
                                                                  .resumed_at = state_.step,
                                                                  .rank = ranks.world->rank(),
                                                                  .world_size = ranks.world->size()});
-  if (ranks.world->rank() == 0 && config_.metrics.enable_json_lines)
+  if (ranks.is_first() && config_.metrics.enable_json_lines)
     events_ = RunEvents(config_.job.dump_folder, state_.step);
 }
 
@@ -115,7 +115,7 @@ void Trainer::log_start() {
 }
 
 void Trainer::build(const GraphUse& graphs) {
-  const bool on_gpu = device_.type == DeviceType::cuda;
+  const bool on_gpu = device_.is_gpu();
   if (on_gpu) {
     gpu_bytes_before_ = gpu_bytes_in_use(device_);
     rehearse(experiment_, plan_, stream_, ranks_);
@@ -227,7 +227,7 @@ Trainer::End Trainer::train() {
     const StepOutputs out = timed_step();
     const bool is_last = state_.step == config_.training.steps;
     if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || is_last) log_step(out);
-    if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
+    if (device_.is_gpu() && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());
     const Stopwatch validating;
@@ -278,7 +278,7 @@ StepOutputs Trainer::timed_step() {
 
 // A mask that is not what was meant is best seen.
 void Trainer::show_first_sample() {
-  if (!reads_chats(config_.training) || ranks_.world->rank() != 0) return;
+  if (!reads_chats(config_.training) || !ranks_.is_first()) return;
   const HostTokens& tokens = data_->read(state_.data_position);
   const int64_t row = experiment_.shape.sequence;
   log::info("First conversation, the loss counts what is in [[double brackets]]:\n{}",
@@ -320,7 +320,7 @@ void Trainer::log_step(const StepOutputs& out) {
     data_watch_->object(sources_->over_limit(state_.data_position));
   }
   reporter_->log_step(m, more);
-  if (ranks_.world->rank() != 0) return;
+  if (!ranks_.is_first()) return;
   for (const std::string& warning : float8_alerts_.check(operands)) {
     log::warning("step {}: {}", state_.step, warning);
     events_.add("alert", state_.step, warning);
@@ -340,13 +340,13 @@ void Trainer::check_health(const StepOutputs& out) {
   if (out.why != kNotFinite) {
     const std::string spike = describe_spike(out, experiment_.shape.spikes);
     events_.add("skipped", state_.step, spike);
-    if (ranks_.control->rank() == 0)
+    if (ranks_.is_first())
       log::warning("step {} was skipped: {}; weights, moments and t did not move", state_.step, spike);
     return;
   }
   const std::string where = describe_skipped_step(*engine_, *ranks_.control);
   events_.add("skipped", state_.step, where);
-  if (ranks_.control->rank() == 0) {
+  if (ranks_.is_first()) {
     log::warning(
         "step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}",
         state_.step, where);

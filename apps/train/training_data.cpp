@@ -38,8 +38,7 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   options.seed = static_cast<uint64_t>(t.seed);
   options.order = text.order;
   options.index_folder = e.config.job.in_dump_folder("data_index");
-  options.index_access =
-      ranks.world->rank() == 0 ? data::IndexAccess::read_write : data::IndexAccess::read_only;
+  options.index_access = ranks.is_first() ? data::IndexAccess::read_write : data::IndexAccess::read_only;
   if (text.workers.num_workers > 0) options.threads = static_cast<int>(text.workers.num_workers);
   if (text.workers.prefetch_factor) options.prefetch = static_cast<int>(*text.workers.prefetch_factor);
   return options;

@@ -24,7 +24,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {
     // What waits for another stage would hold up the calls of tensor and context parallel behind it.
-    const bool has_lanes = stream.target().type == DeviceType::cuda && ranks.pp->carries_axes_apart();
+    const bool has_lanes = stream.target().is_gpu() && ranks.pp->carries_axes_apart();
     const Receives receives =
         has_lanes || ranks.tp->size() * ranks.cp->size() == 1 ? Receives::early : Receives::late;
     pipeline_ = std::make_unique<PipelineRunner>(shape_.pipeline.shape, receives, *ranks.pp);
@@ -54,7 +54,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   if (pipeline_) stage_value_ = arena.persistent("value of a stage", DType::f64, {1});
   Tensor workspace =
       arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
-  if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);
+  if (!stream.is_meta()) set_matmul_workspace(stream, workspace);
 }
 
 StepContext TrainingEngine::context() {
@@ -152,7 +152,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   check_products();
   if (pipeline_) share_losses();
   StepOutputs out;
-  if (stream_.type() == DeviceType::meta) return out;
+  if (stream_.is_meta()) return out;
   float loss = 0, z_loss = 0;
   copy_to_host(stream_, loss_sum_, &loss);
   if (!z_loss_sum_.empty()) copy_to_host(stream_, z_loss_sum_, &z_loss);
@@ -172,7 +172,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
 }
 
 void TrainingEngine::begin_part() {
-  if (stream_.type() == DeviceType::meta) stream_.recorder().begin_part();
+  if (stream_.is_meta()) stream_.recorder().begin_part();
 }
 
 void TrainingEngine::begin_parameters(const StepContext& c) {
@@ -209,7 +209,7 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   } else {
     model_->evaluate(c, model_->all_units(), micro, loss_sum_, {});
   }
-  if (stream_.type() == DeviceType::meta) return 0;
+  if (stream_.is_meta()) return 0;
   float loss = 0;
   copy_to_host(stream_, loss_sum_, &loss);
   stream_.synchronize();

@@ -64,9 +64,9 @@ const Json& Json::at(std::string_view name, std::string_view what) const {
   return *found;
 }
 
-Json& Json::set(std::string name, Json value) {
+Json& Json::set(std::string_view name, Json value) {
   if (is_null()) value_ = Object{};
-  std::get<Object>(value_).emplace_back(std::move(name), std::move(value));
+  std::get<Object>(value_).emplace_back(name, std::move(value));
   return *this;
 }
 

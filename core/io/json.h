@@ -26,6 +26,7 @@ class Json {
   Json(double value) : value_(value) {}
   Json(const char* value) : value_(std::string(value)) {}
   Json(std::string value) : value_(std::move(value)) {}
+  Json(std::string_view value) : value_(std::string(value)) {}
   Json(Array value) : value_(std::move(value)) {}
   Json(Object value) : value_(std::move(value)) {}
 
@@ -57,7 +58,7 @@ class Json {
   const Json& at(std::string_view name, std::string_view what) const;
   /// Appends a member; this must be an object or null (which becomes one). The caller sees to it that names
   /// differ.
-  Json& set(std::string name, Json value);
+  Json& set(std::string_view name, Json value);
   /// Appends an element; this must be an array or null (which becomes one).
   Json& push(Json value);
 

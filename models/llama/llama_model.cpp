@@ -30,7 +30,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (options_.recompute[i] == Recompute::block) backward_uses_[i + 1] = WeightUse::both;
   }
-  if (stream.type() == DeviceType::meta) return;
+  if (stream.is_meta()) return;
   std::vector<float> table(rope_table_.numel());
   fill_rope_table(table.data(), options_.sequence, config.head_dim, config.rope_theta, config.rope_scaling);
   copy_from_host(stream, table.data(), rope_table_);

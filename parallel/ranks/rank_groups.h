@@ -35,6 +35,8 @@ struct RankGroups {
   /// Takes the world's communicators apart along the mesh. Every rank makes the same call.
   RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);
   RankGroups(RankGroups&&) = default;
+  /// Rank 0 of all.
+  bool is_first() const { return world->rank() == 0; }
 };
 
 /// A single process.
