@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/cuda/gpu.h"
+#include "core/cuda/elements.cuh"
 
 // Reductions in a fixed order: the same bits every time.
 namespace ottava::cuda {
@@ -58,6 +58,14 @@ __device__ __forceinline__ uint32_t team_max(uint32_t x) {
 
 /// Bits of |x|: ordered like the value, NaN above everything.
 __device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+/// The largest of a pack's.
+template <class T, int kSize>
+__device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) largest = max(largest, abs_bits(pack[i]));
+  return largest;
+}
 
 /// Raises *amax to the largest `bits` of the warp. Most calls only read: values past the first few rows
 /// rarely rise.

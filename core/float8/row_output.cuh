@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/cuda/row_part.h"
+#include "core/cuda/row_part.cuh"
 #include "core/float8/codec.cuh"
 #include "core/float8/row_output.h"
 
@@ -30,14 +30,6 @@ inline RowTargets row_targets(const RowOutput& o) {
           o.rounding,
           o.out.codes.rows(),
           o.out.codes.cols()};
-}
-
-template <class T, int kSize>
-__device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) largest = max(largest, abs_bits(pack[i]));
-  return largest;
 }
 
 /// What an operation makes at a time of a row whose halves belong together: pack c of the first, which lies
@@ -91,36 +83,23 @@ template <DType kFormat, int kTeam, int kPacks, class Make, class Again>
 __device__ __forceinline__ void write_measured_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                                    Make&& make, Again&& again) {
   using Made = decltype(make(kPacks, int64_t{}));
-  const int64_t first_later = int64_t{kPacks} * kTeam;
   Made kept[kPacks];
   uint32_t amax = 0;
-  auto measure = [&](const Made& made) {
+  for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
+    const Made made = make(k, c);
     for_each_pack(made, [&](const auto& pack, int) { amax = max(amax, largest_bits(pack)); });
-  };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int64_t c = part.member + k * kTeam;
-    if (c >= part.packs) continue;
-    kept[k] = make(k, c);
-    measure(kept[k]);
-  }
-  for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) measure(make(kPacks, c));
+    if (k < kPacks) kept[k] = made;
+  });
   amax = team_max<kTeam>(amax);
   seen.largest = max(seen.largest, amax);
   const bool leads = part.member == 0 && part.packs > 0;
   const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
   if (leads) to.inverse[part.row] = scale.inverse;
-  auto write = [&](int64_t c, const Made& made) {
-    for_each_pack(made, [&](const auto& pack, int j) {
+  for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
+    for_each_pack(k < kPacks ? kept[k] : again(c), [&](const auto& pack, int j) {
       write_codes<kFormat>(to, part.row, c + j * part.packs, pack, scale.scale, seen.losses);
     });
-  };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int64_t c = part.member + k * kTeam;
-    if (c < part.packs) write(c, kept[k]);
-  }
-  for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) write(c, again(c));
+  });
 }
 
 /// A row whose packs are written one by one: with the tensor's scale, or that of their group of 128.

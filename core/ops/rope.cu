@@ -48,9 +48,7 @@ __global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a) {
   const int64_t rotated = int64_t{a.heads} * a.head_dim;
   const T* values = a.qkv + token * a.row + rotated;
   for (int pack = threadIdx.x; pack < (a.row - rotated) / kSize; pack += kBlock) {
-    const P v = load_pack<T, kSize>(values, pack);
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));
+    amax = max(amax, largest_bits(load_pack<T, kSize>(values, pack)));
   }
   raise_amax(a.amax, amax);
 }

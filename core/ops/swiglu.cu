@@ -51,16 +51,13 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
     if constexpr (kBackward) {
       const P dout = load_pack<T, kSize>(a.dout, half + c);
       const auto gradient = swiglu_gradient(dout, gate, up);
-#pragma unroll
-      for (int i = 0; i < kSize; ++i)
-        amax = max(amax, max(abs_bits(gradient.dgate[i]), abs_bits(gradient.dup[i])));
+      amax = max(amax, max(largest_bits(gradient.dgate), largest_bits(gradient.dup)));
       store_pack(a.dgate_up, gate_at + c, gradient.dgate);
       store_pack(a.dgate_up, up_at + c, gradient.dup);
       if (a.out) store_pack(a.out, half + c, gradient.out);
     } else {
       const P out = swiglu_of(gate, up);
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(out[i]));
+      amax = max(amax, largest_bits(out));
       store_pack(a.out, half + c, out);
     }
   }

@@ -27,14 +27,14 @@ struct Weight {
   float weight_decay, lr_factor, scale;
 };
 
-/// Calls f(element) on this thread's share of the block's piece of an entry, neighbours by neighbouring
+/// Calls f(element) on this thread's share of a block's piece of n elements, neighbours by neighbouring
 /// threads.
-template <class Entry, class F>
-__device__ __forceinline__ void for_each_element(const TensorList<Entry>& list, int which, F&& f) {
-  const int64_t start = (blockIdx.x - list.first_block[which]) * kPerBlock + threadIdx.x;
+template <class F>
+__device__ __forceinline__ void for_each_element(int64_t piece, int64_t n, F&& f) {
+  const int64_t start = piece * kPerBlock + threadIdx.x;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
-    if (const int64_t i = start + k * kBlock; i < list.entries[which].elements) f(i);
+    if (const int64_t i = start + k * kBlock; i < n) f(i);
   }
 }
 
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kBlock)
   const int which = list.find(blockIdx.x);
   const Momentum& e = list.entries[which];
   const float factor = scalars[kGradientFactor];
-  for_each_element(list, which, [&](int64_t i) {
+  for_each_element(blockIdx.x - list.first_block[which], e.elements, [&](int64_t i) {
     float u = 0;
     if (factor != 0) {  // else the step is skipped
       const float g = e.gradient[i] * factor, m = fmaf(1.0f - mu, g - e.momentum[i], e.momentum[i]);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBlock) apply_kernel(TensorList<Weight> list, 
   const bool is_skipped = scalars[kGradientFactor] == 0;
   const float learning_rate = scalars[kLearningRate] * e.lr_factor;
   uint32_t amax = 0;
-  for_each_element(list, which, [&](int64_t i) {
+  for_each_element(blockIdx.x - list.first_block[which], e.elements, [&](int64_t i) {
     float p = e.master[i];
     if (!is_skipped) {
       const float u = to_float(static_cast<const Update*>(e.update)[i]);
@@ -77,22 +77,15 @@ __global__ void __launch_bounds__(kBlock) apply_kernel(TensorList<Weight> list, 
 
 template <class T>
 __global__ void __launch_bounds__(kBlock) combine_kernel(T* x, float a, const float* y, float b, int64_t n) {
-  const int64_t start = blockIdx.x * kPerBlock + threadIdx.x;
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    if (const int64_t i = start + k * kBlock; i < n) x[i] = from_float<T>(fmaf(a, to_float(x[i]), b * y[i]));
-  }
+  for_each_element(blockIdx.x, n,
+                   [&](int64_t i) { x[i] = from_float<T>(fmaf(a, to_float(x[i]), b * y[i])); });
 }
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     divide_kernel(T* x, const float* y, const double* sum_of_squares, int64_t n) {
-  const int64_t start = blockIdx.x * kPerBlock + threadIdx.x;
   const float factor = static_cast<float>(1 / (sqrt(*sum_of_squares) + 1e-7));
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    if (const int64_t i = start + k * kBlock; i < n) x[i] = from_float<T>(y[i] * factor);
-  }
+  for_each_element(blockIdx.x, n, [&](int64_t i) { x[i] = from_float<T>(y[i] * factor); });
 }
 
 }  // namespace

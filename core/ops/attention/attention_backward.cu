@@ -177,8 +177,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group;
   const int64_t batch = shape.batch();
   const int end = shape.end;
-  // The longest rows first.
-  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
+  const int first_query = shape.first_of_block<kRows>();
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
   const Tile<D> queries{shared}, douts{shared + kRows * Tile<D>::kStride};

@@ -90,8 +90,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group, end = shape.end;
   const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile,
-            query = first_query + row;
+  const int first_query = shape.first_of_block<kTile>(), query = first_query + row;
   const int start = shape.first_visible(batch, query);
 
   auto* shared = dynamic_shared<float>();
@@ -218,8 +217,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group, end = shape.end;
   const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile,
-            query = first_query + row;
+  const int first_query = shape.first_of_block<kTile>(), query = first_query + row;
 
   auto* shared = dynamic_shared<float>();
   const Rows<D> queries{shared}, keys{shared + kRowsFloats<D>}, values{shared + 2 * kRowsFloats<D>},

@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group;
   const int64_t batch = shape.batch();
   const int end = shape.end;
-  // The longest rows first.
-  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
+  const int first_query = shape.first_of_block<kRows>();
   const __nv_bfloat16* keys = a.keys + shape.key(batch, kv_head, D);
   const __nv_bfloat16* values = a.keys + shape.value(batch, kv_head, D);
 

@@ -28,6 +28,11 @@ struct AttentionShape {
   int64_t first_batch = 0;        // the sequence of blocks with z = 0
 
   __device__ __forceinline__ int64_t batch() const { return first_batch + blockIdx.z; }
+  /// First of the kTile queries of this block: those that see most keys come first.
+  template <int kTile>
+  __device__ __forceinline__ int first_of_block() const {
+    return first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
+  }
 
   /// Of query head h of sequence b, for tensors laid out like qkv and like out; of the call's key head h for
   /// keys and values.

@@ -67,9 +67,7 @@ __device__ __forceinline__ uint32_t amax_of_values(const Arguments<T>& a, int64_
   for (int64_t item = first; item < a.tokens * a.kv_heads; item += gridDim.x * int64_t{kWarps}) {
     const T* values = a.out + item / a.kv_heads * a.row + (a.heads + item % a.kv_heads) * int64_t{a.head_dim};
     for (int pack = threadIdx.x % 32; pack < a.head_dim / kSize; pack += 32) {
-      const auto v = load_pack<T, kSize>(values, pack);
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));
+      amax = max(amax, largest_bits(load_pack<T, kSize>(values, pack)));
     }
   }
   return amax;

@@ -15,18 +15,11 @@ template <class T, int kSize, int kTeam, int kPacks>
 __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a) {
   const auto row = read_norm_row<T, kSize, kTeam, kPacks>(a);
   uint32_t amax = 0;
-  auto write = [&](int k, int64_t c) {
+  for_packs<kTeam, kPacks>(row, [&](int k, int64_t c) {
     const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(y[i]));
+    amax = max(amax, largest_bits(y));
     store_pack(a.y, row.start + c, y);
-  };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int64_t c = row.member + k * kTeam;
-    if (c < row.packs) write(k, c);
-  }
-  for (int64_t c = row.member + kPacks * kTeam; c < row.packs; c += kTeam) write(kPacks, c);
+  });
   raise_amax(a.amax, amax);
 }
 
@@ -36,12 +29,11 @@ __global__ void __launch_bounds__(kNormBlock)
   constexpr int kSize = kPackSize<__nv_bfloat16>;
   static_assert(fp8::cuda::kRowPacks == kNormPacks);
   const auto row = read_norm_row<__nv_bfloat16, kSize, kTeam>(a);
-  fp8::cuda::write_row<kFormat, kGranularity, kTeam>(
-      to, {row.row, row.packs, row.member}, [&](int k, int64_t c) {
-        const auto y = normalised(row.pack(k, c), row.rstd, load_pack<__nv_bfloat16, kSize>(a.weight, c));
-        if (a.y) store_pack(a.y, row.start + c, y);
-        return y;
-      });
+  fp8::cuda::write_row<kFormat, kGranularity, kTeam>(to, row, [&](int k, int64_t c) {
+    const auto y = normalised(row.pack(k, c), row.rstd, load_pack<__nv_bfloat16, kSize>(a.weight, c));
+    if (a.y) store_pack(a.y, row.start + c, y);
+    return y;
+  });
 }
 
 /// dx in T only, and its amax.
@@ -51,20 +43,9 @@ struct AmaxOfGradient {
 
   template <int kTeam, int kPacks, class Make, class Again>
   __device__ __forceinline__ void take_row(const RowPart& part, Make&& make, Again&&) {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const int64_t c = part.member + k * kTeam;
-      if (c < part.packs) measure(make(k, c));
-    }
-    for (int64_t c = part.member + kPacks * kTeam; c < part.packs; c += kTeam) measure(make(kPacks, c));
+    for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) { amax = max(amax, largest_bits(make(k, c))); });
   }
   __device__ __forceinline__ void finish() const { raise_amax(target, amax); }
-
-  template <class T, int kSize>
-  __device__ __forceinline__ void measure(const Pack<T, kSize>& dx) {
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(dx[i]));
-  }
 };
 
 template <class T, int kSize, int kBlock, int kTeam, int kPacks>

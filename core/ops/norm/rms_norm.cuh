@@ -2,6 +2,7 @@
 
 #include "core/cuda/elements.cuh"
 #include "core/cuda/reduce.cuh"
+#include "core/cuda/row_part.cuh"
 #include "core/ops/norm/rms_norm.h"
 
 // RMSNorm of one row, for rms_norm and whatever is fused with it: one order of summation, so that all of them
@@ -44,12 +45,9 @@ NormArguments<T> norm_arguments(const RmsNormForward& f) {
 /// One team's row between the passes: `kept` are its packs member, member + kTeam, ...; what does not fit
 /// there (rows past 16384 bf16 elements) is read again, from the L2 cache.
 template <class T, int kSize, int kTeam, int kPacks>
-struct NormRow {
-  int64_t row;
-  bool active;  ///< not past the last row
-  int member;
-  int64_t packs, start;  ///< no packs when not active; `start` in packs
-  const T* h;            ///< all rows
+struct NormRow : RowPart {
+  int64_t start;  ///< of the row, in packs
+  const T* h;     ///< all rows
   float rstd;
   Pack<T, kSize> kept[kPacks];
 
@@ -64,15 +62,15 @@ __device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const 
   using P = Pack<T, kSize>;
   NormRow<T, kSize, kTeam, kPacks> r;
   r.row = blockIdx.x * int64_t{kNormBlock / kTeam} + threadIdx.x / kTeam;
-  r.active = r.row < a.rows;
   r.member = static_cast<int>(threadIdx.x % kTeam);
+  const bool active = r.row < a.rows;
   const int64_t packs = a.cols / kSize;
-  r.packs = r.active ? packs : 0;
+  r.packs = active ? packs : 0;
   r.start = r.row * packs;
   r.h = a.residual ? a.sum : a.x;
 
   float squares = 0;
-  auto read = [&](int64_t c) {
+  for_packs<kTeam, kPacks>(r, [&](int k, int64_t c) {
     P h = load_pack<T, kSize>(a.x, r.start + c);
     if (a.residual) {
       const P residual = load_pack<T, kSize>(a.residual, r.start + c);
@@ -82,17 +80,11 @@ __device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const 
     }
 #pragma unroll
     for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
-    return h;
-  };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int64_t c = r.member + k * kTeam;
-    if (c < r.packs) r.kept[k] = read(c);
-  }
-  for (int64_t c = r.member + kPacks * kTeam; c < r.packs; c += kTeam) read(c);
+    if (k < kPacks) r.kept[k] = h;
+  });
 
   r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
-  if (r.active && r.member == 0) a.rstd[r.row] = r.rstd;
+  if (active && r.member == 0) a.rstd[r.row] = r.rstd;
   return r;
 }
 

@@ -5,7 +5,7 @@
 #include "core/cuda/elements.cuh"
 #include "core/cuda/reduce.cuh"
 #include "core/cuda/row_groups.h"
-#include "core/cuda/row_part.h"
+#include "core/cuda/row_part.cuh"
 #include "core/ops/norm/rms_norm.h"
 
 // RMSNorm's backward pass, for rms_norm and whatever is fused with it. All of them give the same bits: one
@@ -47,25 +47,17 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
     const bool active = row < a.rows;
     const int64_t packs = active ? a.packs : 0, start = row * a.packs;
     const float rstd = active ? a.rstd[row] : 0;
+    const RowPart part{row, packs, member};
 
     float dot = 0;
     P dy_kept[kKeeps ? kPacks : 1], x_kept[kKeeps ? kPacks : 1];
-    auto add_to_dot = [&](const P& dy, const P& x, const P& w) {
+    for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
+      const P dy = load_pack<T, kSize>(a.dy, start + c), x = load_pack<T, kSize>(a.x, start + c),
+              w = load_pack<T, kSize>(a.weight, c);
+      if (kKeeps && k < kPacks) dy_kept[kKeeps ? k : 0] = dy, x_kept[kKeeps ? k : 0] = x;
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dot = fmaf(dy[i] * w[i], x[i], dot);
-    };
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const int64_t c = member + k * kTeam;
-      if (c >= packs) continue;
-      const P dy = load_pack<T, kSize>(a.dy, start + c), x = load_pack<T, kSize>(a.x, start + c);
-      if constexpr (kKeeps) dy_kept[k] = dy, x_kept[k] = x;
-      add_to_dot(dy, x, load_pack<T, kSize>(a.weight, c));
-    }
-    for (int64_t c = member + kKept; c < packs; c += kTeam) {
-      add_to_dot(load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
-                 load_pack<T, kSize>(a.weight, c));
-    }
+    });
     const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
 
     auto write = [&](int64_t c, const P& dy, const P& x, float* column_sums) {
@@ -82,7 +74,7 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
       return dx;
     };
     output.template take_row<kTeam, kPacks>(
-        {row, packs, member},
+        part,
         [&](int k, int64_t c) {
           if (kKeeps && k < kPacks) return write(c, dy_kept[kKeeps ? k : 0], x_kept[kKeeps ? k : 0], sums[k]);
           return write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "core/cuda/gpu.h"
+
+namespace ottava::cuda {
+
+/// Which row, and which of its packs, a thread of a team has.
+struct RowPart {
+  int64_t row, packs;  ///< packs of this row: none past the last row
+  int member;          ///< has packs member, member + the team's size, ...
+};
+
+/// Calls body(k, c) for each pack c of the thread: it is the thread's k-th, or k is kPacks for all that have
+/// no registers.
+template <int kTeam, int kPacks, class Body>
+__device__ __forceinline__ void for_packs(const RowPart& part, Body&& body) {
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int64_t c = part.member + k * kTeam;
+    if (c < part.packs) body(k, c);
+  }
+  for (int64_t c = part.member + kPacks * kTeam; c < part.packs; c += kTeam) body(kPacks, c);
+}
+
+}  // namespace ottava::cuda
