@@ -1,7 +1,5 @@
 #include "apps/decide/available_memory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -10,6 +8,7 @@
 
 #include "apps/decide/cgroup_memory.h"
 #include "core/cuda/runtime.h"
+#include "core/host_name.h"
 #include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
@@ -26,10 +25,8 @@ int64_t machine_bytes() {
 
 int64_t ranks_of_machine(Communicator& control) {
   if (control.size() == 1) return 1;
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  const std::vector<std::string> names = CommunicatorBootstrap(control).all_gather(name);
-  return std::ranges::count(names, std::string(name));
+  const std::string name = host_name();
+  return std::ranges::count(CommunicatorBootstrap(control).all_gather(name), name);
 }
 
 }  // namespace

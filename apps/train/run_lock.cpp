@@ -10,18 +10,18 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/log.h"
 
 namespace ottava {
 namespace {
 
 std::string this_process() {
-  char host[256] = "an unnamed host", when[32] = {};
-  ::gethostname(host, sizeof host - 1);
+  char when[32] = {};
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
-  return fmt::format("process {} on {} since {}", ::getpid(), host, when);
+  return fmt::format("process {} on {} since {}", ::getpid(), host_name("an unnamed host"), when);
 }
 
 std::string owner_of(int file) {

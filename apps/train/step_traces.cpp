@@ -1,15 +1,13 @@
 #include "apps/train/step_traces.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/io/atomic_file.h"
 #include "core/io/gzip.h"
 #include "core/log.h"
@@ -20,11 +18,6 @@ namespace ottava {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
-}
 
 // Empty, or why nothing can be written there.
 std::string complaint_about(const std::string& folder) {
@@ -68,7 +61,8 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
       spans_(spans),
       folder_(experiment.config.job.in_dump_folder(config_.save_traces_folder)) {
   const int rank = ranks.world->rank();
-  std::vector<std::string> hosts = checkpoint::RankGroup(*ranks.control).all_gather(host_name());
+  std::vector<std::string> hosts =
+      checkpoint::RankGroup(*ranks.control).all_gather(host_name("unknown host"));
   is_traced_ = traces(rank, hosts);
   refuse_together<FileError>(*ranks.control, "profiling", is_traced_ ? complaint_about(folder_) : "");
   const int64_t origin = steady_nanoseconds(),

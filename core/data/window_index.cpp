@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 
@@ -24,17 +25,17 @@ void put(std::string& out, uint64_t value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+constexpr std::array kCounts{&SegmentCount::windows, &SegmentCount::documents, &SegmentCount::tokens,
+                             &SegmentCount::dropped, &SegmentCount::bytes,     &SegmentCount::too_long};
+
 void add(SegmentCount& sum, const SegmentCount& c) {
-  sum.windows += c.windows, sum.documents += c.documents, sum.tokens += c.tokens;
-  sum.dropped += c.dropped, sum.bytes += c.bytes, sum.too_long += c.too_long;
+  for (auto count : kCounts) sum.*count += c.*count;
 }
 
 // A sum over all blocks must not overflow.
 bool plausible(const SegmentCount& c) {
   constexpr int64_t kLimit = int64_t{1} << 40;
-  auto fits = [](int64_t value) { return value >= 0 && value < kLimit; };
-  return fits(c.windows) && fits(c.documents) && fits(c.tokens) && fits(c.dropped) && fits(c.bytes) &&
-         fits(c.too_long);
+  return std::ranges::all_of(kCounts, [&](auto count) { return c.*count >= 0 && c.*count < kLimit; });
 }
 
 }  // namespace

@@ -8,24 +8,9 @@ namespace {
 
 struct Half {
   uint16_t bits;
+  explicit Half(float value) : bits(float_to_half(value)) {}
+  explicit operator float() const { return half_to_float(bits); }
 };
-float to_float(float value) { return value; }
-float to_float(bf16 value) { return static_cast<float>(value); }
-float to_float(Half value) { return half_to_float(value.bits); }
-template <class T>
-T from_float(float value);
-template <>
-float from_float<float>(float value) {
-  return value;
-}
-template <>
-bf16 from_float<bf16>(float value) {
-  return bf16(value);
-}
-template <>
-Half from_float<Half>(float value) {
-  return {float_to_half(value)};
-}
 
 template <class F>
 decltype(auto) dispatch_weight(DType dtype, F&& f) {
@@ -81,7 +66,7 @@ void cast_floats(ConstFloatSpan from, FloatSpan to, size_t count) {
       } else {
         auto* source = static_cast<const From*>(from.data);
         auto* target = static_cast<To*>(to.data);
-        for (size_t i = 0; i < count; ++i) target[i] = from_float<To>(to_float(source[i]));
+        for (size_t i = 0; i < count; ++i) target[i] = static_cast<To>(static_cast<float>(source[i]));
       }
     });
   });
@@ -91,7 +76,7 @@ size_t find_non_finite(ConstFloatSpan values, size_t count) {
   return dispatch_weight(values.dtype, [&]<class T>() {
     auto* x = static_cast<const T*>(values.data);
     for (size_t i = 0; i < count; ++i) {
-      if (!std::isfinite(to_float(x[i]))) return i;
+      if (!std::isfinite(static_cast<float>(x[i]))) return i;
     }
     return count;
   });

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/io/crc32c.h"
 
 namespace ottava {
@@ -65,11 +66,6 @@ std::string event_with(std::string_view summary_value, int64_t step) {
   return event;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_at) {
@@ -77,7 +73,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_
   std::filesystem::create_directories(folder, error);
   if (error) fail<FileError>("tensorboard", "cannot create the folder {}: {}", folder, error.message());
   std::string base = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
-                                 static_cast<int64_t>(now_seconds()), host_name(), ::getpid());
+                                 static_cast<int64_t>(now_seconds()), host_name("localhost"), ::getpid());
   int number = 0;
   while (std::filesystem::exists(fmt::format("{}.{}", base, number))) ++number;
   file_ = File::create(fmt::format("{}.{}", base, number));

@@ -9,7 +9,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/listed.h"
 #include "core/split.h"
 
@@ -171,12 +171,6 @@ std::string Listener::endpoint() const {
     ::freeifaddrs(interfaces);
   }
   return fmt::format("{};{};{}", host_name(), addresses, port_);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
 }
 
 Connection connect_to(const std::string& endpoint, double timeout_seconds) {

@@ -50,6 +50,5 @@ class Listener {
 
 /// Tries the endpoint's addresses until the deadline. Throws CommError.
 Connection connect_to(const std::string& endpoint, double timeout_seconds);
-std::string host_name();
 
 }  // namespace ottava::tcp

@@ -8,6 +8,7 @@
 
 #include "core/contains.h"
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/number.h"
 #include "core/split.h"
 #include "parallel/comm/tcp.h"
@@ -146,7 +147,7 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
       "launch",
       "{} ranks on {} would share {} GPUs, which NCCL cannot: start {} ranks per machine, or use "
       "comm.backend mpi or tcp",
-      launch.local_size, tcp::host_name(), visible, visible);
+      launch.local_size, host_name(), visible, visible);
 }
 
 std::string gpu_identity(int index, const Environment& environment) {
@@ -155,7 +156,7 @@ std::string gpu_identity(int index, const Environment& environment) {
     const std::vector<std::string_view> shown = split_text(visible, ',');
     token = shown[std::min<size_t>(index, shown.size() - 1)];
   }
-  return fmt::format("{}/{}", tcp::host_name(), token);
+  return fmt::format("{}/{}", host_name(), token);
 }
 
 void require_own_gpus(const std::vector<std::string>& identities) {

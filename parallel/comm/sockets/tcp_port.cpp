@@ -11,6 +11,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "parallel/comm/host_communicator.h"
 
 namespace ottava {
@@ -53,7 +54,7 @@ TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_p
     token = fmt::format("{}", (uint64_t{random()} << 32) | random());
   }
   token_ = std::stoull(bootstrap.all_gather(token)[0]);
-  endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", tcp::host_name(), address, listener_.port()));
+  endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", host_name(), address, listener_.port()));
 }
 
 MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "core/host_name.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/failure/ledger_message.h"
 #include "parallel/failure/ledger_server.h"
@@ -207,7 +208,7 @@ TEST_CASE("a stranger's connection to the ledger disturbs no rank") {
 
 TEST_CASE("an endpoint without a listener is named") {
   HeldPort nobody;
-  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), nobody.number()), 0.1),
+  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", host_name(), nobody.number()), 0.1),
                     Contains("cannot be reached from"));
   CHECK_THROWS_WITH(tcp::connect_to("nonsense", 0.1), Contains("is not an endpoint"));
   tcp::Listener first;
