@@ -81,11 +81,9 @@ void fill_normal(float* out, int64_t first, int64_t count, const NormalInitialis
   PhiloxStream random{how.seed, stream_of(how.name)};
   double low = how.cut > 0 ? normal_cdf(-how.cut) : 0.0;
   double width = 1 - 2 * low;
-  parallel_for(count, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      double u = random.uniform(first + i);
-      out[i] = static_cast<float>(how.std * inverse_normal(low + width * u));
-    }
+  parallel_for_index(count, 4096, [&](int64_t i) {
+    double u = random.uniform(first + i);
+    out[i] = static_cast<float>(how.std * inverse_normal(low + width * u));
   });
 }
 

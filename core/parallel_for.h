@@ -58,6 +58,14 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
   body(int64_t{0}, n);
 }
 
+/// parallel_for that calls body(i) for each index of a range.
+template <class Body>
+void parallel_for_index(int64_t n, int64_t grain, Body&& body) {
+  parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i);
+  });
+}
+
 /// Like parallel_for over single indices whose costs differ (attention tiles): idle threads take the next
 /// index.
 template <class Body>

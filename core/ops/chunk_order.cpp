@@ -14,17 +14,15 @@ namespace {
 void copy_on_cpu(const ChunkCopy& c) {
   constexpr int64_t kPiece = 1 << 16;  // bytes
   const int64_t pieces = (c.chunk_bytes + kPiece - 1) / kPiece;
-  parallel_for(c.chunks() * pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t position = i / pieces, rank = place_by_rank(position, c.ranks, c.batch),
-                    offset = i % pieces * kPiece;
-      const auto at = [&](bool by_position) {
-        return (by_position ? position : rank) * c.chunk_bytes + offset;
-      };
-      std::memcpy(static_cast<char*>(c.to) + at(c.to_position),
-                  static_cast<const char*>(c.from) + at(!c.to_position),
-                  std::min(kPiece, c.chunk_bytes - offset));
-    }
+  parallel_for_index(c.chunks() * pieces, 1, [&](int64_t i) {
+    const int64_t position = i / pieces, rank = place_by_rank(position, c.ranks, c.batch),
+                  offset = i % pieces * kPiece;
+    const auto at = [&](bool by_position) {
+      return (by_position ? position : rank) * c.chunk_bytes + offset;
+    };
+    std::memcpy(static_cast<char*>(c.to) + at(c.to_position),
+                static_cast<const char*>(c.from) + at(!c.to_position),
+                std::min(kPiece, c.chunk_bytes - offset));
   });
 }
 

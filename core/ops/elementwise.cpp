@@ -38,11 +38,9 @@ void sum_on_cpu(const Tensor& x, const Tensor& out) {
   double sums[kPieces];
   auto kernel = cpu::elementwise_kernels().sum[x.dtype];
   const int64_t n = x.numel();
-  parallel_for(kPieces, n < kGrain ? kPieces : 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      int64_t begin = n * i / kPieces, end = n * (i + 1) / kPieces;
-      sums[i] = kernel(x.at(begin), end - begin);
-    }
+  parallel_for_index(kPieces, n < kGrain ? kPieces : 1, [&](int64_t i) {
+    int64_t begin = n * i / kPieces, end = n * (i + 1) / kPieces;
+    sums[i] = kernel(x.at(begin), end - begin);
   });
   double total = 0;
   for (double sum : sums) total += sum;

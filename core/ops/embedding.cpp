@@ -43,15 +43,13 @@ void check(const EmbeddingBackward& a) {
 void embedding_forward_on_cpu(const EmbeddingForward& a) {
   const int32_t* tokens = a.tokens.as<int32_t>();
   const int64_t cols = a.table.cols(), vocab = a.table.rows(), row_bytes = cols * size_of(a.table.dtype);
-  parallel_for(a.tokens.numel(), 16, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      assert(tokens[n] >= 0);  // the loader has checked every id
-      const int64_t v = tokens[n] - a.vocab_begin;
-      if (v >= 0 && v < vocab) {
-        std::memcpy(a.out.at(n * cols), a.table.at(v * cols), row_bytes);
-      } else {
-        std::memset(a.out.at(n * cols), 0, row_bytes);
-      }
+  parallel_for_index(a.tokens.numel(), 16, [&](int64_t n) {
+    assert(tokens[n] >= 0);  // the loader has checked every id
+    const int64_t v = tokens[n] - a.vocab_begin;
+    if (v >= 0 && v < vocab) {
+      std::memcpy(a.out.at(n * cols), a.table.at(v * cols), row_bytes);
+    } else {
+      std::memset(a.out.at(n * cols), 0, row_bytes);
     }
   });
 }

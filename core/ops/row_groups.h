@@ -17,12 +17,10 @@ inline constexpr int64_t kRowGroups = 64;
 /// zero before.
 template <class Body>
 void for_each_row_group(int64_t rows, int64_t cols, float* partials, Body&& body) {
-  parallel_for(kRowGroups, 1, [&](int64_t first, int64_t last) {
-    for (int64_t g = first; g < last; ++g) {
-      float* partial = partials + g * cols;
-      std::fill(partial, partial + cols, 0.0f);
-      body(partial, rows * g / kRowGroups, rows * (g + 1) / kRowGroups);
-    }
+  parallel_for_index(kRowGroups, 1, [&](int64_t g) {
+    float* partial = partials + g * cols;
+    std::fill(partial, partial + cols, 0.0f);
+    body(partial, rows * g / kRowGroups, rows * (g + 1) / kRowGroups);
   });
 }
 

@@ -51,21 +51,19 @@ void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::v
     for (int64_t row = all.row_begin; row < all.row_end; row += rows)
       pieces.push_back({r, {row, std::min(row + rows, all.row_end), all.column_begin, all.column_end}});
   }
-  parallel_for(std::ssize(pieces), 1, [&](int64_t first, int64_t last) {
-    for (Piece& piece :
-         std::span(pieces).subspan(static_cast<size_t>(first), static_cast<size_t>(last - first))) {
-      const HeldRun& run = runs[piece.run];
-      const size_t element = size_of(run.memory.dtype);
-      const TensorRectangle& all = run.rectangle;
-      const int64_t before = (piece.rows.row_begin - all.row_begin) * (all.column_end - all.column_begin);
-      for_each_span(
-          layout.tensors[run.tensor].entry.columns(), piece.rows, kPiece, [&](const ElementSpan& span) {
-            const size_t at = static_cast<size_t>(before + span.local) * element;
-            piece.checksum +=
-                copy_with_checksum(places[piece.run] + at, static_cast<const char*>(run.memory.data) + at,
-                                   {element, span.first, static_cast<size_t>(span.count)});
-          });
-    }
+  parallel_for_index(std::ssize(pieces), 1, [&](int64_t p) {
+    Piece& piece = pieces[p];
+    const HeldRun& run = runs[piece.run];
+    const size_t element = size_of(run.memory.dtype);
+    const TensorRectangle& all = run.rectangle;
+    const int64_t before = (piece.rows.row_begin - all.row_begin) * (all.column_end - all.column_begin);
+    for_each_span(
+        layout.tensors[run.tensor].entry.columns(), piece.rows, kPiece, [&](const ElementSpan& span) {
+          const size_t at = static_cast<size_t>(before + span.local) * element;
+          piece.checksum +=
+              copy_with_checksum(places[piece.run] + at, static_cast<const char*>(run.memory.data) + at,
+                                 {element, span.first, static_cast<size_t>(span.count)});
+        });
   });
   // Of another type as stored, it is not theirs.
   for (HeldRun& run : runs)

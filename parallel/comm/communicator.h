@@ -116,6 +116,11 @@ struct CollectiveCall {
 /// after the first CommError every call of every communicator of this rank throws it again.
 class Communicator {
  public:
+  struct Members {
+    std::string axis;
+    std::vector<int> world_ranks;
+    int rank = 0;
+  };
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -166,11 +171,6 @@ class Communicator {
   virtual void graph_launched(Stream& stream, std::string_view name, int64_t calls) {}
 
  protected:
-  struct Members {
-    std::string axis;
-    std::vector<int> world_ranks;
-    int rank = 0;
-  };
   Communicator(Members members, std::shared_ptr<RankState> state);
 
   Members members_of(std::string axis, const std::vector<int>& ranks) const;

@@ -27,17 +27,6 @@ class HostCommunicator final : public Communicator {
         transport_(std::move(transport)),
         host_(std::move(host)),
         counter_(std::make_shared<CommThread::Counter>()) {}
-  static std::unique_ptr<Communicator> world(std::shared_ptr<MessagePort> port,
-                                             std::shared_ptr<RankState> state, int64_t workspace_bytes) {
-    std::vector<int> ranks = all_ranks(state->world_size());
-    auto host = std::make_shared<HostRank>(state);
-    MessageTransport::Group all{"world", ranks, state->rank()};
-    auto transport =
-        std::make_unique<MessageTransport>(std::move(port), state, std::move(all), workspace_bytes);
-    Members members{"world", std::move(ranks), state->rank()};
-    return std::make_unique<HostCommunicator>(std::move(members), std::move(state), std::move(transport),
-                                              std::move(host));
-  }
   ~HostCommunicator() override { host_->thread.settle(*counter_, last_ticket_); }
 
   std::string_view transport() const override { return transport_->name(); }
@@ -88,7 +77,14 @@ class HostCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
                                                  std::shared_ptr<RankState> state, int64_t workspace_bytes) {
-  return HostCommunicator::world(std::move(port), std::move(state), workspace_bytes);
+  std::vector<int> ranks = all_ranks(state->world_size());
+  auto host = std::make_shared<HostRank>(state);
+  MessageTransport::Group all{"world", ranks, state->rank()};
+  auto transport =
+      std::make_unique<MessageTransport>(std::move(port), state, std::move(all), workspace_bytes);
+  Communicator::Members members{"world", std::move(ranks), state->rank()};
+  return std::make_unique<HostCommunicator>(std::move(members), std::move(state), std::move(transport),
+                                            std::move(host));
 }
 
 }  // namespace ottava

@@ -90,7 +90,7 @@ void Fsdp::place_float8(Arena& arena) {
     if (!coordinates().holds(held) || !is_sharded() ||
         !float8_weight_travel(spec, rows, coordinates().shard_size).in_codes)
       continue;
-    Unit& unit = unit_at(held);
+    Unit& unit = units_[held];
     unit.float8.push_back(i);
     if (!float8_->shares_codes(i)) unit.portions |= kForwardCodes | kBackwardCodes;
   }
@@ -197,8 +197,6 @@ void Fsdp::begin_forward_only() {
   if (float8_) float8_->refresh(stream_, WeightUse::forward);
 }
 
-bool Fsdp::is_packed(const Unit& unit, int p) const { return contains(unit.packed, p); }
-
 bool Fsdp::is_needless(int p) const {
   if (!float8_ || kept_[p].empty()) return false;
   const std::vector<size_t>& entries = kept_[p];
@@ -207,13 +205,12 @@ bool Fsdp::is_needless(int p) const {
 
 void Fsdp::gather_base(Unit& unit) {
   for (int p : unit.parameters) {
-    if (replaced_[p] || (is_needless(p) && !is_packed(unit, p))) continue;
+    if (replaced_[p] || (is_needless(p) && !contains(unit.packed, p))) continue;
     const ParameterShard& s = shard(p);
     const std::string& name = specs_[p].name;
-    whole_at(p).weight =
-        arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
-    if (is_packed(unit, p)) continue;
-    ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_at(p).weight, .label = name});
+    whole_[p].weight = arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
+    if (contains(unit.packed, p)) continue;
+    ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_[p].weight, .label = name});
   }
   if (unit.weight_packing) {
     unit.gathered_pack =
@@ -225,7 +222,7 @@ void Fsdp::gather_base(Unit& unit) {
 
 void Fsdp::start_gather(int index, WeightUse use) {
   if (!is_sharded()) return;
-  Unit& unit = unit_at(index);
+  Unit& unit = units_[index];
   unsigned wanted = kBase;
   if (includes(use, WeightUse::forward)) wanted |= kForwardCodes;
   if (includes(use, WeightUse::backward)) wanted |= kBackwardCodes;
@@ -257,13 +254,13 @@ void Fsdp::prefetch(int after, int last, std::span<const WeightUse> uses) {
 
 void Fsdp::unshard(int index, WeightUse use) {
   start_gather(index, use);
-  Unit& unit = unit_at(index);
+  Unit& unit = units_[index];
   if (unit.gathering == 0) return;
   for (Request& gather : unit.gathers) gather.wait(stream_);
   unit.gathers.clear();
   if (unit.gathering & kBase) {
     for (size_t i = 0; i < unit.packed_weights.size(); ++i) {
-      unit.weight_packing->unpack(stream_, unit.gathered_pack, i, whole_at(unit.packed_weights[i]).weight);
+      unit.weight_packing->unpack(stream_, unit.gathered_pack, i, whole_[unit.packed_weights[i]].weight);
     }
     unit.gathered_pack.release();
   }
@@ -275,9 +272,9 @@ void Fsdp::reshard(int unit) {
 }
 
 void Fsdp::release_whole(int index) {
-  Unit& unit = unit_at(index);
+  Unit& unit = units_[index];
   if (unit.whole == 0) return;
-  for (int p : unit.parameters) whole_at(p).weight.release();
+  for (int p : unit.parameters) whole_[p].weight.release();
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
     if (specs_[options_.float8.specs[i].parameter].unit == index) float8_->release(i);
   }

@@ -158,24 +158,25 @@ class Fsdp {
   struct Whole {
     Allocation weight, gradient;  ///< [slice]; only with shards
   };
+  /// One gradient's part of a reduction: what is reduced, and where its sum arrives when not in the shard.
+  struct Sum {
+    int parameter;
+    Allocation source, sum;
+  };
   /// A unit's reduction in flight: the memory it reads, and where sums arrive that must still be added to a
   /// shard.
   struct Reduction {
     int unit = -1;
     bool is_last = false;  ///< of the step: it may end when the next micro-batch has begun
     Request request;
-    std::vector<Allocation> sources;
-    std::vector<std::pair<int, Allocation>> sums;
+    std::vector<Sum> sums;
     std::vector<std::pair<int, Float8Exchange>> exchanges;
-    Allocation pack_sum;
+    Allocation pack, pack_sum;
   };
 
   bool is_sharded() const { return ranks_.dp_shard->size() > 1; }
-  bool is_packed(const Unit& unit, int parameter) const;
   /// Everything that reads it has codes.
   bool is_needless(int parameter) const;
-  Unit& unit_at(int unit) { return units_[unit]; }
-  Whole& whole_at(int parameter) { return whole_[parameter]; }
   void place_float8(Arena& arena);
   void place_unit(Arena& arena, Unit& unit, int index);
   void place_shard(Arena& arena, int parameter, const Unit& unit);

@@ -44,27 +44,25 @@ Allocation Fsdp::in_reduce_type(const Tensor& gradient, const std::string& name)
 }
 
 void Fsdp::scatter_gradients(int index) {
-  Unit& unit = unit_at(index);
+  Unit& unit = units_[index];
   Reduction r;
   r.unit = index;
   r.is_last = is_last_micro_batch_;
-  Allocation segments;
   if (unit.packing) {
     const int64_t segment =
         unit.packing->segment_elements();  // longer than that of the weights, of which FP8 takes some
-    segments = arena_.allocate("packed.gradient", options_.reduce, {segment * ranks_.dp_shard->size()},
-                               MemoryCategory::unsharded);
-    fill_zero(stream_, segments);
+    r.pack = arena_.allocate("packed.gradient", options_.reduce, {segment * ranks_.dp_shard->size()},
+                             MemoryCategory::unsharded);
+    fill_zero(stream_, r.pack);
     for (size_t i = 0; i < unit.packed.size(); ++i) {
-      Allocation& gradient = whole_at(unit.packed[i]).gradient;
-      if (gradient) unit.packing->pack(stream_, gradient, i, segments);
+      Allocation& gradient = whole_[unit.packed[i]].gradient;
+      if (gradient) unit.packing->pack(stream_, gradient, i, r.pack);
       gradient.release();
     }
     r.pack_sum = arena_.allocate("packed.sum", options_.reduce, {segment}, MemoryCategory::unsharded);
-    r.sources.push_back(segments);
   }
   for (int p : unit.parameters) {
-    Allocation gradient = std::exchange(whole_at(p).gradient, {});
+    Allocation gradient = std::exchange(whole_[p].gradient, {});
     if (!gradient) continue;
     const ParameterSpec& spec = specs_[p];
     const std::string& name = spec.name;
@@ -73,25 +71,22 @@ void Fsdp::scatter_gradients(int index) {
                                                  float8_->gradient_flag()));
       continue;
     }
-    r.sources.push_back(options_.reduce == DType::f32 ? gradient
-                                                      : in_reduce_type(gradient, name + ".reduced"));
-    r.sums.emplace_back(p, Allocation{});
-    if (summed_[p] || options_.reduce != DType::f32) {
-      r.sums.back().second =
+    const bool in_place = options_.reduce == DType::f32;
+    Sum& s =
+        r.sums.emplace_back(Sum{p, in_place ? gradient : in_reduce_type(gradient, name + ".reduced"), {}});
+    if (summed_[p] || !in_place) {
+      s.sum =
           arena_.allocate(name + ".sum", options_.reduce, shard(p).gradient.shape, MemoryCategory::unsharded);
     }
   }
   Group group(*ranks_.dp_shard);
   if (unit.packing) {
     ranks_.dp_shard->reduce_scatter(stream_,
-                                    {.send = segments, .recv = r.pack_sum, .label = "packed.gradient"});
+                                    {.send = r.pack, .recv = r.pack_sum, .label = "packed.gradient"});
   }
-  const size_t first = unit.packing ? 1 : 0;
-  for (size_t i = 0; i < r.sums.size(); ++i) {
-    auto& [p, sum] = r.sums[i];
-    ranks_.dp_shard->reduce_scatter(stream_, {.send = r.sources[first + i],
-                                              .recv = sum ? sum.tensor() : shard(p).gradient,
-                                              .label = specs_[p].name});
+  for (const auto& [p, source, sum] : r.sums) {
+    ranks_.dp_shard->reduce_scatter(
+        stream_, {.send = source, .recv = sum ? sum.tensor() : shard(p).gradient, .label = specs_[p].name});
   }
   for (const auto& [p, exchange] : r.exchanges) exchange.start(stream_, *ranks_.dp_shard, specs_[p].name);
   r.request = group.end();
@@ -118,11 +113,11 @@ void Fsdp::complete_reduction() {
   if (pending_.unit < 0) return;
   Reduction r = std::exchange(pending_, {});
   r.request.wait(stream_);
-  Unit& unit = unit_at(r.unit);
+  Unit& unit = units_[r.unit];
   for (size_t i = 0; i < unit.packed.size(); ++i) {
     take_sum(unit.packed[i], unit.packing->shard_view(r.pack_sum, i, coordinates().shard_rank));
   }
-  for (auto& [p, sum] : r.sums) {
+  for (const auto& [p, source, sum] : r.sums) {
     if (sum) take_sum(p, sum);
     summed_[p] = true;
   }
@@ -137,7 +132,7 @@ void Fsdp::complete_reduction() {
 void Fsdp::sum_over_copies(int index) {
   const ShardCoordinates& at = coordinates();
   const bool has_replicas = ranks_.dp_replicate->size() > 1;
-  for (int p : unit_at(index).parameters) {
+  for (int p : units_[index].parameters) {
     const ParameterSpec& spec = specs_[p];
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;
@@ -160,7 +155,7 @@ void Fsdp::sum_over_copies(int index) {
 void Fsdp::sum_over_replicas(int index) {
   const bool in_place = options_.reduce == DType::f32;
   if (!in_place) finish_copy_sums();
-  for (int p : unit_at(index).parameters) {
+  for (int p : units_[index].parameters) {
     const std::string& name = specs_[p].name;
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;

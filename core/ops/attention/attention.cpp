@@ -124,9 +124,7 @@ double key_bytes(const Args& a) {
 void decode_on_cpu(const AttentionDecode& a) {
   auto kernel = cpu::attention_kernels().decode[a.q.dtype];
   const int64_t heads = a.heads.heads;
-  parallel_for(a.q.rows() * heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) kernel(a, i / heads, i % heads);
-  });
+  parallel_for_index(a.q.rows() * heads, 1, [&](int64_t i) { kernel(a, i / heads, i % heads); });
 }
 
 }  // namespace

@@ -245,20 +245,18 @@ double measure_multiplier_peak_flops() {
   std::vector<float> a(kM * kK, 0.5f), b(kN * kK, 0.5f), c(lanes * kM * kN);
   const auto multiply = cpu::matmul_kernels().multiply;
   const double seconds = best_seconds([&] {
-    parallel_for(lanes, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t lane = begin; lane < end; ++lane) {
-        for (int64_t i = 0; i < kRepeats; ++i)
-          multiply({.a = a.data(),
-                    .a_row = kK,
-                    .a_depth = 1,
-                    .b = b.data(),
-                    .b_panel = kN * kK,
-                    .c = c.data() + lane * kM * kN,
-                    .c_row = kN,
-                    .m = kM,
-                    .n = kN,
-                    .k = kK});
-      }
+    parallel_for_index(lanes, 1, [&](int64_t lane) {
+      for (int64_t i = 0; i < kRepeats; ++i)
+        multiply({.a = a.data(),
+                  .a_row = kK,
+                  .a_depth = 1,
+                  .b = b.data(),
+                  .b_panel = kN * kK,
+                  .c = c.data() + lane * kM * kN,
+                  .c_row = kN,
+                  .m = kM,
+                  .n = kN,
+                  .k = kK});
     });
   });
   return 2.0 * (kM * kN * kK * kRepeats * lanes) / seconds;

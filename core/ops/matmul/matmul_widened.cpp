@@ -85,15 +85,13 @@ void matmul_widened(Stream& stream, const Matmul& args) {
 
   for (int64_t n0 = 0; n0 < t.n; n0 += t.strip) {
     const int64_t strip = std::min(t.strip, t.n - n0), panels = panels_of(strip);
-    parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t panel = begin; panel < end; ++panel) {
-        const int64_t first = n0 + panel * kPanelColumns, columns = std::min(kPanelColumns, t.n - first);
-        float* to = b_panels + panel * kPanelColumns * t.k;
-        if (t.b_transposed) {
-          kernels.pack_transposed(b + first * t.k, t.k, columns, t.k, to);
-        } else {
-          kernels.pack(b + first, t.n, columns, t.k, to);
-        }
+    parallel_for_index(panels, 1, [&](int64_t panel) {
+      const int64_t first = n0 + panel * kPanelColumns, columns = std::min(kPanelColumns, t.n - first);
+      float* to = b_panels + panel * kPanelColumns * t.k;
+      if (t.b_transposed) {
+        kernels.pack_transposed(b + first * t.k, t.k, columns, t.k, to);
+      } else {
+        kernels.pack(b + first, t.n, columns, t.k, to);
       }
     });
     const int64_t column_blocks = std::min(t.column_blocks, panels);

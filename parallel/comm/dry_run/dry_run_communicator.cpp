@@ -9,10 +9,6 @@ class DryRunCommunicator final : public Communicator {
  public:
   DryRunCommunicator(Members members, std::shared_ptr<RankState> state)
       : Communicator(std::move(members), std::move(state)) {}
-  static std::unique_ptr<Communicator> world(int rank, int world_size) {
-    return std::make_unique<DryRunCommunicator>(Members{"world", all_ranks(world_size), rank},
-                                                std::make_shared<RankState>(rank, world_size));
-  }
   std::string_view transport() const override { return "dry_run"; }
   bool overlaps() const override { return false; }
   bool carries_axes_apart() const override { return true; }
@@ -35,7 +31,8 @@ std::unique_ptr<Communicator> make_dry_run_world(int rank, int world_size) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     fail<ConfigError>("dry_run", "rank {} of {} does not exist", rank, counted(world_size, "rank"));
   }
-  return DryRunCommunicator::world(rank, world_size);
+  return std::make_unique<DryRunCommunicator>(Communicator::Members{"world", all_ranks(world_size), rank},
+                                              std::make_shared<RankState>(rank, world_size));
 }
 
 }  // namespace ottava

@@ -73,8 +73,6 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
   }
-  static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
-                                             WorldOptions options);
   std::string_view transport() const override { return "nccl"; }
   bool overlaps() const override { return true; }
   bool carries_axes_apart() const override { return true; }
@@ -216,8 +214,12 @@ std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key, Share
   return handle;
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
-                                                      WorldOptions options) {
+}  // namespace
+
+bool available() { return true; }
+
+std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                         WorldOptions options) {
   ncclUniqueId id{};
   if (bootstrap.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
   std::string mine = bootstrap.rank() == 0 ? std::string(id.internal, sizeof id.internal) : std::string();
@@ -236,17 +238,8 @@ std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std:
                     error.what()));
   }
   rank->watch(handle);
-  Members members{"world", all_ranks(bootstrap.size()), bootstrap.rank()};
+  Communicator::Members members{"world", all_ranks(bootstrap.size()), bootstrap.rank()};
   return std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), options);
-}
-
-}  // namespace
-
-bool available() { return true; }
-
-std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
-                                         WorldOptions options) {
-  return NcclCommunicator::world(bootstrap, std::move(state), options);
 }
 
 }  // namespace ottava::nccl
