@@ -1,7 +1,5 @@
 #include "fp8/scaled_matmul.h"
 
-#include <algorithm>
-
 #include "core/ops/check.h"
 #include "core/run_op.h"
 #include "fp8/scaled_matmul_emulated.h"
@@ -129,7 +127,7 @@ int64_t native_workspace_bytes(const ScaledProduct& args) {
 
 int64_t place_of_addend(const ScaledProduct& args) {
   if (!args.accumulate || !args.out_columns.is_all() ||
-      std::max(args.a.granularity, args.b.granularity) == Granularity::tensor)
+      (traits(args.a.granularity).has_one_scale() && traits(args.b.granularity).has_one_scale()))
     return -1;
   return (repeated_scale_bytes(args) + 63) / 64 * 64;
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/contains.h"
 #include "core/cuda/blas_plans.h"
@@ -56,16 +57,16 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
   const MatrixRows out = args.out_rows();
   check_aligned("out", out.data);
   // Scales per row of one operand ask for the same of the other.
-  if (a.granularity != b.granularity && std::max(a.granularity, b.granularity) == Granularity::row) {
-    ProductOperand& coarse = a.granularity == Granularity::tensor ? a : b;
+  const bool in_blocks = traits(a.granularity).has_blocks();
+  if (a.granularity != b.granularity && !in_blocks) {
+    auto [coarse, fine] = traits(a.granularity).has_one_scale() ? std::tie(a, b) : std::tie(b, a);
     const Tensor repeated{args.workspace.data, DType::f32, {coarse.matrix.codes.rows()}};
     check_aligned("workspace", repeated.data);
     fill_with(stream, coarse.matrix.scale_inverse, repeated);
     coarse.matrix.scale_inverse = repeated;
-    coarse.granularity = Granularity::row;
+    coarse.granularity = fine.granularity;
   }
   const Tensor &left = b.matrix.codes, &right = a.matrix.codes;
-  const bool in_blocks = traits(a.granularity).has_blocks();
   const bool fast = !in_blocks &&  // blocks are promoted one by one as it is
                     (args.fast == FastAccumulation::all ||
                      (args.fast == FastAccumulation::forward && args.kind == MatmulKind::forward));

@@ -52,6 +52,7 @@ struct GranularityTraits {
   uint32_t pairs = 0;
 
   constexpr bool has_blocks() const { return block_columns > 1; }
+  constexpr bool has_one_scale() const { return block_rows == 0; }
 };
 constexpr uint32_t bit(Granularity g) { return 1u << static_cast<uint32_t>(g); }
 /// By Granularity.

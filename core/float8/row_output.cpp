@@ -7,7 +7,7 @@ namespace ottava::fp8 {
 void check_row_output(std::string_view op, const RowOutput& output, DType made, Shape shape,
                       const Tensor& amax) {
   if (!amax.empty()) fail<ShapeError>(op, "amax is given: scales per row and block need no tensor's");
-  const bool is_tensor = output.granularity == Granularity::tensor;
+  const bool is_tensor = traits(output.granularity).has_one_scale();
   if (is_tensor) check_tensor(op, "float8.amax", output.amax, DType::u32, {1});
   if (!is_tensor && !traits(output.granularity).is_row_local) {
     fail<ShapeError>(
