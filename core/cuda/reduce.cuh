@@ -67,12 +67,18 @@ __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
   return largest;
 }
 
-/// Raises *amax to the largest `bits` of the warp. Most calls only read: values past the first few rows
-/// rarely rise.
+/// Raises *amax, which may be null, to the largest `bits` of the block. Every thread of the block calls it,
+/// once. A block asks memory once, since all of a grid ask for one address, and mostly only reads: values past
+/// the first few rows rarely rise.
 __device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) {
   if (!amax) return;
+  OTTAVA_SHARED(uint32_t, largest, [32]);
   bits = warp_max(bits);
-  if (threadIdx.x % 32 == 0 && load_relaxed(amax) < bits) atomicMax(amax, bits);
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = bits;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) bits = max(bits, largest[warp]);
+  if (load_relaxed(amax) < bits) atomicMax(amax, bits);
 }
 
 }  // namespace ottava::cuda
