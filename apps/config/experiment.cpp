@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/snapshot.h"
 
 namespace ottava {
 namespace {
@@ -116,7 +117,8 @@ int64_t snapshot_bytes(const Experiment& e, const ShardCoordinates& at) {
   std::vector<ParameterSpec> specs = parameter_table(e.shape).specs;
   align_shards(specs, e.shape.parameters);
   const checkpoint::ShardMemory moment{.dtype = e.shape.parameters.optimizer_state};
-  return checkpoint::owned_bytes({.specs = specs,
+  return checkpoint::Snapshot::kGapBytes +
+         checkpoint::owned_bytes({.specs = specs,
                                   .at = at,
                                   .shards = std::vector<checkpoint::ParameterShard>(
                                       specs.size(), {.exp_avg = moment, .exp_avg_sq = moment})});

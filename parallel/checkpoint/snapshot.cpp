@@ -14,8 +14,6 @@ namespace {
 
 size_t bytes_of(const HeldRun& run) { return run.rectangle.numel() * size_of(run.memory.dtype); }
 
-constexpr int64_t kGapBytes = int64_t{4} << 20;
-
 int64_t offset_in_file(const Layout& layout, const HeldRun& run) {
   const SafetensorsEntry& entry = layout.tensors[run.tensor].entry;
   const StoredFile& file = layout.files[static_cast<size_t>(layout.tensors[run.tensor].file)];
@@ -28,7 +26,7 @@ std::vector<char*> places_of(const Layout& layout, const std::vector<HeldRun>& r
   int64_t next = 0, gaps = 0;
   for (const HeldRun& run : runs) {
     const int64_t gap = ((offset_in_file(layout, run) - next) % File::kBlock + File::kBlock) % File::kBlock;
-    if (gaps + gap <= kGapBytes) next += gap, gaps += gap;
+    if (gaps + gap <= Snapshot::kGapBytes) next += gap, gaps += gap;
     places.push_back(memory + next);
     next += static_cast<int64_t>(bytes_of(run));
   }
@@ -82,7 +80,6 @@ Snapshot::~Snapshot() {
 }
 
 void Snapshot::reserve(Device device, int64_t bytes) {
-  bytes += kGapBytes;
   if (static_cast<int64_t>(memory_.bytes()) >= bytes) return;
   memory_ = {};
   memory_ = device.type == DeviceType::cuda && kind_ == Memory::pinned ? Buffer::pinned(device, bytes)
@@ -94,7 +91,7 @@ std::vector<HeldRun> Snapshot::take(const Layout& layout, std::vector<HeldRun> r
   std::erase_if(runs, [](const HeldRun& run) { return !run.is_owner; });
   const size_t bytes = sum_of(runs, bytes_of);
   reserve(parameters.stream ? parameters.stream->device() : Device{DeviceType::cpu, 0},
-          static_cast<int64_t>(bytes));
+          static_cast<int64_t>(bytes) + kGapBytes);
   const std::vector<char*> places = places_of(layout, runs, static_cast<char*>(memory_.data()));
   end_.reset();
   if (parameters.stream) {

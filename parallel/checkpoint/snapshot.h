@@ -11,25 +11,26 @@
 namespace ottava::checkpoint {
 
 /// A host copy of what a rank owns, from which a thread writes while training goes on. The memory is kept
-/// from one snapshot to the next: it is an item of the memory plan (owned_bytes()).
+/// from one snapshot to the next: it is an item of the memory plan (owned_bytes() and kGapBytes).
 class Snapshot {
  public:
   enum class Memory : uint8_t {
     pageable,  ///< take() returns when everything has been copied
     pinned,    ///< from a GPU copies run beside training, on a stream of their own
   };
+  /// A copy lies in memory as in its file, modulo File::kBlock, as long as there is room for gaps.
+  static constexpr int64_t kGapBytes = int64_t{4} << 20;
+
   explicit Snapshot(Memory memory) : kind_(memory) {}
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  /// Takes memory for so many bytes of runs, which take() does otherwise, and 4 MiB for gaps between them.
-  /// Throws MemoryError.
+  /// Takes so much memory, that of the runs and kGapBytes, which take() does otherwise. Throws MemoryError.
   void reserve(Device device, int64_t bytes);
   /// Replaces the memory of the runs by copies; runs that the rank does not own are dropped. The copies of
-  /// the snapshot before must have been used. A copy lies in memory as in its file, modulo File::kBlock, as
-  /// long as there is room for gaps. Copies from host memory have their checksums. From a GPU they are
-  /// enqueued behind what parameters.stream was given so far, unit by unit, each with the event of its
+  /// the snapshot before must have been used. Copies from host memory have their checksums. From a GPU they
+  /// are enqueued behind what parameters.stream was given so far, unit by unit, each with the event of its
   /// arrival.
   std::vector<HeldRun> take(const Layout& layout, std::vector<HeldRun> runs,
                             const TrainedParameters& parameters);

@@ -132,7 +132,7 @@ TEST_CASE(
   const Layout layout = plan_layout(specs, layout_options_of(parameters));
   for (const Snapshot::Memory kind : {Snapshot::Memory::pinned, Snapshot::Memory::pageable}) {
     Snapshot snapshot(kind);
-    snapshot.reserve(gpu, owned_bytes(parameters));
+    snapshot.reserve(gpu, owned_bytes(parameters) + Snapshot::kGapBytes);
     for (int again = 0; again < 2; ++again) {
       cuda::copy(memory.data(), values.data(), 3 * kBytes, stream.native());
       const std::vector<HeldRun> runs = snapshot.take(layout, held_runs(layout, parameters), parameters);
