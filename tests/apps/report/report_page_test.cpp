@@ -100,6 +100,7 @@ TEST_CASE("a page holds everything itself and its numbers are the file's") {
     CHECK(own.find(outside) == std::string::npos);
   CHECK_THAT(page, Contains("a &lt;run&gt; &amp; more") && !Contains("<h1>a <run>"));
   CHECK_THAT(page, Contains("MIT-licenced") && Contains("Dygraph"));
+  CHECK_THAT(page, Contains("<div><dt>tokens/s per device</dt><dd>1,000</dd></div>"));
   const Json json = island(page);
   const Json::Array& loss = series(json, 0, "loss", "last").as_array("loss");
   REQUIRE(loss.size() == 50);

@@ -114,6 +114,17 @@ TEST_CASE("the report of a run on all five axes says what is whose") {
   CHECK_THAT(text, !Contains(" on each rank"));
 }
 
+TEST_CASE("stages of a pipeline keep their weights for the step and sum gradients once") {
+  auto options = [](const char* stages) {
+    return resolve_experiment(config_with({"--parallelism.pipeline_parallel_degree", stages}), nullptr, 4)
+        .shape.parameters;
+  };
+  CHECK(options("1").reduce_every_micro_batch);
+  CHECK_FALSE(options("2").reduce_every_micro_batch);
+  CHECK(options("1").reshard != FsdpOptions::Reshard::never);
+  CHECK(options("2").reshard == FsdpOptions::Reshard::never);
+}
+
 TEST_CASE("the report warns of a pipeline with fewer micro-batches than stages") {
   const auto of = [](const char* sequences) {
     return report(4,

@@ -163,6 +163,18 @@ TEST_CASE("the writer refuses ids outside its vocabulary and leaves no shard bef
             "cannot create");
 }
 
+TEST_CASE("the writer keeps a few megabytes and writes the rest as it comes") {
+  DataFolder folder;
+  ShardWriter writer(folder / "x.bin", byte_encoder());
+  const std::vector<int32_t> document(3 << 20, 65);  // 6 MiB
+  writer.append(document);
+  CHECK(std::filesystem::file_size(folder / "x.bin") > 6 << 20);
+  writer.append(document);
+  writer.finish();
+  const Tokens read = read_documents(folder / "x.bin", 258, 3 << 20);
+  CHECK((read == Tokens{document, document}));
+}
+
 TEST_CASE("damaged shards of ours") {
   DataFolder folder;
   write_ottava(folder / "x.bin", byte_encoder(), make_documents(100, 1, 50));
