@@ -68,8 +68,8 @@ __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
 }
 
 /// Raises *amax, which may be null, to the largest `bits` of the block. Every thread of the block calls it,
-/// once. A block asks memory once, since all of a grid ask for one address, and mostly only reads: values past
-/// the first few rows rarely rise.
+/// once. A block asks memory once, since all of a grid ask for one address, and mostly only reads: values
+/// past the first few rows rarely rise.
 __device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) {
   if (!amax) return;
   OTTAVA_SHARED(uint32_t, largest, [32]);
