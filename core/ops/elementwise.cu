@@ -75,7 +75,7 @@ struct AddInOrderOf {
   T* out;
   template <int kSize>
   __device__ void run(int64_t i) const {
-    float sums[kSize];
+    float sums[kSize] = {};
     for (int a = 0; a < count; ++a) {
       const auto x = load_pack<T, kSize>(addends[a], i);
 #pragma unroll
