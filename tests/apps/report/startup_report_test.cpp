@@ -116,8 +116,9 @@ TEST_CASE("the report of a run on all five axes says what is whose") {
 
 TEST_CASE("stages of a pipeline keep their weights for the step and sum gradients once") {
   auto options = [](const char* stages) {
-    return resolve_experiment(config_with({"--parallelism.pipeline_parallel_degree", stages}), nullptr, 4)
-        .shape.parameters;
+    const std::vector<std::string> keys{"--parallelism.pipeline_parallel_degree", stages,
+                                        "--training.local_batch_size", "2"};
+    return resolve_experiment(config_with(keys), nullptr, 4).shape.parameters;
   };
   CHECK(options("1").reduce_every_micro_batch);
   CHECK_FALSE(options("2").reduce_every_micro_batch);

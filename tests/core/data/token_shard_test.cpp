@@ -171,8 +171,11 @@ TEST_CASE("the writer keeps a few megabytes and writes the rest as it comes") {
   CHECK(std::filesystem::file_size(folder / "x.bin") > 6 << 20);
   writer.append(document);
   writer.finish();
-  const Tokens read = read_documents(folder / "x.bin", 258, 3 << 20);
-  CHECK((read == Tokens{document, document}));
+  int64_t read = 0, others = 0;
+  for (const auto& piece : read_documents(folder / "x.bin", 258, 1 << 20))
+    for (int32_t id : piece) ++(id == 65 ? read : others);
+  CHECK(read == 2 * std::ssize(document));
+  CHECK(others == 0);
 }
 
 TEST_CASE("damaged shards of ours") {
