@@ -31,17 +31,15 @@ TEST_CASE("attention agrees with the reference, forward and backward") {
   });
 }
 
-TEST_CASE("attention of bf16 agrees with the reference multiplied either way") {
+TEST_CASE("attention of bf16 agrees with the reference multiplied the other way too") {
   using cpu::Bf16Products;
-  for (Bf16Products way : {Bf16Products::widened, Bf16Products::direct}) {
-    if (way == Bf16Products::direct && !cpu::multiplies_bf16_directly()) continue;
-    INFO(name_of(way));
-    Stream stream = Stream::cpu();
-    stream.matmul_cache().set_products({.attention = way});
-    for (const Case& c : kCases) {
-      check_case(stream, DType::bf16, c, false, 1.0f);
-      check_case(stream, DType::bf16, c, true, 1.0f);
-    }
+  if (!cpu::multiplies_bf16_directly()) return skip("these instructions multiply bf16 in one way");
+  Stream stream = Stream::cpu();
+  const bool is_direct = stream.matmul_cache().products().attention == Bf16Products::direct;
+  stream.matmul_cache().set_products({.attention = is_direct ? Bf16Products::widened : Bf16Products::direct});
+  for (const Case& c : kCases) {
+    check_case(stream, DType::bf16, c, false, 1.0f);
+    check_case(stream, DType::bf16, c, true, 1.0f);
   }
 }
 
