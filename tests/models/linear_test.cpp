@@ -402,3 +402,28 @@ TEST_CASE("linear: what is kept for the weight gradient is a byte per element, o
     CHECK(o.products == fp8::make_recipe(name).fp8_products());
   }
 }
+
+TEST_CASE("linear: backward lets the input go before the input's gradient takes memory") {
+  RankGroups ranks = solo_rank_groups();
+  const LinearSetting setting{.specs = specs(), .pieces = {{{0, kRows}, {}}}, .state = {}};
+  CostRecorder recorder;
+  Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
+  Arena arena;
+  LinearOnRank layer(meta, arena, ranks, setting, 0);
+  {
+    const Arena::Phase phase(arena, "test");
+    layer.begin_step();
+    const StepContext& c = layer.context;
+    LinearInput saved{.x = c.activation("x", DType::bf16, {kTokens, kColumns}), .pieces = {}};
+    LinearOutputGradient gradient{
+        .dy = c.activation("dy", DType::bf16, {kTokens, kRows}), .pieces = {}, .tokens = kTokens};
+    const Allocation dx = layer.linear.backward(c, gradient, std::move(saved));
+  }
+  const MemoryPlan plan = arena.plan();
+  const std::vector<PlannedAllocation>& all = plan.phases.at(0).allocations;
+  const auto x = std::ranges::find(all, "x", &PlannedAllocation::name),
+             dx = std::ranges::find(all, "w.dx", &PlannedAllocation::name);
+  REQUIRE(x != all.end());
+  REQUIRE(dx != all.end());
+  CHECK(x->end <= dx->begin);
+}
