@@ -5,7 +5,7 @@
 #include "core/io/json.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/ranks/bootstrap.h"
+#include "parallel/ranks/gather.h"
 
 namespace ottava {
 
@@ -46,8 +46,7 @@ void log_decision(const Decisions::Entry& entry, bool before) {
 
 Decisions of_first_rank(const Decisions& mine, Communicator& control) {
   if (control.size() == 1) return mine;
-  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
-                         "decisions of rank 0");
+  return parse_decisions(text_of_rank_0(control, to_json(mine), "decisions"), "decisions of rank 0");
 }
 
 }  // namespace ottava

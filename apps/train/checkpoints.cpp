@@ -86,7 +86,7 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
                   "checkpoint, set checkpoint.load_step",
                   newest.path, c.training.steps);
   });
-  return group.all_gather(text)[0];
+  return group.of_rank_0(text);
 }
 
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans)

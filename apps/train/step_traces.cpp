@@ -69,7 +69,7 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
                 unix_ns =
                     std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   const std::string first =
-      checkpoint::RankGroup(*ranks.control).all_gather(fmt::format("{} {}", origin, unix_ns))[0];
+      checkpoint::RankGroup(*ranks.control).of_rank_0(fmt::format("{} {}", origin, unix_ns));
   now_ = {.rank = {.rank = rank,
                    .world_size = ranks.world->size(),
                    .name = process_name(experiment.mesh, rank, hosts[rank]),

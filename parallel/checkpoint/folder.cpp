@@ -138,8 +138,8 @@ void check_shared_folder(const std::string& folder, RankGroup& group) {
     name = fmt::format("{}/.visible-{}", folder, nonce);
     write_file_atomically(name, nonce);
   });
-  name = group.all_gather(name)[0];
-  nonce = group.all_gather(nonce)[0];
+  name = group.of_rank_0(name);
+  nonce = group.of_rank_0(nonce);
   // A network file system may remember for a few seconds that the file was not there.
   bool visible = false;
   for (int attempt = 0; attempt < 40 && !visible; ++attempt) {

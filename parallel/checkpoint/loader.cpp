@@ -167,7 +167,7 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
                                             RankGroup& group, int64_t load_step, const LoadOptions& options) {
   std::string listed;
   group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step); });
-  listed = group.all_gather(listed)[0];
+  listed = group.of_rank_0(listed);
   if (listed.empty()) {
     if (load_step >= 0) {
       std::string steps;

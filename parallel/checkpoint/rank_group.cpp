@@ -30,6 +30,11 @@ std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   return gather_text(*communicator_, text, "checkpoint");
 }
 
+std::string RankGroup::of_rank_0(std::string_view text) {
+  if (size() == 1) return std::string(text);
+  return text_of_rank_0(*communicator_, text, "checkpoint");
+}
+
 void RankGroup::sum(std::span<uint64_t> values) {
   if (size() == 1 || values.empty()) return;
   // Halves of 32 bits summed as i64: no overflow for any number of ranks, and the carry is exact.

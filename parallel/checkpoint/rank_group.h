@@ -27,6 +27,8 @@ class RankGroup {
 
   /// Every rank's text, by rank.
   std::vector<std::string> all_gather(std::string_view text);
+  /// Rank 0's text, on every rank.
+  std::string of_rank_0(std::string_view text);
   /// values[i] = sum over ranks, modulo 2^64.
   void sum(std::span<uint64_t> values);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/ranks/agree.h"
+
 namespace ottava {
 namespace {
 
@@ -31,6 +33,18 @@ std::vector<std::string> gather_text(Communicator& ranks, std::string_view mine,
     texts[r].assign(begin, begin + lengths[r]);
   }
   return texts;
+}
+
+std::string text_of_rank_0(Communicator& ranks, std::string_view mine, std::string_view label) {
+  if (ranks.rank() != 0) mine = {};
+  // Sums to which the other ranks add nothing: a gather would move a text of every rank.
+  int64_t length = std::ssize(mine);
+  reduce_on_host(ranks, view_of(&length, {1}), label);
+  if (length == 0) return "";
+  std::vector<uint32_t> words((length + 3) / 4);
+  std::ranges::copy(mine, reinterpret_cast<char*>(words.data()));
+  reduce_on_host(ranks, view_of(words.data(), {std::ssize(words)}), label);
+  return std::string(reinterpret_cast<const char*>(words.data()), length);
 }
 
 }  // namespace ottava
