@@ -133,6 +133,7 @@ std::optional<std::string> Connection::next() {
 }
 
 std::optional<int> bind_port(int descriptor, int port) {
+  if (descriptor < 0) return std::nullopt;  // errno says why
   set_option(descriptor, SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_in address{};
   address.sin_family = AF_INET;

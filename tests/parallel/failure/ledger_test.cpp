@@ -1,5 +1,7 @@
 #include "parallel/failure/ledger.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -211,6 +213,22 @@ TEST_CASE("an endpoint without a listener is named") {
   CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", host_name(), nobody.number()), 0.1),
                     Contains("cannot be reached from"));
   CHECK_THROWS_WITH(tcp::connect_to("nonsense", 0.1), Contains("is not an endpoint"));
+}
+
+TEST_CASE("a port that cannot be listened on says why") {
   tcp::Listener first;
-  CHECK_THROWS_WITH(tcp::Listener(first.port()), Contains("cannot listen on port"));
+  CHECK_THROWS_WITH(tcp::Listener(first.port()),
+                    Contains("cannot listen on port") && Contains("Address already in use"));
+  rlimit before = {};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::string why;
+  try {
+    tcp::Listener{};
+  } catch (const CommError& error) {
+    why = error.what();
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(why == "[tcp] cannot listen on port 0: Too many open files");
 }
