@@ -12,7 +12,7 @@
 // share.
 namespace ottava::cuda_host {
 
-enum class NcclKind : uint8_t { all_reduce, reduce, reduce_scatter, all_gather, broadcast, send, recv };
+enum class NcclKind : uint8_t { all_reduce, reduce_scatter, all_gather, send, recv };
 
 /// One call as its rank made it.
 struct NcclCall {
@@ -20,7 +20,7 @@ struct NcclCall {
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t op = ncclSum;
   size_t count = 0;  ///< as NCCL counts: of the block for reduce_scatter and all_gather
-  int peer = 0;      ///< root, destination or source
+  int peer = 0;      ///< destination or source
   const void* send = nullptr;
   void* recv = nullptr;
 };

@@ -226,10 +226,6 @@ ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataT
                            ncclComm_t comm, cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::all_reduce, type, op, count, 0, send, recv});
 }
-ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                        int root, ncclComm_t comm, cudaStream_t stream) {
-  return make_call(comm, stream, {NcclKind::reduce, type, op, count, root, send, recv});
-}
 ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::reduce_scatter, type, op, count, 0, send, recv});
@@ -237,10 +233,6 @@ ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclD
 ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::all_gather, type, ncclSum, count, 0, send, recv});
-}
-ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return make_call(comm, stream, {NcclKind::broadcast, type, ncclSum, count, root, send, recv});
 }
 ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {

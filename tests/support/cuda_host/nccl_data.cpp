@@ -88,15 +88,19 @@ struct Range {
   }
 };
 
-Range sent(const NcclCall& c, int rank, int ranks) {
+Range sent(const NcclCall& c, int ranks) {
   size_t blocks = c.kind == NcclKind::reduce_scatter ? static_cast<size_t>(ranks) : 1;
-  const bool unused = c.kind == NcclKind::recv || (c.kind == NcclKind::broadcast && rank != c.peer);
-  return {static_cast<const char*>(c.send), unused ? 0 : c.count * blocks * nccl_size_of(c.type)};
+  const bool is_unused = c.kind == NcclKind::recv;
+  return {static_cast<const char*>(c.send), is_unused ? 0 : c.count * blocks * nccl_size_of(c.type)};
 }
-Range received(const NcclCall& c, int rank, int ranks) {
+Range received(const NcclCall& c, int ranks) {
   size_t blocks = c.kind == NcclKind::all_gather ? static_cast<size_t>(ranks) : 1;
-  const bool unused = c.kind == NcclKind::send || (c.kind == NcclKind::reduce && rank != c.peer);
-  return {static_cast<const char*>(c.recv), unused ? 0 : c.count * blocks * nccl_size_of(c.type)};
+  const bool is_unused = c.kind == NcclKind::send;
+  return {static_cast<const char*>(c.recv), is_unused ? 0 : c.count * blocks * nccl_size_of(c.type)};
+}
+
+bool reduces(const NcclCall& c) {
+  return c.kind == NcclKind::all_reduce || c.kind == NcclKind::reduce_scatter;
 }
 
 bool is_in_place(const NcclCall& c, int rank) {
@@ -128,18 +132,14 @@ size_t nccl_size_of(ncclDataType_t type) {
 }
 
 bool agree(const NcclCall& a, const NcclCall& b) {
-  const bool reduces =
-      a.kind == NcclKind::all_reduce || a.kind == NcclKind::reduce || a.kind == NcclKind::reduce_scatter;
   return a.kind == b.kind && a.type == b.type && a.count == b.count && a.peer == b.peer &&
-         (!reduces || a.op == b.op);
+         (!reduces(a) || a.op == b.op);
 }
 
 const char* objection(const NcclCall& c, int rank, int ranks, int gpu) {
-  const bool reduces =
-      c.kind == NcclKind::all_reduce || c.kind == NcclKind::reduce || c.kind == NcclKind::reduce_scatter;
   if (c.peer < 0 || c.peer >= ranks) return "no such rank";
-  if (reduces && !is_reducible(c.type)) return "this type is not reduced by the stand-in";
-  const Range in = sent(c, rank, ranks), out = received(c, rank, ranks);
+  if (reduces(c) && !is_reducible(c.type)) return "this type is not reduced by the stand-in";
+  const Range in = sent(c, ranks), out = received(c, ranks);
   if (in.overlaps(out) && !is_in_place(c, rank))
     return "buffers overlap and are not in place as NCCL defines it";
   for (const Range& range : {in, out}) {
@@ -152,10 +152,10 @@ const char* objection(const NcclCall& c, int rank, int ranks, int gpu) {
 }
 
 void spoil_result(const NcclCall& c, int rank, int ranks) {
-  const Range out = received(c, rank, ranks);
+  const Range out = received(c, ranks);
   if (!out.bytes) return;
   auto* begin = static_cast<char*>(c.recv);
-  if (!is_in_place(c, rank) || (c.kind == NcclKind::broadcast && rank != c.peer)) {
+  if (!is_in_place(c, rank)) {
     std::memset(begin, 0xff, out.bytes);
   } else if (c.kind == NcclKind::all_gather) {
     const size_t block = out.bytes / static_cast<size_t>(ranks), mine = block * static_cast<size_t>(rank);
@@ -175,9 +175,6 @@ void run_operation(const NcclOperation& operation) {
       for (const NcclCall& c : calls) put(c.recv, sum);
       break;
     }
-    case NcclKind::reduce:
-      put(calls[static_cast<size_t>(first.peer)].recv, reduced(operation, 0, count));
-      break;
     case NcclKind::reduce_scatter: {
       std::vector<std::vector<char>> blocks;
       for (size_t r = 0; r < ranks; ++r) blocks.push_back(reduced(operation, r * count, count));
@@ -191,12 +188,6 @@ void run_operation(const NcclOperation& operation) {
         for (size_t r = 0; r < ranks; ++r)
           put(static_cast<char*>(c.recv) + r * blocks[r].size(), blocks[r], c.send);
       }
-      break;
-    }
-    case NcclKind::broadcast: {
-      const std::vector<char> block = block_of(calls[static_cast<size_t>(first.peer)]);
-      for (const NcclCall& c : calls)
-        put(c.recv, block, &c == &calls[static_cast<size_t>(first.peer)] ? c.send : nullptr);
       break;
     }
     default:

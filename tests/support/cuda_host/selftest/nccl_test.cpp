@@ -70,8 +70,7 @@ TEST_CASE("buffers that are not in place as NCCL defines it, or not the GPU's, a
   CHECK(contains(
       refusal(ncclAllReduce(data + 8, data + 8, 9, ncclFloat32, ncclSum, alone.comm, alone.native())),
       "past its allocation"));
-  CHECK(contains(refusal(ncclBroadcast(data, data, 4, ncclFloat32, 1, alone.comm, alone.native())),
-                 "no such rank"));
+  CHECK(contains(refusal(ncclSend(data, 4, ncclFloat32, 1, alone.comm, alone.native())), "no such rank"));
   CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat16, ncclSum, alone.comm, alone.native())),
                  "this type is not reduced"));
   Stream other = Stream::cuda(1);
