@@ -7,8 +7,8 @@
 
 #include "parallel/comm/communicator.h"
 
-// What ranks say to each other over a communicator that moves CPU tensors. All ranks make the call and wait for
-// it. Throws CommError.
+// What ranks say to each other over a communicator that moves CPU tensors. All ranks make the call and wait
+// for it. Throws CommError.
 namespace ottava {
 
 /// Every rank's, by rank.

@@ -33,7 +33,8 @@ TEST_CASE("every rank's number and text come by rank, also where texts are empty
 
 TEST_CASE("rank 0's text comes whole, whatever the others say, and no rank sends it more than twice") {
   const std::string bytes("\xff\x00\x80 is not text", 14);
-  const std::string text = GENERATE_COPY(as<std::string>{}, "", "a", "abc", "abcd", "abcde", bytes, text_of(0, 100001));
+  const std::string text =
+      GENERATE_COPY(as<std::string>{}, "", "a", "abc", "abcd", "abcde", bytes, text_of(0, 100001));
   CAPTURE(text.size());
   std::array<std::string, kRanks> got;
   std::array<int64_t, kRanks> sent = {};
