@@ -7,7 +7,6 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <ranges>
 
 #include "core/error.h"
 
@@ -63,9 +62,16 @@ class TableShard : public TokenShard {
   }
   // First document that starts at or after `offset`.
   int64_t lower_bound(int64_t offset) const {
-    const auto documents = std::views::iota(int64_t{0}, documents_);
-    auto start = [&](int64_t document) { return starts_of(document, document + 1)[0]; };
-    return static_cast<int64_t>(std::ranges::lower_bound(documents, offset, {}, start) - documents.begin());
+    int64_t low = 0, high = documents_;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (starts_of(middle, middle + 1)[0] < offset) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
   }
   int64_t documents_ = 0;
 };
