@@ -73,10 +73,9 @@ void add_fused_attention(Step& step, const PlannedExperiment& planned, const std
     shape.model_options.fused_attention =
         step.fused.emplace_back(std::make_shared<cuda::FusedAttention>(planned.device.index, backward));
     StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
+    const bool takes_forward = backward == cuda::FusedAttention::Backward::deterministic;
     std::erase_if(plan.operations, [&](const RecordedOperation& o) {
-      const bool is_other_forward =
-          backward == cuda::FusedAttention::Backward::free && o.op == "attention_forward";
-      return !o.op.starts_with("attention") || is_other_forward;
+      return o.op == "attention_forward" ? !takes_forward : !o.op.starts_with("attention");
     });
     add_cases(step, plan, only, suffix);
   }

@@ -61,10 +61,11 @@ class Search {
 
   // Pipelines last: most of them need not be recorded once others are known.
   void estimate(std::vector<Layout> layouts) {
-    const auto others = std::ranges::stable_partition(layouts, [](const Layout& l) { return l.pp == 1; });
-    estimate_groups({layouts.begin(), others.begin()});
+    const auto others =
+        std::stable_partition(layouts.begin(), layouts.end(), [](const Layout& l) { return l.pp == 1; });
+    estimate_groups({layouts.begin(), others});
     sort();
-    estimate_groups(worth_recording({others.begin(), others.end()}));
+    estimate_groups(worth_recording({others, layouts.end()}));
     if (out_.estimated == 0 && !closest_)
       fail<ConfigError>("plan", "no layout divides this model: {}", complaint_);
   }

@@ -207,8 +207,8 @@ Json run_json(const RunHistory& run, size_t points) {
   };
   for (const auto& [key, name] : kCharts) add(key, run.column(name));
   for (const auto& [name, column] : run.columns) {
-    if (std::ranges::any_of(kGroups, [&](const ChartGroup& group) { return !name_in(group, name).empty(); }))
-      add(name, &column);
+    const auto shows = [&name = name](const ChartGroup& group) { return !name_in(group, name).empty(); };
+    if (std::ranges::any_of(kGroups, shows)) add(name, &column);
   }
   out.set("name", run.name).set("x", axes_of(run, buckets)).set("series", std::move(series));
   if (run.planned_bytes > 0) out.set("planned", planned_of(run));
