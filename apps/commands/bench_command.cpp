@@ -246,10 +246,10 @@ void add_bench_commands(Command& commands) {
   auto o = std::make_shared<BenchCommand>();
   Command bench = commands.subcommand("bench", "measure");
   bench.experiment("train", "tokens per second, time per operation and utilization of a training step", *o)
-      .option("--steps", &o->steps, "steps that are measured, after a few that are not")
-      .option("--weights", &o->weights,
+      .option("--steps", o->steps, "steps that are measured, after a few that are not")
+      .option("--weights", o->weights,
               "drawn, or repeated: a few values again and again, which large models have sooner")
-      .option("--saves", &o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
+      .option("--saves", o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
       .run([o] { return run_bench_command(*o, std::cout); });
   add_bench_kernels_command(bench);
   add_bench_data_command(bench);

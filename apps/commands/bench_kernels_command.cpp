@@ -242,11 +242,11 @@ void add_bench_kernels_command(Command& bench) {
   bench
       .experiment("kernels",
                   "every operation of a training step by itself, against a copy and a matrix product", *o)
-      .option("--only", &o->only, "glob over the operations' names, as in 'matmul*'")
-      .option("--seconds", &o->seconds, "of measuring")
-      .flag("--count", &o->work, BenchKernelsCommand::Work::count,
+      .option("--only", o->only, "glob over the operations' names, as in 'matmul*'")
+      .option("--seconds", o->seconds, "of measuring")
+      .flag("--count", o->work, BenchKernelsCommand::Work::count,
             "calls, bytes and FLOPs only, for a device that need not be here")
-      .option("--json", &o->json, "file for programs")
+      .option("--json", o->json, "file for programs")
       .run([o] { return run_bench_kernels_command(*o, std::cout); });
 }
 

@@ -157,25 +157,25 @@ namespace {
 void add_inspect_checkpoint(Command& checkpoint) {
   auto o = std::make_shared<CheckpointInspectOptions>();
   checkpoint.subcommand("inspect", "what a checkpoint is")
-      .required("path", &o->path, "a step-N folder, or a run's folder of them")
-      .flag("--tensors", &o->tensors, CheckpointInspectOptions::Tensors::list, "list every tensor")
+      .required("path", o->path, "a step-N folder, or a run's folder of them")
+      .flag("--tensors", o->tensors, CheckpointInspectOptions::Tensors::list, "list every tensor")
       .run(o, inspect_checkpoint);
 }
 
 void add_verify(Command& checkpoint) {
   auto o = std::make_shared<CheckpointVerifyOptions>();
   checkpoint.subcommand("verify", "read every byte and compare checksums; exit code 1 if anything differs")
-      .required("path", &o->path, "a step-N folder, or a run's folder of them")
+      .required("path", o->path, "a step-N folder, or a run's folder of them")
       .run([o] { return verify_checkpoint(*o, std::cout) ? 0 : 1; });
 }
 
 void add_diff(Command& checkpoint) {
   auto o = std::make_shared<CheckpointDiffOptions>();
   checkpoint.subcommand("diff", "which tensors differ and by how much; exit code 1 if any does")
-      .required("a", &o->a, "one checkpoint: a step-N folder, or a run's folder of them")
-      .required("b", &o->b, "the other")
-      .option("--largest", &o->largest, "how many tensors are listed; 0: all")
-      .flag("--model-only", &o->what, CheckpointDiffOptions::What::weights, "leave the optimizer's state out")
+      .required("a", o->a, "one checkpoint: a step-N folder, or a run's folder of them")
+      .required("b", o->b, "the other")
+      .option("--largest", o->largest, "how many tensors are listed; 0: all")
+      .flag("--model-only", o->what, CheckpointDiffOptions::What::weights, "leave the optimizer's state out")
       .run([o] { return diff_checkpoints(*o, std::cout) ? 0 : 1; });
 }
 

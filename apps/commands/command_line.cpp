@@ -46,7 +46,7 @@ class UsageWith final : public CLI::Formatter {
 };
 
 CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, const char* meaning) {
-  return std::visit([&](auto* value) { return parser.add_option(name, *value, meaning); }, target);
+  return std::visit([&](auto value) { return parser.add_option(name, value.get(), meaning); }, target);
 }
 
 }  // namespace
@@ -79,7 +79,8 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
 
 Command& Command::option(const char* name, Target target, const char* meaning) {
   CLI::Option* option = add(*parser_, name, target, meaning);
-  if (!std::holds_alternative<std::optional<std::string>*>(target)) option->capture_default_str();
+  if (!std::holds_alternative<std::reference_wrapper<std::optional<std::string>>>(target))
+    option->capture_default_str();
   return *this;
 }
 
@@ -88,7 +89,7 @@ Command& Command::required(const char* name, Target target, const char* meaning)
   return *this;
 }
 
-Command& Command::range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range,
+Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range,
                         const char* meaning) {
   add(*parser_, name, target, meaning)->check(CLI::Range(range.first, range.second));
   return *this;
@@ -99,12 +100,12 @@ Command& Command::flag(const char* name, std::function<void()> set, const char* 
   return *this;
 }
 
-Command& Command::rest(std::vector<std::string>* words) {
+Command& Command::rest(std::vector<std::string>& words) {
   line_->with_rest = parser_->get_name();
   parser_->formatter(std::make_shared<UsageWith>("[OPTIONS] -- COMMAND ..."));
-  parser_->parse_complete_callback([words, line = line_] {
+  parser_->parse_complete_callback([&words, line = line_] {
     if (line->rest.empty()) throw CLI::RequiredError("a command after --");
-    *words = line->rest;
+    words = line->rest;
   });
   return *this;
 }

@@ -21,8 +21,10 @@ namespace ottava {
 /// function of run().
 class Command {
  public:
-  using Target = std::variant<std::string*, std::optional<std::string>*, int32_t*, int64_t*, uint64_t*,
-                              double*, std::vector<std::string>*>;
+  template <class... T>
+  using OneOf = std::variant<std::reference_wrapper<T>...>;
+  using Target = OneOf<std::string, std::optional<std::string>, int32_t, int64_t, uint64_t, double,
+                       std::vector<std::string>>;
 
   /// What the commands of one command line share.
   struct Line {
@@ -45,15 +47,15 @@ class Command {
   Command& option(const char* name, Target target, const char* meaning);
   Command& required(const char* name, Target target, const char* meaning);
   /// A whole number in [first, last], or not given.
-  Command& range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range, const char* meaning);
+  Command& range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range, const char* meaning);
   /// Where it is given, `target` becomes `value`.
   template <class T>
-  Command& flag(const char* name, T* target, std::type_identity_t<T> value, const char* meaning) {
+  Command& flag(const char* name, T& target, std::type_identity_t<T> value, const char* meaning) {
     return flag(
-        name, [target, value] { *target = value; }, meaning);
+        name, [&target, value] { target = value; }, meaning);
   }
   /// Everything after "--", word by word, of which there must be some. One command may have it.
-  Command& rest(std::vector<std::string>* words);
+  Command& rest(std::vector<std::string>& words);
   /// What stands below the options in the help.
   Command& notes(const char* text);
   /// `work` returns the exit code.

@@ -36,10 +36,10 @@ void add_config_command(Command& commands) {
   using Print = ConfigCommand::Print;
   auto o = std::make_shared<ConfigCommand>();
   commands.experiment("config", "print the resolved configuration", *o)
-      .flag("--comments", &o->print, Print::explained_tree, "explain every key")
-      .flag("--fates", &o->print, Print::fates,
+      .flag("--comments", o->print, Print::explained_tree, "explain every key")
+      .flag("--fates", o->print, Print::fates,
             "print what becomes of every key, also those of other trainers")
-      .flag("--schema", &o->print, Print::schema, "print the JSON schema, for editors")
+      .flag("--schema", o->print, Print::schema, "print the JSON schema, for editors")
       .run([o] {
         run_config_command(*o, std::cout, std::cerr);
         return 0;

@@ -309,12 +309,12 @@ namespace {
 void add_prepare(Command& data) {
   auto o = std::make_shared<DataPrepareOptions>();
   data.subcommand("prepare", "text to token shards")
-      .required("sources", &o->sources, "files, folders, globs")
-      .required("--tokenizer", &o->tokenizer, "folder or tokenizer.json")
-      .required("--output", &o->output, "folder for the shards; must not exist or be empty")
-      .option("--format", &o->format, "auto, text or json_lines: of all sources")
-      .option("--text-key", &o->text_key, "key of the text in JSON lines")
-      .option("--tokens-per-shard", &o->tokens_per_shard, "a shard ends with the document that reaches them")
+      .required("sources", o->sources, "files, folders, globs")
+      .required("--tokenizer", o->tokenizer, "folder or tokenizer.json")
+      .required("--output", o->output, "folder for the shards; must not exist or be empty")
+      .option("--format", o->format, "auto, text or json_lines: of all sources")
+      .option("--text-key", o->text_key, "key of the text in JSON lines")
+      .option("--tokens-per-shard", o->tokens_per_shard, "a shard ends with the document that reaches them")
       .run([o] {
         prepare_data(*o, std::cout);
         return 0;
@@ -324,18 +324,18 @@ void add_prepare(Command& data) {
 void add_inspect_data(Command& data) {
   auto o = std::make_shared<DataInspectOptions>();
   data.subcommand("inspect", "what sources hold and what training makes of them")
-      .required("sources", &o->sources, "files, folders, globs")
-      .option("--tokenizer", &o->tokenizer, "count tokens with this")
-      .option("--format", &o->format,
+      .required("sources", o->sources, "files, folders, globs")
+      .option("--tokenizer", o->tokenizer, "count tokens with this")
+      .option("--format", o->format,
               "auto, text, json_lines, tokens_u16, tokens_u32; of conversations messages, sharegpt, "
               "prompt_completion: of all sources")
-      .option("--chat-template", &o->chat_template,
+      .option("--chat-template", o->chat_template,
               "of conversations: as chat.template; auto: as the tokenizer's folder says")
-      .option("--train-on", &o->train_on, "of conversations: assistant, last or all, as chat.train_on")
-      .option("--text-key", &o->text_key, "key of the text in JSON lines")
-      .option("--seq-len", &o->seq_len, "tokens of a window, as training.seq_len")
-      .option("--documents", &o->documents, "how many to show")
-      .flag("--verify", &o->verify, DataInspectOptions::Verify::contents,
+      .option("--train-on", o->train_on, "of conversations: assistant, last or all, as chat.train_on")
+      .option("--text-key", o->text_key, "key of the text in JSON lines")
+      .option("--seq-len", o->seq_len, "tokens of a window, as training.seq_len")
+      .option("--documents", o->documents, "how many to show")
+      .flag("--verify", o->verify, DataInspectOptions::Verify::contents,
             "read shards whole and compare checksums")
       .run([o] {
         o->is_coloured = ::isatty(STDOUT_FILENO) != 0;

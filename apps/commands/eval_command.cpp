@@ -55,15 +55,15 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
 void add_eval_command(Command& commands) {
   auto o = std::make_shared<EvalCommand>();
   commands.subcommand("eval", "score a model on multiple-choice questions")
-      .required("model", &o->model, "step folder of a run, or a Hugging Face model folder")
-      .required("--tasks", &o->tasks,
+      .required("model", o->model, "step folder of a run, or a Hugging Face model folder")
+      .required("--tasks", o->tasks,
                 "JSON lines with query, choices and gold, or HellaSwag's or ARC's own (.gz and .zst too)")
-      .option("--max-examples", &o->max_examples, "of each task; -1: all")
-      .option("--seq-len", &o->seq_len, "tokens of a window, which choices share")
-      .option("--batch", &o->batch, "windows of a pass")
-      .option("--json", &o->json, "file for the scores and the log-likelihood of every choice")
-      .option("--device", &o->device, "auto, cpu or cuda")
-      .option("--dtype", &o->dtype, "bfloat16 or float32")
+      .option("--max-examples", o->max_examples, "of each task; -1: all")
+      .option("--seq-len", o->seq_len, "tokens of a window, which choices share")
+      .option("--batch", o->batch, "windows of a pass")
+      .option("--json", o->json, "file for the scores and the log-likelihood of every choice")
+      .option("--device", o->device, "auto, cpu or cuda")
+      .option("--dtype", o->dtype, "bfloat16 or float32")
       .run(o, run_eval_command);
 }
 

@@ -130,26 +130,26 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
 void add_generate_command(Command& commands) {
   auto o = std::make_shared<GenerateCommand>();
   commands.subcommand("generate", "continue a prompt with a trained model")
-      .required("--checkpoint", &o->checkpoint, "step folder of a run, or a Hugging Face model folder")
-      .option("--prompt", &o->prompt, "text to continue; without it and --prompt-file: what is piped in")
-      .option("--prompt-file", &o->prompt_file, "file with the text to continue")
-      .option("--max-tokens", &o->max_tokens, "tokens to add at most")
-      .option("--samples", &o->samples, "how many continuations")
-      .flag("--chat", &o->is_chat, true,
+      .required("--checkpoint", o->checkpoint, "step folder of a run, or a Hugging Face model folder")
+      .option("--prompt", o->prompt, "text to continue; without it and --prompt-file: what is piped in")
+      .option("--prompt-file", o->prompt_file, "file with the text to continue")
+      .option("--max-tokens", o->max_tokens, "tokens to add at most")
+      .option("--samples", o->samples, "how many continuations")
+      .flag("--chat", o->is_chat, true,
             "hold a conversation: each line of the terminal, or of what is piped in, is a turn of the user")
-      .option("--system", &o->system, "with --chat: the system message")
-      .option("--chat-template", &o->chat_template,
+      .option("--system", o->system, "with --chat: the system message")
+      .option("--chat-template", o->chat_template,
               "with --chat: how conversations are written; auto: as the checkpoint's files say")
-      .option("--context", &o->context, "with --chat: tokens of the whole conversation")
-      .option("--stop", &o->stops, "end before this text; may be given several times")
-      .option("--temperature", &o->sampling.temperature, "0: always the likeliest token")
-      .option("--top-k", &o->sampling.top_k, "sample among the k likeliest only; 0: all")
-      .option("--top-p", &o->sampling.top_p, "sample among the likeliest that together have this probability")
-      .option("--repetition-penalty", &o->repetition_penalty,
+      .option("--context", o->context, "with --chat: tokens of the whole conversation")
+      .option("--stop", o->stops, "end before this text; may be given several times")
+      .option("--temperature", o->sampling.temperature, "0: always the likeliest token")
+      .option("--top-k", o->sampling.top_k, "sample among the k likeliest only; 0: all")
+      .option("--top-p", o->sampling.top_p, "sample among the likeliest that together have this probability")
+      .option("--repetition-penalty", o->repetition_penalty,
               "makes tokens less likely that are there already; 1: none")
-      .option("--seed", &o->seed, "of the sampling")
-      .option("--device", &o->device, "auto, cpu or cuda")
-      .option("--dtype", &o->dtype, "bfloat16 or float32")
+      .option("--seed", o->seed, "of the sampling")
+      .option("--device", o->device, "auto, cpu or cuda")
+      .option("--dtype", o->dtype, "bfloat16 or float32")
       .run([o] {
         o->input = piped_input();
         run_generate_command(*o, std::cout, std::cerr);

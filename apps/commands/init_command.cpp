@@ -94,11 +94,11 @@ void add_init_command(Command& commands) {
   auto options = std::make_shared<InitCommand>();
   Command command =
       commands.subcommand("init", "from a text to a run: a tokenizer and a commented configuration");
-  command.required("text", &options->sources,
+  command.required("text", options->sources,
                    "file, folder, glob or @list, as training.dataset_path takes them");
-  command.option("--output", &options->output, "folder for ottava.yaml, the tokenizer and the run");
-  command.option("--minutes", &options->minutes, "that training should take on this machine");
-  command.option("--tokenizer", &options->tokenizer, "folder of one that exists, instead of training one");
+  command.option("--output", options->output, "folder for ottava.yaml, the tokenizer and the run");
+  command.option("--minutes", options->minutes, "that training should take on this machine");
+  command.option("--tokenizer", options->tokenizer, "folder of one that exists, instead of training one");
   command.run(options, run_init_command);
 }
 

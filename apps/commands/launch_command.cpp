@@ -44,18 +44,18 @@ void add_launch_command(Command& commands) {
       .subcommand(
           "launch",
           "run a command on several ranks, of one machine or many, without MPI: launch -n 8 -- train CONFIG")
-      .option("-n,--nproc-per-node", &o->launch.ranks, "ranks on this machine; 0: one for each of its GPUs")
-      .option("--nnodes", &o->launch.machines, "machines; a launcher is started on each")
-      .option("--node-rank", &o->launch.machine, "number of this machine, from 0")
-      .option("--master-addr", &o->launch.master.address, "an address of machine 0 that all reach")
-      .option("--master-port", &o->launch.master.port,
+      .option("-n,--nproc-per-node", o->launch.ranks, "ranks on this machine; 0: one for each of its GPUs")
+      .option("--nnodes", o->launch.machines, "machines; a launcher is started on each")
+      .option("--node-rank", o->launch.machine, "number of this machine, from 0")
+      .option("--master-addr", o->launch.master.address, "an address of machine 0 that all reach")
+      .option("--master-port", o->launch.master.port,
               "port of machine 0; 0: a free one, with several machines 29500")
-      .option("--only-rank", &o->only_ranks,
+      .option("--only-rank", o->only_ranks,
               "show what these ranks write (1,3), and nothing of others; a single one without its label")
-      .option("--tee", &o->launch.tee_folder, "also write what rank r writes to FOLDER/rank-r.log")
-      .option("--grace", &o->launch.grace_seconds,
+      .option("--tee", o->launch.tee_folder, "also write what rank r writes to FOLDER/rank-r.log")
+      .option("--grace", o->launch.grace_seconds,
               "seconds that the other ranks have to end after one has failed")
-      .rest(&o->launch.arguments)
+      .rest(o->launch.arguments)
       .notes(
           "SIGTERM, SIGUSR1 and Ctrl-C reach every rank once: `train` saves after its step and ends with 0; "
           "before the first\nstep there is nothing to save. Ctrl-C again ends the ranks at once. When a rank "

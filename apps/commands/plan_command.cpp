@@ -224,28 +224,27 @@ void add_plan_command(Command& commands) {
           "memory, compute, traffic and time of a training step on any number of devices, and whether it "
           "fits; needs no GPU",
           *o)
-      .range("--world-size,--gpus", &o->world_size, {1, 1 << 24},
+      .range("--world-size,--gpus", o->world_size, {1, 1 << 24},
              "ranks to plan for (default: the fewest that the file's degrees make)")
-      .option("--device", &m.device,
+      .option("--device", m.device,
               "a table of configs/devices, such as h100_sxm, or a file of your own (default: this machine's)")
-      .option("--network", &m.network,
+      .option("--network", m.network,
               "between machines: a table of configs/networks, or a file of your own (default: ib_400)")
-      .range("--gpus-per-node", &m.ranks_per_node, {1, 1 << 16},
+      .range("--gpus-per-node", m.ranks_per_node, {1, 1 << 16},
              "ranks on a machine (default: 8; CPU: its cores)")
-      .option("--limit-gib", &m.limit_gib, "memory of a rank, in place of the table's")
-      .flag("--search", &o->work, PlanCommand::Work::search,
+      .option("--limit-gib", m.limit_gib, "memory of a rank, in place of the table's")
+      .flag("--search", o->work, PlanCommand::Work::search,
             "the fastest layouts of so many ranks that fit, their global batch, model and precision kept")
-      .range("--top", &o->top, {1, 100}, "layouts that --search shows")
-      .option("--fix", &o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
-      .option("--json", &o->json, "file for programs")
-      .option("--trace", &o->trace,
-              "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
+      .range("--top", o->top, {1, 100}, "layouts that --search shows")
+      .option("--fix", o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
+      .option("--json", o->json, "file for programs")
+      .option("--trace", o->trace, "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
       .option(
-          "--calibration", &m.calibration,
+          "--calibration", m.calibration,
           "what `bench kernels --json` measured on the device, whose way of multiplying bf16 a plan for a "
           "CPU follows, or its file of training.gemm_cache; may be repeated (default: for this machine's GPU "
           "that file, where there is one)")
-      .range("--compute-capability", &m.compute_capability, {80, 199},
+      .range("--compute-capability", m.compute_capability, {80, 199},
              "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
              "or 90)")
       .run(o, run_plan_command);

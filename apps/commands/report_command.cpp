@@ -70,10 +70,10 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
 void add_report_command(Command& commands) {
   auto o = std::make_shared<ReportCommand>();
   commands.subcommand("report", "one HTML page about runs: curves, time, memory, FP8, configurations")
-      .required("runs", &o->runs, "dump folders of runs")
-      .option("--output", &o->output, "the page")
-      .option("--baseline", &o->baseline, "the run that others are compared with (default: the first)")
-      .option("--x", &o->x, "what curves begin over: steps, tokens or hours")
+      .required("runs", o->runs, "dump folders of runs")
+      .option("--output", o->output, "the page")
+      .option("--baseline", o->baseline, "the run that others are compared with (default: the first)")
+      .option("--x", o->x, "what curves begin over: steps, tokens or hours")
       .run(o, run_report_command);
 }
 

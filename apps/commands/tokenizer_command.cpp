@@ -156,27 +156,27 @@ namespace {
 void add_train(Command& tokenizer) {
   auto o = std::make_shared<TokenizerTrainOptions>();
   tokenizer.subcommand("train", "make a byte-level BPE tokenizer from text")
-      .required("sources", &o->sources, "text or JSON lines: files, folders, globs")
-      .required("--output", &o->output_folder, "folder for tokenizer.json")
-      .required("--vocab-size", &o->vocab_size, "tokens, special ones included")
-      .option("--rules", &o->rules, "llama3, gpt2 or qwen2: how text is cut into words")
-      .option("--special-tokens", &o->special_tokens, "tokens that no text spells")
-      .option("--bos-token", &o->bos_token, "the special token that begins a text")
-      .option("--eos-token", &o->eos_token, "the special token that ends one")
-      .option("--text-key", &o->text_key, "key of the text in JSON lines")
-      .option("--max-bytes", &o->max_bytes, "stop after so much text; 0: all")
-      .flag("--overwrite", &o->overwrites, true, "replace a tokenizer that is there")
+      .required("sources", o->sources, "text or JSON lines: files, folders, globs")
+      .required("--output", o->output_folder, "folder for tokenizer.json")
+      .required("--vocab-size", o->vocab_size, "tokens, special ones included")
+      .option("--rules", o->rules, "llama3, gpt2 or qwen2: how text is cut into words")
+      .option("--special-tokens", o->special_tokens, "tokens that no text spells")
+      .option("--bos-token", o->bos_token, "the special token that begins a text")
+      .option("--eos-token", o->eos_token, "the special token that ends one")
+      .option("--text-key", o->text_key, "key of the text in JSON lines")
+      .option("--max-bytes", o->max_bytes, "stop after so much text; 0: all")
+      .flag("--overwrite", o->overwrites, true, "replace a tokenizer that is there")
       .run(o, tokenizer_train);
 }
 
 void add_encode(Command& tokenizer) {
   auto o = std::make_shared<TokenizerEncodeOptions>();
   tokenizer.subcommand("encode", "text to ids")
-      .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
-      .option("text", &o->text, "without it and --file: what is piped in")
-      .option("--file", &o->file, "read the text from a file")
-      .flag("--pieces", &o->print, TokenizerEncodeOptions::Print::pieces, "one line per token")
-      .flag("--special", &o->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
+      .required("tokenizer", o->tokenizer, "folder or tokenizer.json")
+      .option("text", o->text, "without it and --file: what is piped in")
+      .option("--file", o->file, "read the text from a file")
+      .flag("--pieces", o->print, TokenizerEncodeOptions::Print::pieces, "one line per token")
+      .flag("--special", o->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
             "add BOS and EOS as the tokenizer's files say")
       .run([o] {
         o->input = piped_input();
@@ -189,9 +189,9 @@ void add_decode(Command& tokenizer) {
   auto o = std::make_shared<TokenizerDecodeOptions>();
   auto ids = std::make_shared<std::vector<std::string>>();
   tokenizer.subcommand("decode", "ids to text")
-      .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
-      .option("ids", ids.get(), "as many as there are; without them and --file: what is piped in")
-      .option("--file", &o->file, "read the ids from a file")
+      .required("tokenizer", o->tokenizer, "folder or tokenizer.json")
+      .option("ids", *ids, "as many as there are; without them and --file: what is piped in")
+      .option("--file", o->file, "read the ids from a file")
       .run([o, ids] {
         o->input = piped_input();
         if (!ids->empty()) o->ids = fmt::format("{}", fmt::join(*ids, " "));
@@ -203,8 +203,8 @@ void add_decode(Command& tokenizer) {
 void add_inspect_tokenizer(Command& tokenizer) {
   auto o = std::make_shared<TokenizerInspectOptions>();
   tokenizer.subcommand("inspect", "what a tokenizer's files say")
-      .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
-      .option("--text", &o->text_file, "also report bytes per token on this text")
+      .required("tokenizer", o->tokenizer, "folder or tokenizer.json")
+      .option("--text", o->text_file, "also report bytes per token on this text")
       .run(o, tokenizer_inspect);
 }
 

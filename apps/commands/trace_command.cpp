@@ -96,8 +96,8 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
 void add_trace_command(Command& commands) {
   auto o = std::make_shared<TraceCommand>();
   commands.subcommand("trace", "where the time of traced steps went, by rank; all ranks in one file")
-      .required("folder", &o->folder, "iteration_N in a run's profile_traces")
-      .option("--merge", &o->merged, "write all ranks into this file, for Perfetto (.json or .json.gz)")
+      .required("folder", o->folder, "iteration_N in a run's profile_traces")
+      .option("--merge", o->merged, "write all ranks into this file, for Perfetto (.json or .json.gz)")
       .run(o, run_trace_command);
 }
 

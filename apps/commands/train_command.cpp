@@ -60,7 +60,7 @@ int run_train_command(const TrainCommand& command) {
 void add_train_command(Command& commands) {
   auto o = std::make_shared<TrainCommand>();
   commands.experiment("train", "train a model; continues from the newest checkpoint", *o)
-      .flag("--redecide", &o->redecide, true,
+      .flag("--redecide", o->redecide, true,
             "decide again what the checkpoint's run had decided (decisions.json)")
       .run([o] { return run_train_command(*o); });
 }
