@@ -43,7 +43,6 @@ NO_TYPE = set("return else case throw co_return new delete not and or sizeof got
               "volatile __attribute__ __align__ static_assert".split())
 DECLARED = re.compile(r"\b(?:class|struct|enum class) (\w+)[^;{(]*\{|\busing (\w+) =|\bconstexpr\b[^;(={]*\b(k[A-Z]\w*)\s*[={]|\b(\w+)\s*\(")
 FOR_TESTS = {
-    "parse_config": "a configuration without a file, for the fuzz target",
     "from_bits": "bf16's other way to make one; the host execution layer's stand-ins read memory with it",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

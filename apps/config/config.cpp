@@ -112,39 +112,25 @@ void check_combinations(const Config& c, config::Problems& problems) {
   }
 }
 
-Config resolve(const config::Value& tree, const std::string& name,
-               const std::vector<std::string>& overrides) {
+}  // namespace
+
+Config load_config(const fs::path& given, const std::vector<std::string>& overrides) {
+  const fs::path path = here_or_installed(given);
   Config c;
   config::Problems problems;
   config::Section root = declare_all(c);
   config::Reader reader(root, problems);
-  reader.read(tree);
+  if (!path.empty()) reader.read(config::read_file(path));
   reader.read_overrides(overrides);
   c.provenance.notes = reader.finish();
   if (problems.sound("model") && problems.sound("training")) apply_precision_level(c, problems);
   if (problems.sound("model") && problems.sound("training")) apply_conversations(c, problems);
   check_combinations(c, problems);
-  problems.throw_if_any(name.empty() ? "the command line" : name);
+  problems.throw_if_any(path.empty() ? "the command line" : path.string());
   note_unused_float8(c);
   c.provenance.origins = std::move(problems.origins);
-  return c;
-}
-
-}  // namespace
-
-Config load_config(const fs::path& given, const std::vector<std::string>& overrides) {
-  const fs::path path = here_or_installed(given);
-  Config c =
-      resolve(path.empty() ? config::Value{.kind = config::Value::Kind::table} : config::read_file(path),
-              path.string(), overrides);
   c.provenance.file = path;
   return c;
-}
-
-Config parse_config(std::string_view text, const std::string& name,
-                    const std::vector<std::string>& overrides) {
-  bool is_toml = fs::path(name).extension() == ".toml";
-  return resolve(is_toml ? config::parse_toml(text, name) : config::parse_yaml(text, name), name, overrides);
 }
 
 std::string print_config(const Config& config, bool comments) {

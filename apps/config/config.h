@@ -66,10 +66,6 @@ struct Config {
 /// touched, no path in it is opened.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 
-/// The same from text; `name` stands for the file in messages and its extension says YAML or TOML.
-Config parse_config(std::string_view text, const std::string& name,
-                    const std::vector<std::string>& overrides = {});
-
 /// What training needs and a configuration that is only planned may lack: training.dataset_path (and
 /// validation's when enabled), files that exist. Throws one ConfigError with a line per problem.
 void require_inputs(const Config& config);

@@ -10,16 +10,18 @@
 #include "apps/commands/config_command.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/config_of_text.h"
 #include "tests/support/message_of.h"
 
 using namespace ottava;
+using ottava::test::config_of_text;
 using ottava::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
 
 Config parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
-  return parse_config(yaml, "f.yaml", overrides);
+  return config_of_text(yaml, "f.yaml", overrides);
 }
 std::string error(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   return message_of([&] { parse(yaml, overrides); });

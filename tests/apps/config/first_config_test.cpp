@@ -3,6 +3,7 @@
 #include "apps/config/config.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/config_of_text.h"
 #include "tests/support/message_of.h"
 
 using namespace ottava;
@@ -49,7 +50,7 @@ TEST_CASE("more time and more text make a larger model") {
 
 TEST_CASE("the file of a first configuration loads as what was chosen") {
   const FirstConfig c = choose_first_config({.text_bytes = 5'000'000, .flops_per_second = 2e11});
-  const Config loaded = parse_config(
+  const Config loaded = ottava::test::config_of_text(
       to_yaml(c, {.text = "it's.txt", .tokenizer = "a b/tokenizer", .output = "out"}), "ottava.yaml");
   CHECK(loaded.model.dim == c.model.dim);
   CHECK(loaded.model.n_layers == c.model.layers);

@@ -9,6 +9,7 @@
 #include "apps/config/foreign_keys.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/config_of_text.h"
 
 using namespace ottava;
 
@@ -180,7 +181,7 @@ std::string yaml_of(const std::string& path, const std::string& value) {
 }
 
 Config load(const std::string& path, const std::string& value) {
-  return parse_config(yaml_of(path, value), "f.yaml");
+  return test::config_of_text(yaml_of(path, value), "f.yaml");
 }
 
 std::string notes_of(const Config& c) {
@@ -237,7 +238,7 @@ TEST_CASE("every TorchTitan key set to something else is used, noted or refused"
 }
 
 TEST_CASE("old names reach the new keys", "[config]") {
-  Config c = parse_config(
+  Config c = test::config_of_text(
       "job: {print_args: true}\nlr_scheduler: {lr_min: 0.1}\ntraining: {deterministic: true, compile: true}\n"
       "checkpoint: {enable_checkpoint: true, initial_load_model_weights_only: false, "
       "last_save_model_weights_only: false}\n"
@@ -281,7 +282,7 @@ TEST_CASE("files with the sections and keys of TorchTitan's own load, and what t
           "[config]") {
   auto load_file = [](const std::string& name) {
     Config c = load_config(OTTAVA_SOURCE_DIR "/tests/apps/config/torchtitan/" + name);
-    CHECK((parse_config(print_config(c), "printed.yaml") == c));
+    CHECK((test::config_of_text(print_config(c), "printed.yaml") == c));
     return c;
   };
   Config small = load_file("small.toml");
