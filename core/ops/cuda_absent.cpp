@@ -53,7 +53,6 @@ void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rms_norm_backward(Stream&, const RmsNormBackward&) { absent(); }
 void rms_norm_forward(Stream&, const RmsNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }
-void scale(Stream&, const Tensor&, const Tensor&) { absent(); }
 void set_matmul_workspace(Stream&, Tensor) { absent(); }
 void skip_spike(Stream&, const SkipSpike&, const SpikeRule&) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }

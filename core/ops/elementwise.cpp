@@ -113,18 +113,6 @@ void add_in_order(Stream& stream, const AddInOrder& a) {
   run_op(stream, moving(kOp, bytes), add_in_order, on_cpu, cuda::add_in_order, a);
 }
 
-void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
-  check_float("scale", "x", x);
-  check_tensor("scale", "factor", factor, DType::f32, {1});
-  const auto on_cpu = [&] {
-    auto kernel = cpu::elementwise_kernels().scale[x.dtype];
-    const float value = *factor.as<float>();
-    parallel_for(x.numel(), kGrain,
-                 [&](int64_t begin, int64_t end) { kernel(x.at(begin), value, end - begin); });
-  };
-  run_op(stream, moving("scale", 2 * x.bytes()), scale, on_cpu, cuda::scale, x, factor);
-}
-
 void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, const Tensor& destination,
                   int64_t column) {
   constexpr std::string_view kOp = "copy_columns";

@@ -88,20 +88,6 @@ struct AddInOrderOf {
   }
 };
 
-template <class T>
-struct Scale {
-  T* x;
-  const float* factor;
-  template <int kSize>
-  __device__ void run(int64_t i) const {
-    const float f = *factor;
-    auto y = load_pack<T, kSize>(x, i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) y.set(k, y[k] * f);
-    store_pack(x, i, y);
-  }
-};
-
 template <class From, class To>
 struct CopyColumns {
   const From* source;
@@ -174,13 +160,6 @@ void add_in_order(Stream& stream, const AddInOrder& a) {
       aligned &= rows_are_aligned(0, a.addends[i]);
     }
     map<kPackSize<T>>("add_in_order", stream, body, a.out.numel(), aligned);
-  });
-}
-
-void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
-  dispatch_element(x.dtype, "scale", [&]<class T>() {
-    const Scale<T> body{pointer<T>(x), pointer<float>(factor)};
-    map<kPackSize<T>>("scale", stream, body, x.numel(), rows_are_aligned(0, x));
   });
 }
 

@@ -27,8 +27,6 @@ struct AddInOrder {
 };
 inline constexpr size_t kMostAddends = 64;
 void add_in_order(Stream& stream, const AddInOrder& args);
-/// x *= factor[0]; x f32|bf16, factor f32 [1] on the device.
-void scale(Stream& stream, const Tensor& x, const Tensor& factor);
 /// Columns of destination from `column` on = those columns of source, converted as by cast: f32|bf16 matrices
 /// with the same rows.
 void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, const Tensor& destination,

@@ -30,12 +30,6 @@ void add_in_order(std::span<const void* const> addends, void* out, int64_t begin
 }
 
 template <class T>
-void scale(void* x, float factor, int64_t n) {
-  T* values = static_cast<T*>(x);
-  for_each_vec(n, [&](int64_t i, auto lanes) { store(values + i, load(values + i, lanes) * factor, lanes); });
-}
-
-template <class T>
 double sum_all(const void* x, int64_t n) {
   DVec total{};
   for_each_vec(n, [&](int64_t i, auto lanes) { total += widen(load(static_cast<const T*>(x) + i, lanes)); });
@@ -50,7 +44,6 @@ ElementwiseKernels elementwise_kernels() {
           .add = {add<float, float>, add<bf16, bf16>},
           .add_bf16 = add<float, bf16>,
           .add_in_order = {add_in_order<float>, add_in_order<bf16>},
-          .scale = {scale<float>, scale<bf16>},
           .sum = {sum_all<float>, sum_all<bf16>}};
 }
 

@@ -16,7 +16,6 @@ struct ElementwiseKernels {
   Add* add_bf16;  ///< b is bf16, a and out are f32
   cpu::FloatKernel<void(std::span<const void* const> addends, void* out, int64_t begin, int64_t end)>
       add_in_order;
-  cpu::FloatKernel<void(void* x, float factor, int64_t n)> scale;
   cpu::FloatKernel<double(const void* x, int64_t n)> sum;
 };
 
@@ -25,7 +24,6 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination);
 void fill_zero(Stream& stream, const Tensor& tensor);
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 void add_in_order(Stream& stream, const AddInOrder& args);
-void scale(Stream& stream, const Tensor& x, const Tensor& factor);
 void copy_columns(Stream& stream, const MatrixRows& from, const MatrixRows& to);
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
 }  // namespace cuda

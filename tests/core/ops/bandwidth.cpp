@@ -49,7 +49,6 @@ int main(int argc, char** argv) {
   measure("cast bf16 to f32", [&](Stream& t) { cast(t, x, wide); });
   measure("cast f32 to bf16", [&](Stream& t) { cast(t, wide, y); });
   measure("add", [&](Stream& t) { add(t, x, r, y); });
-  measure("scale", [&](Stream& t) { scale(t, y, one); });
   measure("sum_into", [&](Stream& t) { sum_into(t, wide, one); });
   measure("rms_norm_forward",
           [&](Stream& t) { rms_norm_forward(t, {.x = x, .weight = w, .y = y, .rstd = rstd}); });
