@@ -315,8 +315,6 @@ const Event* Checkpoints::end_of_copies() const {
   return saver_ && saver_->in_flight() ? saver_->snapshot().end_of_copies() : nullptr;
 }
 
-bool Checkpoints::in_flight() const { return saver_ && saver_->in_flight(); }
-
 void Checkpoints::poll() {
   if (saver_ && saver_->in_flight()) saver_->poll();
 }

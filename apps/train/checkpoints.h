@@ -45,7 +45,6 @@ class Checkpoints {
   /// Where a save in flight copies masters and moments while the next step runs: the end of that, before
   /// which the step may not update them. Else null.
   const Event* end_of_copies() const;
-  bool in_flight() const;
   /// Completes an asynchronous save whose writing is done; never waits.
   void poll();
   /// Waits for it.

@@ -60,13 +60,6 @@ void ChromeTrace::arrow(int64_t id, Point from, Point to) {
   events_ += fmt::format(R"(,"cat":"ac2g","id":{},"bp":"e"}})", unique);
 }
 
-void ChromeTrace::counter(std::string_view name, int64_t at_ns, double value) {
-  begin('C', name, {0, at_ns});
-  events_ += ",\"args\":{\"GiB\":";
-  append_json_number(events_, value);
-  events_ += "}}";
-}
-
 void ChromeTrace::about(std::string name, Json value) { about_.set(std::move(name), std::move(value)); }
 
 std::string ChromeTrace::text() const {

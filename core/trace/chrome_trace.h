@@ -38,7 +38,6 @@ class ChromeTrace {
   /// An arrow from the slice around `from` to the slice around `to`; `id` is that of no other arrow of the
   /// rank.
   void arrow(int64_t id, Point from, Point to);
-  void counter(std::string_view name, int64_t at_ns, double value);
   /// A member of the file's outermost object.
   void about(std::string name, Json value);
 

@@ -3,7 +3,6 @@
 #include <set>
 
 #include "core/io/safetensors_folder.h"
-#include "core/sum_of.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -73,8 +72,6 @@ std::string_view suffix_of(State state) {
   static constexpr std::string_view kNames[] = {"", ".exp_avg", ".exp_avg_sq", ".momentum"};
   return kNames[static_cast<size_t>(state)];
 }
-
-int64_t Layout::bytes() const { return sum_of(files, &StoredFile::bytes); }
 
 Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options) {
   std::set<std::string> names;

@@ -34,7 +34,6 @@ struct Layout {
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< in order of files and offsets
   std::vector<TextFile> indexes;      ///< model.safetensors.index.json, and the optimizer's
-  int64_t bytes() const;
 };
 
 struct LayoutOptions {

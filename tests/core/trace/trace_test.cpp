@@ -115,14 +115,13 @@ TEST_CASE("a trace is JSON of slices, arrows and names on one clock") {
   trace.slice({2, "wqkv", "kernel", 1'001'500, 1'003'501}, Json::Object{{"stream", 2}});
   trace.slice({2, "early", "kernel", 999'999, 1'000'000});
   trace.arrow(5, {2, 1'001'600}, {2, 1'003'000});
-  trace.counter("alive", 1'002'000, 1.5);
   trace.about("ottava", Json::Object{{"schema", 1}});
   const Json json = Json::parse(trace.text(), "trace");
   CHECK(json.at("distributedInfo", "t").at("rank", "t").as_integer("rank") == 3);
   CHECK(json.at("distributedInfo", "t").at("backend", "t").as_string("backend") == "tcp");
   CHECK(json.at("ottava", "t").at("schema", "t").as_integer("schema") == 1);
   const Json::Array& events = json.at("traceEvents", "t").as_array("events");
-  REQUIRE(events.size() == 9);
+  REQUIRE(events.size() == 8);
   for (const Json& event : events) CHECK(event.at("pid", "e").as_integer("pid") == 3);
   CHECK(events[0].at("args", "e").at("name", "e").as_string("name") == "rank 3, \"node\"");
   CHECK(events[4].at("ts", "e").as_number("ts") == 1.5);
