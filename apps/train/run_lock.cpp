@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <utility>
 
 #include "core/error.h"
 #include "core/host_name.h"
@@ -35,13 +34,12 @@ std::string owner_of(int file) {
 RunLock::RunLock(const std::string& folder) {
   const std::string path = folder + "/.lock";
   // Not emptied before the lock is ours: the file is the owner's.
-  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file_ < 0) fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(errno));
+  file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!file_.is_open()) fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(errno));
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     const std::string owner = owner_of(file_);
     if (error == EWOULDBLOCK) {
-      ::close(std::exchange(file_, -1));
       fail<FileError>(
           "job.dump_folder",
           "{} is in use by {}: two runs would overwrite each other's checkpoints; wait for that one, stop "
@@ -54,19 +52,8 @@ RunLock::RunLock(const std::string& folder) {
   const std::string text = this_process();
   if (::ftruncate(file_, 0) != 0 ||
       ::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    const int error = errno;
-    ::close(std::exchange(file_, -1));
-    fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(error));
+    fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(errno));
   }
-}
-
-RunLock::~RunLock() {
-  if (file_ >= 0) ::close(file_);
-}
-RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-RunLock& RunLock::operator=(RunLock&& other) noexcept {
-  std::swap(file_, other.file_);
-  return *this;
 }
 
 }  // namespace ottava

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/io/descriptor.h"
+
 namespace ottava {
 
 /// One run in a dump folder: a lock on `folder`/.lock, held while this lives. The system gives it up when the
@@ -15,12 +17,9 @@ class RunLock {
   /// Throws FileError that names the owner, its host and since when, if another process has it, or for a
   /// folder that cannot be written.
   explicit RunLock(const std::string& folder);
-  ~RunLock();
-  RunLock(RunLock&& other) noexcept;
-  RunLock& operator=(RunLock&& other) noexcept;
 
  private:
-  int file_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace ottava
