@@ -2,7 +2,7 @@
 
 // Sixteen Philox counters at a time, for kernel files: the same bits as PhiloxStream of core/philox.h.
 
-#include "core/cpu/vec.h"
+#include "core/cpu/zip.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 
@@ -52,15 +52,10 @@ inline void philox_16(uint64_t seed, uint64_t stream, uint64_t first, uint32_t* 
     k1 += 0xBB67AE85u;
   }
   // Four columns of 16 to 16 rows of four.
-  UVec low01 = __builtin_shufflevector(c0, c1, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  UVec high01 = __builtin_shufflevector(c0, c1, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  UVec low23 = __builtin_shufflevector(c2, c3, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  UVec high23 = __builtin_shufflevector(c2, c3, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  const UVec rows[4] = {
-      __builtin_shufflevector(low01, low23, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23),
-      __builtin_shufflevector(low01, low23, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31),
-      __builtin_shufflevector(high01, high23, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23),
-      __builtin_shufflevector(high01, high23, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31)};
+  const UVec low01 = zip_low(c0, c1), high01 = zip_high(c0, c1);
+  const UVec low23 = zip_low(c2, c3), high23 = zip_high(c2, c3);
+  const UVec rows[4] = {zip_pairs_low(low01, low23), zip_pairs_high(low01, low23),
+                        zip_pairs_low(high01, high23), zip_pairs_high(high01, high23)};
   __builtin_memcpy(words, rows, sizeof rows);
 }
 

@@ -3,6 +3,7 @@
 // Transposes of bytes in registers, for kernel files. Whole lines of 64 bytes are written: rows of a
 // transpose often lie a power of two apart, where few of them fit the cache at once.
 
+#include "core/cpu/zip.h"
 #include "core/float8/codec_vec.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
@@ -72,10 +73,8 @@ inline void transpose_strip(const uint8_t* from, int64_t from_stride, uint8_t* t
     for (int i = 0; i < 16; ++i) __builtin_memcpy(&rows[i], from + (r + i) * from_stride, 16);
     for (int round = 0; round < 4; ++round) {
       for (int i = 0; i < 8; ++i) {
-        next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21,
-                                              6, 22, 7, 23);
-        next[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
-                                                  13, 29, 14, 30, 15, 31);
+        next[2 * i] = zip_low(rows[i], rows[i + 8]);
+        next[2 * i + 1] = zip_high(rows[i], rows[i + 8]);
       }
       __builtin_memcpy(rows, next, sizeof rows);
     }
