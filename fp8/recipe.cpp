@@ -33,28 +33,29 @@ RecipeName parse_recipe(std::string_view name) {
 std::vector<std::string_view> recipe_names() { return {kNames.begin(), kNames.end()}; }
 
 Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
+  using enum RecipeName;
   const ScaleRounding rounding = power_of_two_scales ? kPowerOfTwo : ScaleRounding::none;
   switch (name) {
-    case RecipeName::tensorwise:
-    case RecipeName::tensorwise_with_gw_hp:
-    case RecipeName::delayed: {
+    case tensorwise:
+    case tensorwise_with_gw_hp:
+    case delayed: {
       const OperandRecipe e4m3{.format = DType::e4m3, .rounding = rounding};
       const OperandRecipe e5m2{.format = DType::e5m2, .rounding = rounding};
       Recipe recipe = from(name, e4m3, e4m3, e5m2);
-      recipe.weight_gradient.is_fp8 = name != RecipeName::tensorwise_with_gw_hp;
+      recipe.weight_gradient.is_fp8 = name != tensorwise_with_gw_hp;
       return recipe;
     }
-    case RecipeName::rowwise:
-    case RecipeName::rowwise_with_gw_hp: {
+    case rowwise:
+    case rowwise_with_gw_hp: {
       const OperandRecipe row{.granularity = Granularity::row, .rounding = kPowerOfTwo};
       Recipe recipe = from(name, row, row, row);
-      if (name == RecipeName::rowwise_with_gw_hp) {
+      if (name == rowwise_with_gw_hp) {
         recipe.input_gradient.b.granularity = Granularity::tensor;
         recipe.weight_gradient.is_fp8 = false;
       }
       return recipe;
     }
-    case RecipeName::blockwise: {
+    case blockwise: {
       const OperandRecipe line{.granularity = Granularity::block_1x128, .rounding = kPowerOfTwo};
       const OperandRecipe square{.granularity = Granularity::block_128x128, .rounding = kPowerOfTwo};
       Recipe recipe = from(name, line, square, line);
@@ -64,7 +65,7 @@ Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
     }
     default: {
       const OperandRecipe block{.granularity = Granularity::block_1x32, .rounding = kPowerOfTwo};
-      Recipe recipe = from(RecipeName::mxfp8, block, block, block);
+      Recipe recipe = from(mxfp8, block, block, block);
       recipe.forward.fast_accumulation = false;
       return recipe;
     }
@@ -82,13 +83,13 @@ RecipeName recipe_with(Granularity granularity) {
 }
 
 std::vector<RecipeName> recipes_of_compute_capability(int capability) {
+  using enum RecipeName;
   if (capability < 89) return {};
-  std::vector<RecipeName> names{RecipeName::tensorwise, RecipeName::tensorwise_with_gw_hp,
-                                RecipeName::delayed};
+  std::vector<RecipeName> names{tensorwise, tensorwise_with_gw_hp, delayed};
   if (capability == 90) {
-    names.insert(names.end(), {RecipeName::rowwise, RecipeName::rowwise_with_gw_hp, RecipeName::blockwise});
+    names.insert(names.end(), {rowwise, rowwise_with_gw_hp, blockwise});
   }
-  if (capability == 100 || capability == 103) names.push_back(RecipeName::mxfp8);
+  if (capability == 100 || capability == 103) names.push_back(mxfp8);
   return names;
 }
 

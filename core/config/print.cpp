@@ -44,14 +44,15 @@ bool is_plain(std::string_view text) {
 }
 
 std::string scalar_text(const Value& value) {
+  using enum Value::Kind;
   switch (value.kind) {
-    case Value::Kind::null:
+    case null:
       return "null";
-    case Value::Kind::boolean:
+    case boolean:
       return value.boolean ? "true" : "false";
-    case Value::Kind::integer:
+    case integer:
       return std::to_string(value.integer);
-    case Value::Kind::real:
+    case real:
       return to_text(value.real);
     default:
       return is_plain(value.text) ? value.text : in_quotes(value.text);

@@ -10,16 +10,17 @@ namespace {
 Json section_schema(const Section& section);
 
 Json json_of(const Value& value) {
+  using enum Value::Kind;
   switch (value.kind) {
-    case Value::Kind::null:
+    case null:
       return {};
-    case Value::Kind::boolean:
+    case boolean:
       return value.boolean;
-    case Value::Kind::integer:
+    case integer:
       return value.integer;
-    case Value::Kind::real:
+    case real:
       return value.real;
-    case Value::Kind::text:
+    case text:
       return value.text;
     default: {
       Json::Array items;
@@ -69,16 +70,17 @@ Json text_list_schema(const Field& field) {
 }
 
 Json type_schema(const Field& field) {
+  using enum Type;
   switch (field.type) {
-    case Type::boolean:
+    case boolean:
       return types({"boolean"});
-    case Type::integer:
+    case integer:
       return types({"integer"});
-    case Type::real:
+    case real:
       return types({"number"});
-    case Type::text:
+    case text:
       return text_schema(field);
-    case Type::text_list:
+    case text_list:
       return text_list_schema(field);
     default:
       return types({"array"}).set("items", section_schema(field.tables->prototype()));

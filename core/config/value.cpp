@@ -79,6 +79,7 @@ Value Value::list_of(const std::vector<std::string>& values) {
 }
 
 bool same(const Value& a, const Value& b) {
+  using enum Value::Kind;
   const auto same_member = [](const Member& x, const Member& y) {
     return x.key == y.key && same(x.value, y.value);
   };
@@ -86,13 +87,13 @@ bool same(const Value& a, const Value& b) {
       !std::ranges::equal(a.members, b.members, same_member))
     return false;
   switch (a.kind) {
-    case Value::Kind::boolean:
+    case boolean:
       return a.boolean == b.boolean;
-    case Value::Kind::integer:
+    case integer:
       return a.integer == b.integer;
-    case Value::Kind::real:
+    case real:
       return a.real == b.real;
-    case Value::Kind::text:
+    case text:
       return a.text == b.text;
     default:
       return true;
@@ -100,20 +101,21 @@ bool same(const Value& a, const Value& b) {
 }
 
 std::string describe(const Value& value) {
+  using enum Value::Kind;
   constexpr size_t kShown = 60;  // a hostile value must not flood the terminal
   std::string shown = value.text.size() > kShown ? value.text.substr(0, kShown) + "..." : value.text;
   switch (value.kind) {
-    case Value::Kind::null:
+    case null:
       return "nothing (null)";
-    case Value::Kind::boolean:
+    case boolean:
       return "the boolean " + shown;
-    case Value::Kind::integer:
+    case integer:
       return "the integer " + shown;
-    case Value::Kind::real:
+    case real:
       return "the number " + shown;
-    case Value::Kind::text:
+    case text:
       return fmt::format("the text \"{}\"", shown);
-    case Value::Kind::list:
+    case list:
       return "a list";
     default:
       return "a table of keys";

@@ -14,28 +14,29 @@ using Role = AttentionGraph::Role;
 /// The tensor of a call that is not backward's, and where its heads begin there.
 template <class Args>
 void* address_in(const AttentionGraph::Operand& o, const Args& a) {
+  using enum AttentionGraph::Memory;
   const int64_t first = a.keys.first_head * (a.heads.heads / a.heads.kv_heads);
   const auto element = [&](const Tensor& tensor, int64_t of_head) -> void* {
     // Of the operand's type: a workspace is bytes.
     return static_cast<char*>(tensor.data) + (o.offset + first * of_head) * size_of(o.dtype);
   };
   switch (o.memory) {
-    case Memory::qkv:
+    case qkv:
       return element(a.qkv, a.heads.head_dim);
-    case Memory::out:
+    case out:
       return element(a.out, a.heads.head_dim);
-    case Memory::lse:
+    case lse:
       return element(a.lse, a.sequence);
-    case Memory::keys:
+    case keys:
       return element(a.keys.values, 0);
     default:
       break;
   }
   if constexpr (requires { a.dqkv; }) {
     switch (o.memory) {
-      case Memory::dout:
+      case dout:
         return element(a.dout, a.heads.head_dim);
-      case Memory::dqkv:
+      case dqkv:
         return element(a.dqkv, a.heads.head_dim);
       default:
         return element(a.workspace, 0);

@@ -22,20 +22,21 @@ struct Unit {
   int64_t per_element;
 };
 Unit unit_of(DType dtype) {
+  using enum DType;
   switch (dtype) {
-    case DType::f32:
+    case f32:
       return {ncclFloat32, 1};
-    case DType::bf16:
+    case bf16:
       return {ncclBfloat16, 1};
-    case DType::f16:
+    case f16:
       return {ncclFloat16, 1};
-    case DType::f64:
+    case f64:
       return {ncclFloat64, 1};
-    case DType::i32:
+    case i32:
       return {ncclInt32, 1};
-    case DType::u32:
+    case u32:
       return {ncclUint32, 1};
-    case DType::i64:
+    case i64:
       return {ncclInt64, 1};
     default:
       return {ncclUint8, size_of(dtype)};
@@ -127,38 +128,39 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {
+  using enum Collective;
   auto [type, per_element] = unit_of(call.send.dtype);
   auto units = [&, factor = per_element](int64_t elements) -> size_t { return elements * factor; };
   auto stream = static_cast<cudaStream_t>(own_stream().native());
   ncclComm_t comm = handle_->comm;
   int64_t mine = call.count(rank());
   switch (call.kind) {
-    case Collective::all_reduce:
+    case all_reduce:
       return check(ncclAllReduce(call.send.data, call.recv.data, units(call.send.numel()), type,
                                  op_of(call.op), comm, stream),
                    "ncclAllReduce");
-    case Collective::reduce_scatter:
+    case reduce_scatter:
       return check(
           ncclReduceScatter(call.send.data, call.recv.data, units(mine), type, op_of(call.op), comm, stream),
           "ncclReduceScatter");
-    case Collective::all_gather:
+    case all_gather:
       return check(ncclAllGather(call.send.data, call.recv.data, units(mine), type, comm, stream),
                    "ncclAllGather");
-    case Collective::all_to_all:
+    case all_to_all:
       for (int r = 0; r < size(); ++r) {
         check(ncclSend(call.send.at(r * mine), units(mine), type, r, comm, stream), "ncclSend");
         check(ncclRecv(call.recv.at(r * mine), units(mine), type, r, comm, stream), "ncclRecv");
       }
       return;
-    case Collective::send:
+    case send:
       return check(ncclSend(call.send.data, units(call.send.numel()), type, call.peer, comm, stream),
                    "ncclSend");
-    case Collective::recv:
+    case recv:
       return check(ncclRecv(call.recv.data, units(call.recv.numel()), type, call.peer, comm, stream),
                    "ncclRecv");
-    case Collective::graph:
+    case graph:
       return;
-    case Collective::barrier:
+    case barrier:
       return check(ncclAllReduce(nccl_->scratch(), nccl_->scratch(), 1, ncclInt32, ncclSum, comm, stream),
                    "ncclAllReduce");
   }
