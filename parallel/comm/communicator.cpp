@@ -12,13 +12,14 @@ namespace ottava {
 namespace {
 
 void check_reducible(std::string_view where, DType dtype, std::string_view label) {
+  using enum DType;
   switch (dtype) {
-    case DType::f32:
-    case DType::bf16:
-    case DType::f64:
-    case DType::i32:
-    case DType::u32:
-    case DType::i64:
+    case f32:
+    case bf16:
+    case f64:
+    case i32:
+    case u32:
+    case i64:
       return;
     default:
       fail<ShapeError>(where, "'{}' is {}, which cannot be reduced: expected f32, bf16, f64, i32, u32 or i64",
@@ -103,11 +104,7 @@ Request Communicator::all_reduce(Stream& stream, const AllReduce& a) {
                      describe(recv));
   }
   check_overlap(where, a.send, recv, 0, "in place, recv is send itself", a.label);
-  return submit(stream, {.kind = Collective::all_reduce,
-                         .op = a.op,
-                         .send = a.send,
-                         .recv = recv,
-                         .label = std::string(a.label)});
+  return submit(stream, {.kind = Collective::all_reduce, .op = a.op, .send = a.send, .recv = recv}, a.label);
 }
 
 Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
@@ -117,11 +114,8 @@ Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
   check_blocks(where, *this, a.recv, a.send, a.label);
   check_overlap(where, a.recv, a.send, rank_ * a.recv.numel(), "in place, recv is this rank's block of send",
                 a.label);
-  return submit(stream, {.kind = Collective::reduce_scatter,
-                         .op = a.op,
-                         .send = a.send,
-                         .recv = a.recv,
-                         .label = std::string(a.label)});
+  return submit(stream, {.kind = Collective::reduce_scatter, .op = a.op, .send = a.send, .recv = a.recv},
+                a.label);
 }
 
 Request Communicator::all_gather(Stream& stream, const AllGather& a) {
@@ -130,9 +124,7 @@ Request Communicator::all_gather(Stream& stream, const AllGather& a) {
   check_blocks(where, *this, a.send, a.recv, a.label);
   check_overlap(where, a.send, a.recv, rank_ * a.send.numel(), "in place, send is this rank's block of recv",
                 a.label);
-  return submit(
-      stream,
-      {.kind = Collective::all_gather, .send = a.send, .recv = a.recv, .label = std::string(a.label)});
+  return submit(stream, {.kind = Collective::all_gather, .send = a.send, .recv = a.recv}, a.label);
 }
 
 Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
@@ -143,33 +135,25 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
                      a.label, a.send.numel(), a.recv.numel(), counted(size(), "rank"));
   }
   check_overlap(where, a.send, a.recv, -1, "all_to_all is never in place", a.label);
-  return submit(
-      stream,
-      {.kind = Collective::all_to_all, .send = a.send, .recv = a.recv, .label = std::string(a.label)});
+  return submit(stream, {.kind = Collective::all_to_all, .send = a.send, .recv = a.recv}, a.label);
 }
 
 Request Communicator::send(Stream& stream, const Send& a) {
   check_peer("send", *this, a.to, a.label);
-  return submit(stream, {.kind = Collective::send,
-                         .send = a.tensor,
-                         .recv = a.tensor,
-                         .peer = a.to,
-                         .label = std::string(a.label)});
+  return submit(stream, {.kind = Collective::send, .send = a.tensor, .recv = a.tensor, .peer = a.to},
+                a.label);
 }
 
 Request Communicator::recv(Stream& stream, const Recv& a) {
   check_peer("recv", *this, a.from, a.label);
-  return submit(stream, {.kind = Collective::recv,
-                         .send = a.tensor,
-                         .recv = a.tensor,
-                         .peer = a.from,
-                         .label = std::string(a.label)});
+  return submit(stream, {.kind = Collective::recv, .send = a.tensor, .recv = a.tensor, .peer = a.from},
+                a.label);
 }
 
 void Communicator::barrier(Stream& stream, std::string_view label) {
   if (grouping_) fail<CommError>("barrier", "'{}' cannot be part of a group: end the group first", label);
   stream.synchronize();
-  submit(stream, {.kind = Collective::barrier, .label = std::string(label)}).wait(stream);
+  submit(stream, {.kind = Collective::barrier}, label).wait(stream);
   stream.synchronize();
 }
 
@@ -187,8 +171,9 @@ Request Communicator::group_end() {
   return carry_out(*stream, std::move(calls));
 }
 
-Request Communicator::submit(Stream& stream, CollectiveCall call) {
+Request Communicator::submit(Stream& stream, CollectiveCall call, std::string_view label) {
   if (state_->failed()) throw CommError(state_->failure());
+  call.label = label;
   call.ranks = size();
   if (grouping_) {
     if (group_stream_ && group_stream_ != &stream) {
@@ -235,28 +220,29 @@ Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> call
 }
 
 CommStats::Entry Communicator::entry_of(const CollectiveCall& call) const {
+  using enum Collective;
   int64_t n = size(), element = size_of(call.send.dtype);
   int64_t payload = call.send.bytes(), sent = 0;
   const int64_t block = call.count(rank_) * element;
   switch (call.kind) {
-    case Collective::all_reduce:
+    case all_reduce:
       sent = payload - block + (n - 1) * block;
       break;
-    case Collective::reduce_scatter:
-    case Collective::all_to_all:
+    case reduce_scatter:
+    case all_to_all:
       sent = payload - block;
       break;
-    case Collective::all_gather:
+    case all_gather:
       payload = call.recv.bytes();
       sent = (n - 1) * block;
       break;
-    case Collective::send:
+    case send:
       sent = payload;
       break;
-    case Collective::recv:
+    case recv:
       break;
-    case Collective::barrier:
-    case Collective::graph:
+    case barrier:
+    case graph:
       payload = 0;
       break;
   }

@@ -189,7 +189,7 @@ class Communicator {
   /// all ranks.
   virtual void stay_out_of_split() {}
 
-  Request submit(Stream& stream, CollectiveCall call);
+  Request submit(Stream& stream, CollectiveCall call, std::string_view label);
   /// Counts the calls and hands them over as one transaction.
   Request carry_out(Stream& stream, std::vector<CollectiveCall> calls);
   CommStats::Entry entry_of(const CollectiveCall& call) const;
