@@ -106,12 +106,12 @@ std::vector<int> Mesh::replica_group(int rank) const {
 }
 
 ShardCoordinates Mesh::shard_coordinates(int rank) const {
-  return {.tp_rank = coordinate(MeshAxis::tp, rank),
-          .tp_size = size(MeshAxis::tp),
-          .shard_rank =
-              coordinate(MeshAxis::dp_shard, rank) * size(MeshAxis::cp) + coordinate(MeshAxis::cp, rank),
-          .shard_size = size(MeshAxis::dp_shard) * size(MeshAxis::cp),
-          .replica_rank = coordinate(MeshAxis::dp_replicate, rank)};
+  using enum MeshAxis;
+  return {.tp_rank = coordinate(tp, rank),
+          .tp_size = size(tp),
+          .shard_rank = coordinate(dp_shard, rank) * size(cp) + coordinate(cp, rank),
+          .shard_size = shards(),
+          .replica_rank = coordinate(dp_replicate, rank)};
 }
 
 std::string Mesh::describe() const { return fmt::format("{} = {}", product_text(sizes_), world_size_); }

@@ -1,5 +1,6 @@
 #include "parallel/ranks/rank_groups.h"
 
+#include <string>
 #include <utility>
 
 #include "parallel/comm/solo_communicator.h"
@@ -10,12 +11,15 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Commu
                        const Mesh& mesh)
     : control(std::move(host)), world(std::move(device)) {
   const int rank = world->rank();
+  const auto along = [&](MeshAxis axis) {
+    return world->split(std::string(name_of(axis)), mesh.group({axis}, rank));
+  };
   control_loss = control->split("loss", mesh.loss_group(rank));
-  pp = world->split("pp", mesh.group({MeshAxis::pp}, rank));
+  pp = along(MeshAxis::pp);
   dp_shard = world->split("dp_shard", mesh.group({MeshAxis::dp_shard, MeshAxis::cp}, rank));
-  dp_replicate = world->split("dp_replicate", mesh.group({MeshAxis::dp_replicate}, rank));
-  cp = world->split("cp", mesh.group({MeshAxis::cp}, rank));
-  tp = world->split("tp", mesh.group({MeshAxis::tp}, rank));
+  dp_replicate = along(MeshAxis::dp_replicate);
+  cp = along(MeshAxis::cp);
+  tp = along(MeshAxis::tp);
   loss = world->split("loss", mesh.loss_group(rank));
   replica = world->split("replica", mesh.replica_group(rank));
   stage = pp->size() == 1 ? replica : world->split("stage", mesh.stage_group(rank));
