@@ -15,8 +15,7 @@ namespace {
 class LevelName : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    const std::string_view name = message.level == spdlog::level::debug  ? "DEBUG"
-                                  : message.level == spdlog::level::info ? "INFO"
+    const std::string_view name = message.level == spdlog::level::info   ? "INFO"
                                   : message.level == spdlog::level::warn ? "WARNING"
                                                                          : "ERROR";
     out.append(name.data(), name.data() + name.size());
@@ -55,8 +54,6 @@ void clear_status() {
 
 spdlog::level::level_enum translate(Level level) {
   switch (level) {
-    case Level::debug:
-      return spdlog::level::debug;
     case Level::info:
       return spdlog::level::info;
     case Level::warning:

@@ -7,7 +7,7 @@
 
 namespace ottava::log {
 
-enum class Level { debug, info, warning, error };
+enum class Level { info, warning, error };
 
 /// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank
 /// logs). The log is the one global of the program. It is safe to call from any thread.
@@ -26,10 +26,6 @@ void write(Level level, std::string_view text);
 /// clears it. For terminals.
 void status(std::string_view line);
 
-template <class... A>
-void debug(fmt::format_string<A...> format, A&&... args) {
-  write(Level::debug, fmt::format(format, std::forward<A>(args)...));
-}
 template <class... A>
 void info(fmt::format_string<A...> format, A&&... args) {
   write(Level::info, fmt::format(format, std::forward<A>(args)...));
