@@ -20,7 +20,6 @@ class ChatSession {
   /// Writes the answer to what the user says. Returns how many tokens were drawn. Throws ConfigError when the
   /// conversation with the longest answer would not fit the generator.
   int64_t say(std::string_view text, const AnswerOptions& options, std::ostream& out);
-  const data::Conversation& conversation() const { return conversation_; }
 
  private:
   const data::ChatEncoder& encoder_;

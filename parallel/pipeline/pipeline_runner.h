@@ -31,9 +31,6 @@ class PipelineRunner {
   /// Only forwards, of one micro-batch.
   void run_forward(Stream& stream, Arena& arena, const Boundary& boundary, const Work& work);
 
-  const PipelineSchedule& schedule() const { return schedule_; }
-  const PipelineProgram& program() const { return program_; }
-
  private:
   /// Stage that made it, micro-batch, whether it is a gradient.
   using Key = std::tuple<int, int, bool>;
