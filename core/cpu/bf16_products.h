@@ -21,6 +21,8 @@ struct ProductChoice {
 /// True if `direct` can be had: there are bf16 instructions, and neither OTTAVA_CPU_ISA nor DNNL_MAX_CPU_ISA
 /// forbids them.
 bool multiplies_bf16_directly();
+/// True if that is by AMX, for kernels of our own too: the kernel lets this process use its registers.
+bool multiplies_bf16_by_amx();
 /// What holds where nothing is measured: matmul directly wherever it can be had, attention with AMX only.
 ProductChoice usual_products();
 

@@ -163,6 +163,14 @@ inline void exchange_all(Vec (&rows)[kLanes]) {
   }
 }
 
+/// rows[j][i] becomes rows[i][j].
+inline void transpose(Vec (&rows)[kLanes]) {
+  exchange_all<8>(rows);
+  exchange_all<4>(rows);
+  exchange_all<2>(rows);
+  exchange_all<1>(rows);
+}
+
 /// to[j,i] = from[i,j] for 16 x 16 elements.
 template <class T>
 inline void transpose_square(const T* from, int64_t from_row, float* to, int64_t to_row) {
@@ -170,10 +178,7 @@ inline void transpose_square(const T* from, int64_t from_row, float* to, int64_t
   Vec rows[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
-  exchange_all<8>(rows);
-  exchange_all<4>(rows);
-  exchange_all<2>(rows);
-  exchange_all<1>(rows);
+  transpose(rows);
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) store(to + i * to_row, rows[i]);
 #else  // a stage would be dozens of instructions

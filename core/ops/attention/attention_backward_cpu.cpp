@@ -2,7 +2,7 @@
 #include <numbers>
 
 #include "core/ops/attention/attention_kernels.h"
-#include "core/ops/attention/attention_tiles.h"
+#include "core/ops/attention/tiles/tile_products.h"
 #include "core/parallel_for.h"
 
 // A task owns key tiles and walks down the queries that see them, so dK and dV are finished in one place. Its
@@ -25,31 +25,36 @@ int64_t tasks_per_pair(const AttentionTiling& t) {
 
 /// One thread's memory.
 struct BackwardLane {
-  BackwardLane(const AttentionTiling& t, int64_t scratch_bytes) {
-    const int64_t d = t.heads.head_dim, rows = t.tile_rows();
-    q = parts.take(t.tile_bytes(rows * d));
-    dout = parts.take(t.tile_bytes(rows * d));
-    k = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
-    v = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
-    right_k =
-        TileProducts::packs_alike(t) ? k : parts.take(TileProducts::packed_bytes(t, Operand::right, t.keys));
+  BackwardLane(const AttentionTiling& t, const TileProducts& p) {
+    const int64_t d = t.heads.head_dim, rows = t.query_tiles() * t.group * p.packed_rows(t.queries);
+    const auto packed = [&](Operand operand, int64_t count) {
+      return parts.take(p.packed_bytes(operand, count));
+    };
+    q = packed(Operand::left, rows);
+    dout = packed(Operand::left, rows);
+    summed_q = p.packs_alike(Operand::left, Operand::summed) ? q : packed(Operand::summed, rows);
+    summed_dout = p.packs_alike(Operand::left, Operand::summed) ? dout : packed(Operand::summed, rows);
+    k = packed(Operand::transposed, t.keys);
+    v = packed(Operand::transposed, t.keys);
+    right_k = p.packs_alike(Operand::transposed, Operand::right) ? k : packed(Operand::right, t.keys);
     dk = parts.take(t.column_elements() * 4);
     dv = parts.take(t.column_elements() * 4);
     finished = parts.take(t.keys * d * 4);
-    scores = parts.take(t.score_elements() * 4);
-    dprobabilities = parts.take(t.score_elements() * 4);
-    const bool in_place = t.tile == DType::f32;
-    probabilities = in_place ? scores : parts.take(t.tile_bytes(t.score_elements()));
-    dscores = in_place ? dprobabilities : parts.take(t.tile_bytes(t.score_elements()));
-    scratch = parts.take(scratch_bytes);
+    scores = parts.take(p.score_elements() * 4);
+    dprobabilities = parts.take(p.score_elements() * 4);
+    probabilities = p.in_place() ? scores : parts.take(t.tile_bytes(p.summed_elements()));
+    dscores = p.in_place() ? dprobabilities : parts.take(t.tile_bytes(p.summed_elements()));
+    scratch = parts.take(p.scratch_bytes());
   }
   Parts parts;
-  int64_t q, dout, k, v, right_k, dk, dv, finished, scores, dprobabilities, probabilities, dscores, scratch;
+  int64_t q, dout, summed_q, summed_dout, k, v, right_k, dk, dv, finished;
+  int64_t scores, dprobabilities, probabilities, dscores, scratch;
 };
 
 /// All of the memory: threads, slots of dQ, delta.
 struct Layout {
-  Layout(const AttentionTiling& t, int64_t scratch_bytes) : lane(t, scratch_bytes), split(tasks_per_pair(t)) {
+  Layout(const AttentionTiling& t, const TileProducts& products)
+      : lane(t, products), split(tasks_per_pair(t)) {
     slot_elements = t.group * t.sequence * t.heads.head_dim;
     lanes = parts.take(t.lanes * lane.parts.bytes());
     slots = parts.take((split > 1 ? split * t.pairs() : std::min(t.lanes, t.pairs())) * slot_elements * 4);
@@ -69,8 +74,8 @@ class Backward {
         t_(stream.matmul_cache().products().attention, args.qkv.dtype, args.heads, args.batch, args.sequence,
            args.keys),
         rows_(t_, args.qkv, args.keys),
-        products_(stream.matmul_cache(), t_, Pass::backward),
-        layout_(t_, products_.scratch_bytes()),
+        products_(TileProducts::make(t_, Pass::backward, &stream.matmul_cache())),
+        layout_(t_, *products_),
         workspace_(attention_workspace("attention_backward", args.workspace, layout_.parts.bytes())),
         delta_(reinterpret_cast<float*>(workspace_ + layout_.delta)),
         slots_(reinterpret_cast<float*>(workspace_ + layout_.slots)),
@@ -85,10 +90,13 @@ class Backward {
     // The first key tiles are seen by the most queries: longest tasks first.
     parallel_for_each(t_.pairs() * layout_.split, [&](int64_t task) {
       const int lane = t_.lanes == 1 ? 0 : parallel_lane();
+      const TileProducts::Use use(*products_);
       float* dq = slots_ + (layout_.split > 1 ? task : lane) * layout_.slot_elements;
       std::fill_n(dq, layout_.slot_elements, 0.0f);
-      const int64_t pair = task % t_.pairs();
-      for (int64_t i = task / t_.pairs(); i < t_.key_tiles(); i += layout_.split) key_tile(pair, i, lane, dq);
+      const int64_t pair = task % t_.pairs(), first_key_tile = task / t_.pairs();
+      for (int64_t i = first_query_tile(first_key_tile); i < t_.query_tiles(); ++i)
+        pack_queries(pair, i, lane);
+      for (int64_t i = first_key_tile; i < t_.key_tiles(); i += layout_.split) key_tile(pair, i, lane, dq);
       for (int64_t i = 0; layout_.split == 1 && i < t_.query_tiles(); ++i) store_dq(pair, i, {.from = dq});
     });
     if (layout_.split == 1) return;
@@ -104,6 +112,37 @@ class Backward {
   }
 
  private:
+  /// The first tile of queries that sees a tile of keys.
+  int64_t first_query_tile(int64_t key_tile) const {
+    return std::max<int64_t>(key_tile * t_.keys - t_.first_query, 0) / t_.queries;
+  }
+
+  /// Where a tile of queries lies among packed operands.
+  int64_t of_tile(Operand operand, int64_t index) const {
+    return index * products_->packed_bytes(operand, t_.group * products_->packed_rows(t_.queries));
+  }
+
+  /// A tile of queries and of dO, for all of a task's key tiles.
+  void pack_queries(int64_t pair, int64_t index, int lane) const {
+    const BackwardLane& l = layout_.lane;
+    char* own = workspace_ + layout_.lanes + lane * l.parts.bytes();
+    const int64_t d = a_.heads.head_dim, heads = a_.heads.heads, row = a_.heads.row();
+    const int64_t first = index * t_.queries, queries = std::min(t_.queries, t_.sequence - first),
+                  token = pair / t_.kv_heads * t_.sequence + first;
+    for (int64_t g = 0; g < t_.group; ++g) {
+      const int64_t head = (t_.first_kv + pair % t_.kv_heads) * t_.group + g;
+      const auto pack = [&](Operand operand, int64_t q, int64_t dout) {
+        const int64_t at =
+            of_tile(operand, index) + products_->packed_bytes(operand, g * products_->packed_rows(queries));
+        products_->pack(operand, element(a_.qkv, token * row + head * d), row, queries, own + q + at);
+        products_->pack(operand, element(a_.dout, (token * heads + head) * d), heads * d, queries,
+                        own + dout + at);
+      };
+      pack(Operand::left, l.q, l.dout);
+      if (l.summed_q != l.q) pack(Operand::summed, l.summed_q, l.summed_dout);
+    }
+  }
+
   /// dK and dV of one key tile, and its share of dQ: dq is [query tile][group, queries, D].
   void key_tile(int64_t pair, int64_t index, int lane, float* dq) const {
     const BackwardLane& l = layout_.lane;
@@ -111,33 +150,27 @@ class Backward {
     void* scratch = own + l.scratch;
     float* dk = reinterpret_cast<float*>(own + l.dk);
     float* dv = reinterpret_cast<float*>(own + l.dv);
-    const int64_t d = a_.heads.head_dim, heads = a_.heads.heads, row = a_.heads.row();
+    const int64_t d = a_.heads.head_dim, heads = a_.heads.heads;
     const int64_t b = pair / t_.kv_heads, kv = pair % t_.kv_heads, head = (t_.first_kv + kv) * t_.group;
     const int64_t key = index * t_.keys, all_keys = std::min(t_.keys, t_.end_of_keys() - key);
     const int64_t of_keys = (b * t_.key_sequence + key) * rows_.stride, k = of_keys + rows_.key_column(kv, d),
                   v = of_keys + rows_.value_column(kv, d);
     const auto pack_keys = [&](Operand operand, int64_t from, int64_t to) {
-      products_.pack(operand, element(rows_.tensor, from), rows_.stride, all_keys, own + to);
+      products_->pack(operand, element(rows_.tensor, from), rows_.stride, all_keys, own + to);
     };
     pack_keys(Operand::transposed, k, l.k);
     pack_keys(Operand::transposed, v, l.v);
-    if (!TileProducts::packs_alike(t_)) pack_keys(Operand::right, k, l.right_k);
+    if (l.right_k != l.k) pack_keys(Operand::right, k, l.right_k);
     std::fill_n(dk, t_.column_elements(), 0.0f);
     std::fill_n(dv, t_.column_elements(), 0.0f);
 
-    for (int64_t i = std::max<int64_t>(key - t_.first_query, 0) / t_.queries; i < t_.query_tiles(); ++i) {
+    for (int64_t i = first_query_tile(index); i < t_.query_tiles(); ++i) {
       const int64_t first = i * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
       const int64_t token = b * t_.sequence + first, position = t_.first_query + first;
       const int64_t keys = std::min(all_keys, position + queries - key);
       const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
       if (first_visible_key(starts, queries) >= key + keys) continue;
-      for (int64_t g = 0; g < t_.group; ++g) {
-        const int64_t at = t_.tile_bytes(g * queries * d);
-        products_.pack(Operand::left, element(a_.qkv, token * row + (head + g) * d), row, queries,
-                       own + l.q + at);
-        products_.pack(Operand::left, element(a_.dout, token * heads * d + (head + g) * d), heads * d,
-                       queries, own + l.dout + at);
-      }
+      const int64_t q = of_tile(Operand::left, i), summed_q = of_tile(Operand::summed, i);
       const int64_t statistics = (b * heads + head) * t_.sequence + first;
       const GradientTile step{.tile = {.scores = reinterpret_cast<float*>(own + l.scores),
                                        .rows = t_.group * queries,
@@ -154,17 +187,19 @@ class Backward {
                               .head_stride = t_.sequence,
                               .probabilities = own + l.probabilities,
                               .dscores = own + l.dscores};
-      products_.for_each_part(step.tile, [&](const ScoreTile& tile, int64_t row) {
-        const GradientTile part = part_of(step, tile, row);
-        const int64_t at = t_.tile_bytes(row * d);
-        products_.scores(lane, tile, own + l.q + at, own + l.k, part.tile.scores, scratch);
-        products_.scores(lane, tile, own + l.dout + at, own + l.v, part.dprobabilities, scratch);
-        kernels_.gradient[t_.tile](part);
-        products_.rows(lane, tile, part.dscores, own + l.right_k, all_keys, dq + (first * t_.group + row) * d,
-                       scratch);
+      products_->for_each_part(step.tile, [&](const TileProducts::Part& of) {
+        const int64_t at = q + products_->packed_bytes(Operand::left, of.packed_row);
+        products_->differentiate(lane, part_of(step, of),
+                                 {.q = own + l.q + at,
+                                  .dout = own + l.dout + at,
+                                  .k = own + l.k,
+                                  .v = own + l.v,
+                                  .right = own + l.right_k,
+                                  .all_keys = all_keys},
+                                 dq + (first * t_.group + of.row) * d, scratch);
       });
-      products_.columns(lane, step.tile, step.probabilities, own + l.dout, dv, scratch);
-      products_.columns(lane, step.tile, step.dscores, own + l.q, dk, scratch);
+      products_->columns(lane, step.tile, step.probabilities, own + l.summed_dout + summed_q, dv, scratch);
+      products_->columns(lane, step.tile, step.dscores, own + l.summed_q + summed_q, dk, scratch);
     }
     finish_keys(dk, scale_, k, all_keys, own);
     finish_keys(dv, 1, v, all_keys, own);
@@ -174,17 +209,17 @@ class Backward {
   void finish_keys(const float* sums, float factor, int64_t at, int64_t keys, char* own) const {
     const Rows block{0, keys, a_.heads.head_dim};
     const float* from =
-        products_.rows_of_columns(sums, keys, reinterpret_cast<float*>(own + layout_.lane.finished));
+        products_->rows_of_columns(sums, keys, reinterpret_cast<float*>(own + layout_.lane.finished));
     if (!a_.keys.empty())
       return kernels_.add(from, factor, a_.keys.gradients.as<float>() + at, rows_.stride, block);
     kernels_.store[t_.dtype]({.from = from, .factor = factor}, element(a_.dqkv, at), a_.heads.row(), block);
   }
 
-  GradientTile part_of(const GradientTile& whole, const ScoreTile& tile, int64_t row) const {
+  GradientTile part_of(const GradientTile& whole, const TileProducts::Part& of) const {
     GradientTile part = whole;
-    const int64_t scores = row * tile.stride,
-                  statistics = row / whole.tile.queries * whole.head_stride + row % whole.tile.queries;
-    part.tile = tile;
+    const int64_t scores = of.packed_row * of.tile.stride,
+                  statistics = of.row / whole.tile.queries * whole.head_stride + of.row % whole.tile.queries;
+    part.tile = of.tile;
     part.tile.scores += scores;
     part.dprobabilities += scores;
     part.lse += statistics;
@@ -209,7 +244,7 @@ class Backward {
   const AttentionBackward& a_;
   AttentionTiling t_;
   KeyRows rows_;
-  TileProducts products_;
+  std::unique_ptr<const TileProducts> products_;
   Layout layout_;
   char* workspace_;
   float *delta_, *slots_;
@@ -219,8 +254,8 @@ class Backward {
 
 }  // namespace
 
-int64_t backward_workspace_bytes(const AttentionTiling& t, int64_t scratch_bytes) {
-  return Layout(t, scratch_bytes).parts.bytes();
+int64_t backward_workspace_bytes(const AttentionTiling& t, const TileProducts& products) {
+  return Layout(t, products).parts.bytes();
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) { Backward(stream, args).run(); }

@@ -1,99 +1,17 @@
 #include "core/cpu/panel_product_kernel.h"
 #include "core/cpu/vec.h"
 #include "core/ops/attention/attention_kernels.h"
+#include "core/ops/attention/score_rows_kernel.h"
 
 // Ceiling. The softmax of a tile takes some 20 instructions per vector of 16 scores (maximum 2, exponential
 // 13, sum 1, rounding to bf16 2), two of them per cycle with AVX-512: 0.7 cycles per score. Its gradient
 // takes 0.6, having no maximum. The two products of forward take 4 D / 64 cycles in f32, the five of backward
 // 10 D / 64. So of the f32 peak forward can reach D / (D + 11): 59% at head dimension 16, 85% at 64, 92% at
 // 128; backward D / (D + 4): 80%, 94%, 97%. With AMX, four times that peak, forward can reach 26%, 58%, 74%
-// and backward 51%, 81%, 89%; what is missing to that is mostly oneDNN's repacking of operands into AMX's
-// layout, done anew for each tile.
+// and backward 51%, 81%, 89%: tiles/amx_attention_cpu.cpp.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
-
-constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
-
-/// 2^y to 3 ulp for y in [-126, 127]; smaller y give 2^-126, which beside the 1 that every row's maximum
-/// contributes is nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's
-/// nodes (error 2e-07).
-inline Vec exp2(Vec y) {
-#if defined(__AVX512F__)  // one instruction instead of two; the second operand is the one that a NaN passes
-                          // through
-  y = bits_as<Vec>(_mm512_max_ps(_mm512_set1_ps(-126.0f), bits_as<__m512>(y)));
-#else
-  y = y < -126.0f ? splat(-126.0f) : y;
-#endif
-  // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
-  const Vec shifted = y + (12582912.0f + 127.0f);
-  const Vec r = y - (shifted - (12582912.0f + 127.0f));
-  Vec p = r * 0.00133813021f + 0.00966636837f;
-  p = p * r + 0.0555038117f;
-  p = p * r + 0.240223497f;
-  p = p * r + 0.693147182f;
-  p = p * r + 1.0f;
-  const UVec power = bits_as<UVec>(shifted) << 23;
-  return p * bits_as<Vec>(power);
-}
-
-template <int width>
-inline Vec swapped(Vec v) {
-  if constexpr (width == 8)
-    return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-  if constexpr (width == 4)
-    return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
-  if constexpr (width == 2)
-    return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-}
-inline float largest(Vec v) {
-  v = max(v, swapped<8>(v));
-  v = max(v, swapped<4>(v));
-  v = max(v, swapped<2>(v));
-  v = max(v, swapped<1>(v));
-  return v[0];
-}
-inline float total(Vec v) {
-  v += swapped<8>(v);
-  v += swapped<4>(v);
-  v += swapped<2>(v);
-  v += swapped<1>(v);
-  return v[0];
-}
-
-// Loops over scores take two vectors at a time: the upper halves of both make one vector of bf16.
-constexpr int64_t kStep = 2 * kLanes;
-typedef uint16_t Halves __attribute__((vector_size(64)));
-
-/// Rounds to nearest, ties away from zero: two additions and one permutation for 32 elements. The NaNs that
-/// this would turn into zeros have all low bits set; none arise here.
-inline void store_tile(bf16* to, Vec a, Vec b) {
-  const Halves u = bits_as<Halves>(bits_as<UVec>(a) + 0x8000u),
-               v = bits_as<Halves>(bits_as<UVec>(b) + 0x8000u);
-  const Halves upper =
-      __builtin_shufflevector(u, v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39,
-                              41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
-  __builtin_memcpy(static_cast<void*>(to), &upper, sizeof upper);
-}
-inline void store_tile(float* to, Vec a, Vec b) {
-  store(to, a);
-  store(to + kLanes, b);
-}
-
-/// The keys [begin, end) of a tile that a row sees, and the whole steps [first, last) that hold them.
-struct Visible {
-  int64_t begin, end, first, last;
-};
-inline Visible visible_keys(const ScoreTile& t, int64_t row) {
-  const int64_t query = t.first_query + row % t.queries;
-  int64_t begin = 0, end = query - t.first_key + 1;
-  if (t.document_start) begin = t.document_start[row % t.queries] - t.first_key;
-  begin = begin < 0 ? 0 : begin;
-  end = end < t.keys ? end : t.keys;
-  if (begin >= end) return {0, 0, 0, 0};
-  return {begin, end, begin / kStep * kStep, (end + kStep - 1) / kStep * kStep};
-}
 
 /// Hidden keys in the steps at the ends: minus infinity before the exponential, so that the loops need no
 /// masks.

@@ -1,5 +1,7 @@
 #include "core/ops/attention/attention.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/cpu/matmul_cache.h"
@@ -113,6 +115,31 @@ TEST_CASE("attention never sees later tokens or other documents") {
     CHECK(std::memcmp(&before_separate[last], &after_separate[last],
                       (before_separate.size() - last) * sizeof(float)) == 0);
     CHECK(before_separate != after_separate);
+  });
+}
+
+TEST_CASE("attention of a sequence never reads the next one's tokens") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    const Case c{2, 2, 1, 16, 37};
+    const auto row = static_cast<size_t>(c.layout().row()), width = static_cast<size_t>(c.heads * c.head_dim);
+    auto qkv = normal_values(c.tokens() * c.layout().row(), 1),
+         dout = normal_values(c.tokens() * c.heads * c.head_dim, 2);
+    Problem problem(stream, dtype, c, qkv, false);
+    const auto first_sequence = [&] {
+      problem.qkv.upload(qkv);
+      problem.dout.upload(dout);
+      problem.forward(stream);
+      problem.backward(stream);
+      auto values = problem.out.floats(), gradients = problem.dqkv.floats();
+      values.resize(37 * width);
+      values.insert(values.end(), gradients.begin(), gradients.begin() + static_cast<int64_t>(37 * row));
+      return values;
+    };
+    const auto before = first_sequence();
+    std::fill(qkv.begin() + static_cast<int64_t>(37 * row), qkv.end(), std::nanf(""));
+    std::fill(dout.begin() + static_cast<int64_t>(37 * width), dout.end(), std::nanf(""));
+    const auto after = first_sequence();
+    CHECK(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)) == 0);
   });
 }
 

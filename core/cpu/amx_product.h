@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/bf16.h"
+#include "core/cpu/bf16_products.h"
+#include "core/cpu/isa.h"
+
+namespace ottava::cpu {
+
+/// AMX multiplies tiles of 16 x 32 by 32 x 16 bf16 numbers and adds to 16 x 16 f32 sums; a panel is two tiles
+/// wide. A tile of B has two terms by turns: [16, 16, 2].
+inline constexpr int64_t kAmxPanel = 32, kAmxTileElements = 512;
+inline int64_t whole_amx_panels(int64_t count) { return (count + kAmxPanel - 1) / kAmxPanel * kAmxPanel; }
+
+/// C[m,n] = A[m,k] B[k,n], or C += that. k and m or n are multiples of 32, the other of 16; distances are
+/// in elements.
+/// Subnormal operands count as zero.
+struct AmxProduct {
+  const bf16* a = nullptr;  ///< terms 32 p to 32 p + 31 of a panel's row i at i * a_row + p * a_depth
+  int64_t a_row = 0, a_depth = 0, a_panel = 0;
+  const bf16* b = nullptr;  ///< tiles: terms 32 p to 32 p + 31 of a panel's columns 16 j to 16 j + 15 at
+                            ///< p * b_depth + j * b_block
+  int64_t b_depth = 0, b_block = 0, b_panel = 0;
+  float* c = nullptr;
+  int64_t c_row = 0;
+  int64_t m = 0, n = 0, k = 0;
+  bool accumulate = false;
+};
+
+struct AmxProductKernels {
+  /// Around a thread's products: outside it tiles cost nothing when threads change.
+  void (*begin_thread)();
+  void (*end_thread)();
+  void (*multiply)(const AmxProduct&);
+  /// `rows` of a strided matrix of bf16, of N = rows.cols columns, a multiple of 16, as an operand. Up to
+  /// multiples of 32, rows are zeros, and so are columns of the first two.
+  using Pack = void(const void* from, int64_t stride, void* to, Rows rows);
+  Pack* rows;        ///< [rows / 32][N / 32][32, 32]: an A
+  Pack* transposed;  ///< [rows / 16][N / 32] tiles: a B of which rows are columns
+  Pack* pairs;       ///< [rows / 32][N / 16] tiles: a B
+  Pack* summed;      ///< [rows / 32][N, 32]: an A of which rows are terms
+};
+
+#if OTTAVA_HAS_AMX  // the compiler knows it
+namespace avx512_amx {
+AmxProductKernels amx_product_kernels();
+}
+#endif
+
+/// Null where bf16 is not multiplied by AMX.
+inline const AmxProductKernels* amx_product_kernels() {
+#if OTTAVA_HAS_AMX
+  static const AmxProductKernels kernels = avx512_amx::amx_product_kernels();
+  static const bool usable = multiplies_bf16_by_amx();
+  return usable ? &kernels : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace ottava::cpu

@@ -1,0 +1,102 @@
+#include "core/cpu/amx_product_kernel.h"
+#include "core/cpu/panel_product_kernel.h"
+
+namespace ottava::cpu::OTTAVA_ISA {
+namespace {
+
+inline UVec load_words(const bf16* p) {
+  UVec words;
+  __builtin_memcpy(&words, p, sizeof words);
+  return words;
+}
+inline __m256i load_half(const bf16* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+/// 32 numbers of a row from column c on, zeros past the last of its columns, of which there are 16 or more.
+inline UVec terms(const bf16* row, int64_t c, int64_t columns) {
+  return c + kTerms <= columns ? load_words(row + c)
+                               : bits_as<UVec>(_mm512_zextsi256_si512(load_half(row + c)));
+}
+
+void pack_rows(const void* from, int64_t stride, void* to, Rows block) {
+  bf16* target = static_cast<bf16*>(to);
+  for (int64_t i = block.begin; i < block.end; i += kAmxPanel) {
+    const bf16* row = static_cast<const bf16*>(from) + i * stride;
+    for (int64_t c = 0; c < block.cols; c += kTerms) {
+      const int64_t rows = least(kAmxPanel, block.end - i);
+      for (int64_t r = 0; r < kAmxPanel; ++r, target += kTerms)
+        store_words(target, r < rows ? terms(row + r * stride, c, block.cols) : UVec{});
+    }
+  }
+}
+
+/// to = 16 x 16 words, words[r] in column r.
+template <class Word>
+inline void store_transposed(bf16* to, Word&& word) {
+  Vec rows[kLanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes; ++r) rows[r] = bits_as<Vec>(word(r));
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes; ++r) store_words(to + r * kTerms, bits_as<UVec>(rows[r]));
+}
+
+void pack_transposed(const void* from, int64_t stride, void* to, Rows block) {
+  bf16* target = static_cast<bf16*>(to);
+  for (int64_t i = block.begin; i < whole_amx_panels(block.end); i += kTile) {
+    const bf16* row = static_cast<const bf16*>(from) + i * stride;
+    for (int64_t c = 0; c < block.cols; c += kTerms, target += kTile * kTerms) {
+      if (i + kTile <= block.end) {
+        store_transposed(target, [&](int r) { return terms(row + r * stride, c, block.cols); });
+      } else {
+        store_transposed(target, [&](int r) {
+          return i + r < block.end ? terms(row + r * stride, c, block.cols) : UVec{};
+        });
+      }
+    }
+  }
+}
+
+/// 16 columns of two rows, by turns; the second may not exist.
+inline UVec by_turns(const bf16* even, const bf16* odd) {
+  const __m512i low = _mm512_cvtepu16_epi32(load_half(even));
+  return bits_as<UVec>(
+      odd ? _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(odd)), 16)) : low);
+}
+inline UVec pair(const bf16* from, int64_t stride, int64_t row, int64_t end) {
+  if (row >= end) return UVec{};
+  return by_turns(from + row * stride, row + 1 < end ? from + (row + 1) * stride : nullptr);
+}
+
+void pack_pairs(const void* from, int64_t stride, void* to, Rows block) {
+  bf16* target = static_cast<bf16*>(to);
+  for (int64_t i = block.begin; i < block.end; i += kTerms) {
+    for (int64_t c = 0; c < block.cols; c += kTile) {
+      for (int64_t r = 0; r < kTerms; r += 2, target += kTerms)
+        store_words(target, pair(static_cast<const bf16*>(from) + c, stride, i + r, block.end));
+    }
+  }
+}
+
+void pack_summed(const void* from, int64_t stride, void* to, Rows block) {
+  bf16* target = static_cast<bf16*>(to);
+  for (int64_t i = block.begin; i < block.end; i += kTerms) {
+    const bf16* row = static_cast<const bf16*>(from) + i * stride;
+    for (int64_t c = 0; c < block.cols; c += kTile, target += kTile * kTerms) {
+      if (i + kTerms <= block.end) {
+        store_transposed(target, [&](int r) {
+          return by_turns(row + c + 2 * r * stride, row + c + (2 * r + 1) * stride);
+        });
+      } else {
+        store_transposed(target, [&](int r) { return pair(row + c, stride, 2 * r, block.end - i); });
+      }
+    }
+  }
+}
+
+}  // namespace
+
+AmxProductKernels amx_product_kernels() {
+  return {begin_thread, end_thread, multiply, pack_rows, pack_transposed, pack_pairs, pack_summed};
+}
+
+}  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,0 +1,120 @@
+#pragma once
+
+// Products by AMX, for kernel files only. Ceiling: an instruction takes 16
+// cycles for 16 x 16 sums of 32 terms; reading a tile takes 8, writing one 16. Four tiles of sums need a tile
+// of A or B for each instruction: where those come from the L1 cache, measured 99% of the instructions' rate,
+// from the L2 cache 73%.
+
+#include <immintrin.h>
+
+#include "core/cpu/amx_product.h"
+#include "core/cpu/vec.h"
+
+namespace ottava::cpu::OTTAVA_ISA {
+
+inline constexpr int64_t kTile = 16, kTerms = kAmxPanel;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+inline void begin_thread() {
+  static constexpr TileConfig kWhole;
+  _tile_loadconfig(&kWhole);
+}
+inline void end_thread() { _tile_release(); }
+
+// Registers are named by literals. 0 to 3 are sums.
+#define OTTAVA_TILE_BEGIN(tile, c) \
+  if (p.accumulate) {              \
+    _tile_loadd(tile, c, c_bytes); \
+  } else {                         \
+    _tile_zero(tile);              \
+  }
+
+inline void sum_2x2(const AmxProduct& p, const bf16* a, const bf16* b, float* c) {
+  const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
+  const bf16* lower = a + kTile * p.a_row;
+  float* lower_c = c + kTile * p.c_row;
+  OTTAVA_TILE_BEGIN(0, c);
+  OTTAVA_TILE_BEGIN(1, c + kTile);
+  OTTAVA_TILE_BEGIN(2, lower_c);
+  OTTAVA_TILE_BEGIN(3, lower_c + kTile);
+  for (int64_t k = 0; k < p.k; k += kTerms, a += p.a_depth, lower += p.a_depth, b += p.b_depth) {
+    _tile_loadd(4, a, a_bytes);
+    _tile_loadd(6, b, b_bytes);
+    _tile_loadd(7, b + p.b_block, b_bytes);
+    _tile_loadd(5, lower, a_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kTile, c_bytes);
+  _tile_stored(2, lower_c, c_bytes);
+  _tile_stored(3, lower_c + kTile, c_bytes);
+}
+
+inline void sum_2x1(const AmxProduct& p, const bf16* a, const bf16* b, float* c) {
+  const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
+  const bf16* lower = a + kTile * p.a_row;
+  OTTAVA_TILE_BEGIN(0, c);
+  OTTAVA_TILE_BEGIN(1, c + kTile * p.c_row);
+  for (int64_t k = 0; k < p.k; k += kTerms, a += p.a_depth, lower += p.a_depth, b += p.b_depth) {
+    _tile_loadd(6, b, b_bytes);
+    _tile_loadd(4, a, a_bytes);
+    _tile_loadd(5, lower, a_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kTile * p.c_row, c_bytes);
+}
+
+inline void sum_1x2(const AmxProduct& p, const bf16* a, const bf16* b, float* c) {
+  const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
+  OTTAVA_TILE_BEGIN(0, c);
+  OTTAVA_TILE_BEGIN(1, c + kTile);
+  for (int64_t k = 0; k < p.k; k += kTerms, a += p.a_depth, b += p.b_depth) {
+    _tile_loadd(4, a, a_bytes);
+    _tile_loadd(6, b, b_bytes);
+    _tile_loadd(7, b + p.b_block, b_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kTile, c_bytes);
+}
+
+#undef OTTAVA_TILE_BEGIN
+
+// GCC 12's loads of tiles do not say that they read memory.
+inline void finish_stores() { asm volatile("" ::: "memory"); }
+
+/// A panel of B stays in the L1 cache for all of A's.
+inline void multiply(const AmxProduct& p) {
+  finish_stores();
+  const bf16* b = p.b;
+  for (int64_t j = 0; j < p.n; j += kAmxPanel, b += p.b_panel) {
+    const bool two_columns = j + kTile < p.n;
+    const bf16* a = p.a;
+    float* c = p.c + j;
+    for (int64_t i = 0; i < p.m; i += kAmxPanel, a += p.a_panel, c += kAmxPanel * p.c_row) {
+      const bool two_rows = i + kTile < p.m;
+      const auto sum = !two_rows ? sum_1x2 : two_columns ? sum_2x2 : sum_2x1;
+      sum(p, a, b, c);
+    }
+  }
+  finish_stores();
+}
+
+inline constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline void store_words(bf16* p, UVec words) {
+  __builtin_memcpy(static_cast<void*>(p), &words, sizeof words);
+}
+
+}  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "core/ops/attention/tiles/amx_kernels.h"
+#include "core/ops/attention/tiles/tile_products.h"
+
+namespace ottava::cpu {
+
+/// By AMX, in bf16. Scores are of a part alone.
+class AmxProducts final : public TileProducts {
+ public:
+  explicit AmxProducts(const AttentionTiling& tiling);
+
+  int64_t packed_bytes(Operand operand, int64_t count) const override;
+  void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const override;
+  bool packs_alike(Operand one, Operand other) const override { return one == other; }
+  void attend(int lane, const SoftmaxTile& tile, const PartOperands& operands, void* scratch) const override;
+  void differentiate(int lane, const GradientTile& tile, const PartOperands& operands, float* dq,
+                     void* scratch) const override;
+  void columns(int lane, const ScoreTile& tile, const void* p, const char* b, float* c,
+               void* scratch) const override;
+
+ protected:
+  void begin_thread() const override { products_.begin_thread(); }
+  void end_thread() const override { products_.end_thread(); }
+
+ private:
+  AmxPart part_of(const PartOperands& operands, void* scratch) const;
+
+  const AmxProductKernels& products_;
+  const AmxAttentionKernels& attention_;
+};
+
+}  // namespace ottava::cpu

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "core/ops/attention/tiles/tile_products.h"
+
+namespace ottava::cpu {
+
+/// By core/cpu/panel_product.h, in f32. What the diagonal hides is left out.
+class PanelProducts final : public StepwiseProducts {
+ public:
+  explicit PanelProducts(const AttentionTiling& tiling) : StepwiseProducts(tiling) { part_rows_ = kPartRows; }
+
+  int64_t packed_bytes(Operand operand, int64_t count) const override;
+  void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const override;
+  bool packs_alike(Operand one, Operand other) const override;
+  void columns(int lane, const ScoreTile& tile, const void* p, const char* b, float* c,
+               void* scratch) const override;
+
+ protected:
+  void scores(int lane, const ScoreTile& tile, const char* a, const char* b, float* scores,
+              void* scratch) const override;
+  void rows(int lane, const ScoreTile& tile, const void* p, const char* b, int64_t all, float* c,
+            void* scratch) const override;
+
+ private:
+  /// Their scores stay in the L1 cache.
+  static constexpr int64_t kPartRows = 14;
+};
+
+}  // namespace ottava::cpu
