@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "core/contains.h"
 #include "core/number.h"
@@ -31,7 +32,9 @@ std::optional<double> parse_real(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::invalid_argument || end != text.data() + text.size()) return std::nullopt;
-  return sign * (error == std::errc::result_out_of_range ? INFINITY : value);
+  // from_chars does not say on which side of its range a number is.
+  if (error == std::errc::result_out_of_range) value = std::strtod(std::string(text).c_str(), nullptr);
+  return sign * value;
 }
 
 Value untagged(std::string_view text) {

@@ -29,6 +29,7 @@ TEST_CASE("plain scalars follow the YAML 1.2 core schema", "[config]") {
   CHECK(plain_scalar("1e-4", {}).real == 1e-4);
   CHECK(plain_scalar("-3", {}).real == -3.0);
   CHECK(std::isinf(plain_scalar("1e999", {}).real));
+  CHECK(plain_scalar("1e-999", {}).real == 0);
   CHECK(plain_scalar("-.inf", {}).real < 0);
 }
 
