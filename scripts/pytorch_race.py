@@ -42,17 +42,18 @@ def output(command):
     return done.stdout
 
 
-def attention_ceiling(head_dim):
-    """Of the f32 peak, forward (2 products) and backward (5) together: core/ops/attention/attention_cpu.cpp."""
-    return 7 / (2 * (head_dim + 11) / head_dim + 5 * (head_dim + 4) / head_dim)
+def attention_ceiling(head_dim, products):
+    """Of the GEMM peak, forward (2 products) and backward (5) together: core/ops/attention/attention_cpu.cpp. Softmax goes at the rate
+    of multiply-adds, of which the GEMM peak is so many times (`products`): 1 without AMX."""
+    return 7 / (2 * (head_dim + 11 * products) / head_dim + 5 * (head_dim + 4 * products) / head_dim)
 
 
-def ceiling_of(text, head_dim):
+def ceiling_of(text, head_dim, products):
     """Milliseconds of a step whose products run at the GEMM peak, its attention at its own ceiling, the rest as it does."""
     total = 0
     for label, ms, utilization in re.findall(r"^(\S+) +([0-9.]+) +-?[0-9.]+% +[0-9.]+ +([0-9.]+)%$", text, re.MULTILINE):
         part = float(utilization) / 100
-        total += float(ms) * (1 if part == 0 else part / attention_ceiling(head_dim) if label == "attention.core" else part)
+        total += float(ms) * (1 if part == 0 else part / attention_ceiling(head_dim, products) if label == "attention.core" else part)
     return total
 
 
@@ -66,7 +67,7 @@ def ottava(a, name):
     if not all(found):
         sys.exit(f"ottava bench printed no figure for {FIGURES[found.index(None)]}:\n{text[-2000:]}")
     figures = [float(f.group(1)) for f in found]
-    return [*figures, 100 * ceiling_of(text, head_dim) / 1e3 / figures[-1]]
+    return [*figures, 100 * ceiling_of(text, head_dim, max(figures[1] / figures[2], 1)) / 1e3 / figures[-1]]
 
 
 def pytorch(a, run, opponent):
@@ -125,7 +126,7 @@ def main():
         PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights, fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
                         "at the GEMM peak, its attention at 59% and 80% of it at head dimension 16, 85% and 94% at 64 (forward, backward:\n"
-                        "core/ops/attention/attention_cpu.cpp), and everything else as it is.\n\n"
+                        "core/ops/attention/attention_cpu.cpp; less with AMX, whose products are faster than softmax), and everything else as it is.\n\n"
                         + HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|\n"
                         + "".join(rows[k] + "\n" for k in itertools.product(MODELS, ("eager", "compiled")) if k in rows))
         put_into_results()
