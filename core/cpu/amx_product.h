@@ -40,6 +40,17 @@ struct AmxProductKernels {
   Pack* transposed;  ///< [rows / 16][N / 32] tiles: a B of which rows are columns
   Pack* pairs;       ///< [rows / 32][N / 16] tiles: a B
   Pack* summed;      ///< [rows / 32][N, 32]: an A of which rows are terms
+  /// Rows of sums, times a factor, written to a matrix or added to it; by the type of `to`, where bf16 is
+  /// rounded to nearest even.
+  struct Store {
+    const float* from = nullptr;
+    int64_t from_stride = 0;
+    void* to = nullptr;
+    int64_t to_stride = 0;
+    float factor = 1;
+    bool accumulate = false;  ///< f32 only
+  };
+  FloatKernel<void(const Store&, Rows)> store;
 };
 
 #if OTTAVA_HAS_AMX  // the compiler knows it
@@ -58,5 +69,13 @@ inline const AmxProductKernels* amx_product_kernels() {
   return nullptr;
 #endif
 }
+
+/// Held by a thread around its products.
+class AmxThread {
+ public:
+  AmxThread() { amx_product_kernels()->begin_thread(); }
+  AmxThread(const AmxThread&) = delete;
+  ~AmxThread() { amx_product_kernels()->end_thread(); }
+};
 
 }  // namespace ottava::cpu

@@ -17,14 +17,18 @@ inline UVec terms(const bf16* row, int64_t c, int64_t columns) {
                                : bits_as<UVec>(_mm512_zextsi256_si512(load_half(row + c)));
 }
 
+// Row by row, which is how processors fetch ahead.
 void pack_rows(const void* from, int64_t stride, void* to, Rows block) {
-  bf16* target = static_cast<bf16*>(to);
-  for (int64_t i = block.begin; i < block.end; i += kAmxPanel) {
+  constexpr int64_t kSquare = kAmxPanel * kTerms;
+  bf16* panel = static_cast<bf16*>(to);
+  for (int64_t i = block.begin; i < block.end;
+       i += kAmxPanel, panel += whole_amx_panels(block.cols) * kAmxPanel) {
     const bf16* row = static_cast<const bf16*>(from) + i * stride;
-    for (int64_t c = 0; c < block.cols; c += kTerms) {
-      const int64_t rows = least(kAmxPanel, block.end - i);
-      for (int64_t r = 0; r < kAmxPanel; ++r, target += kTerms)
-        store_words(target, r < rows ? terms(row + r * stride, c, block.cols) : UVec{});
+    const int64_t rows = least(kAmxPanel, block.end - i);
+    for (int64_t r = 0; r < kAmxPanel; ++r, row += stride) {
+      bf16* target = panel + r * kTerms;
+      for (int64_t c = 0; c < block.cols; c += kTerms, target += kSquare)
+        store_words(target, r < rows ? terms(row, c, block.cols) : UVec{});
     }
   }
 }
@@ -93,10 +97,27 @@ void pack_summed(const void* from, int64_t stride, void* to, Rows block) {
   }
 }
 
+template <class T>
+void store_sums(const AmxProductKernels::Store& s, Rows block) {
+  for (int64_t i = block.begin; i < block.end; ++i) {
+    const float* from = s.from + i * s.from_stride;
+    T* to = static_cast<T*>(s.to) + i * s.to_stride;
+    if (s.accumulate) {
+      for_each_vec(block.cols, [&](int64_t c, auto lanes) {
+        store(to + c, load(to + c, lanes) + load(from + c, lanes) * s.factor, lanes);
+      });
+    } else {
+      for_each_vec(block.cols,
+                   [&](int64_t c, auto lanes) { store(to + c, load(from + c, lanes) * s.factor, lanes); });
+    }
+  }
+}
+
 }  // namespace
 
 AmxProductKernels amx_product_kernels() {
-  return {begin_thread, end_thread, multiply, pack_rows, pack_transposed, pack_pairs, pack_summed};
+  return {begin_thread,    end_thread, multiply,    pack_rows,
+          pack_transposed, pack_pairs, pack_summed, {store_sums<float>, store_sums<bf16>}};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,0 +1,173 @@
+#include "core/ops/matmul/matmul_amx.h"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <tuple>
+#include <vector>
+
+#include "core/cpu/bf16_products.h"
+#include "core/cpu/matmul_cache.h"
+#include "core/ops/matmul/matmul.h"
+#include "core/parallel_for.h"
+#include "tests/support/catch.h"
+#include "tests/support/devices.h"
+#include "tests/support/skip.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/values.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using cpu::GemmProblem;
+using Stored = GemmProblem::Stored;
+
+namespace {
+
+constexpr int64_t kBeside = 3;  // columns of C that are not the product's
+
+/// Operands, and what the product is by its definition.
+struct Example {
+  explicit Example(GemmProblem problem)
+      : p(problem),
+        a(normal_values(p.m * p.k, 1, DType::bf16)),
+        b(normal_values(p.k * p.n, 2, DType::bf16)),
+        before(normal_values(p.m * (p.n + kBeside), 3, p.output)) {
+    p.input = DType::bf16;
+    p.lda = p.a == Stored::transposed ? p.m : p.k;
+    p.ldb = p.b == Stored::transposed ? p.k : p.n;
+    p.ldc = p.n + kBeside;
+  }
+
+  float at_a(int64_t i, int64_t k) const {
+    return a[static_cast<size_t>(p.a == Stored::transposed ? k * p.m + i : i * p.k + k)];
+  }
+  float at_b(int64_t k, int64_t j) const {
+    return b[static_cast<size_t>(p.b == Stored::transposed ? j * p.k + k : k * p.n + j)];
+  }
+
+  std::vector<float> run(const float* scale) const {
+    Stream stream = Stream::cpu();
+    DeviceBuffer of_a(stream, DType::bf16, {p.m * p.k}, a), of_b(stream, DType::bf16, {p.k * p.n}, b),
+        c(stream, p.output, {p.m, p.ldc}, before),
+        workspace(stream, DType::u8, {cpu::matmul_amx_workspace_bytes(p)});
+    cpu::matmul_amx(p, of_a.tensor().data, of_b.tensor().data, c.tensor().data, scale,
+                    workspace.tensor().data);
+    return c.floats();
+  }
+
+  void check(const std::vector<float>& got, float scale) const {
+    const bool adds = p.result == GemmProblem::Result::accumulate;
+    std::vector<double> want(got.size()), size(got.size());
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.ldc; ++j) {
+        const auto at = static_cast<size_t>(i * p.ldc + j);
+        want[at] = size[at] = 0;
+        if (j >= p.n) {
+          REQUIRE(got[at] == before[at]);
+          want[at] = before[at];
+          continue;
+        }
+        for (int64_t k = 0; k < p.k; ++k) {
+          const double term = static_cast<double>(at_a(i, k)) * at_b(k, j) * scale;
+          want[at] += term;
+          size[at] += std::abs(term);
+        }
+        if (adds) want[at] += before[at], size[at] += std::abs(before[at]);
+      }
+    }
+    check_close(got, want, tolerance(p.output, 1, p.k), size);
+  }
+
+  GemmProblem p;
+  std::vector<float> a, b, before;
+};
+
+/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks.
+std::vector<GemmProblem> problems() {
+  std::vector<GemmProblem> found;
+  for (Stored a : {Stored::plain, Stored::transposed}) {
+    for (Stored b : {Stored::plain, Stored::transposed}) {
+      for (auto [m, n, k] : {std::array<int64_t, 3>{64, 64, 64}, {96, 608, 80}, {288, 96, 592}}) {
+        // Only what is stored by rows may end within a panel.
+        if (a == Stored::plain) m += 5;
+        if (b == Stored::transposed) n += 7;
+        found.push_back({.a = a, .b = b, .m = m, .n = n, .k = k});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("products by AMX agree with their definition, stored, scaled, added and rounded in every way") {
+  if (!cpu::multiplies_bf16_by_amx()) return skip("there is no AMX");
+  for (const GemmProblem& problem : problems()) {
+    INFO("m " << problem.m << " n " << problem.n << " k " << problem.k << " stored "
+              << static_cast<int>(problem.a) << static_cast<int>(problem.b));
+    const float scale = 0.37f;
+    for (const auto& [output, result, with] : {std::tuple{DType::f32, GemmProblem::Result::overwrite, false},
+                                               {DType::f32, GemmProblem::Result::accumulate, true},
+                                               {DType::bf16, GemmProblem::Result::overwrite, true}}) {
+      GemmProblem p = problem;
+      p.output = output;
+      p.result = result;
+      const Example example(p);
+      REQUIRE(cpu::amx_takes(example.p));
+      set_parallel_threads(1);
+      const std::vector<float> alone = example.run(with ? &scale : nullptr);
+      example.check(alone, with ? scale : 1.0f);
+      for (int threads : {2, 3, 8}) {
+        set_parallel_threads(threads);
+        CHECK(example.run(with ? &scale : nullptr) == alone);
+      }
+    }
+  }
+  set_parallel_threads(1);
+}
+
+TEST_CASE("products that AMX does not take are known as such") {
+  if (!cpu::multiplies_bf16_by_amx()) return skip("there is no AMX");
+  const GemmProblem good{.input = DType::bf16, .b = Stored::transposed, .m = 100, .n = 100, .k = 112};
+  const auto takes = [&](auto&& change) {
+    GemmProblem p = good;
+    change(p);
+    return cpu::amx_takes(p);
+  };
+  CHECK(takes([](GemmProblem&) {}));
+  CHECK_FALSE(takes([](GemmProblem& p) { p.input = DType::f32; }));
+  CHECK_FALSE(takes([](GemmProblem& p) { p.k = 120; }));
+  CHECK_FALSE(takes([](GemmProblem& p) { p.m = 63; }));
+  CHECK_FALSE(takes([](GemmProblem& p) { p.b = Stored::plain; }));
+  CHECK_FALSE(takes([](GemmProblem& p) { p.a = Stored::transposed; }));
+}
+
+TEST_CASE("a large product of bf16 agrees with its definition, whatever multiplies it") {
+  constexpr int64_t kN = 2048, kO = 2064, kK = 1024;  // 8.7 GFLOP
+  Stream stream = Stream::cpu();
+  const auto x = normal_values(kN * kK, 1, DType::bf16), w = normal_values(kO * kK, 2, DType::bf16);
+  DeviceBuffer a(stream, DType::bf16, {kN, kK}, x), b(stream, DType::bf16, {kO, kK}, w),
+      out(stream, DType::f32, {kN, kO});
+  const Matmul args{.kind = MatmulKind::forward, .a = a, .b = b, .out = out};
+  DeviceBuffer workspace(stream, DType::u8, {matmul_workspace_bytes(stream, args)});
+  set_matmul_workspace(stream, workspace);
+  matmul(stream, args);
+  const auto got = out.floats();
+  std::vector<float> some;
+  std::vector<double> want, size;
+  for (int64_t i = 0; i < kN; i += 97) {
+    for (int64_t j = i % 89; j < kO; j += 89) {
+      double sum = 0, all = 0;
+      for (int64_t k = 0; k < kK; ++k) {
+        const double term =
+            static_cast<double>(x[static_cast<size_t>(i * kK + k)]) * w[static_cast<size_t>(j * kK + k)];
+        sum += term;
+        all += std::abs(term);
+      }
+      some.push_back(got[static_cast<size_t>(i * kO + j)]);
+      want.push_back(sum);
+      size.push_back(all);
+    }
+  }
+  check_close(some, want, tolerance(DType::f32, 1, kK), size);
+}
