@@ -14,8 +14,7 @@ inline constexpr int64_t kAmxPanel = 32, kAmxTileElements = 512;
 inline int64_t whole_amx_panels(int64_t count) { return (count + kAmxPanel - 1) / kAmxPanel * kAmxPanel; }
 
 /// C[m,n] = A[m,k] B[k,n], or C += that. k and m or n are multiples of 32, the other of 16; distances are
-/// in elements.
-/// Subnormal operands count as zero.
+/// in elements. Subnormal operands count as zero.
 struct AmxProduct {
   const bf16* a = nullptr;  ///< terms 32 p to 32 p + 31 of a panel's row i at i * a_row + p * a_depth
   int64_t a_row = 0, a_depth = 0, a_panel = 0;
