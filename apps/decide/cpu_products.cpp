@@ -1,6 +1,8 @@
 #include "apps/decide/cpu_products.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 
 #include "apps/decide/workbench.h"
 #include "core/cpu/matmul_cache.h"
@@ -16,42 +18,46 @@ using cpu::Bf16Products;
 // The usual way stays unless the other gains more than timings vary.
 constexpr double kLeastGain = 1.05;
 
-/// Time of the products of one layer, cut down to a fraction of a second, computed that way.
-using Measure = double(const Experiment&, Bf16Products);
+/// One way of multiplying, on tensors of its own.
+struct TimedWay {
+  explicit TimedWay(cpu::ProductChoice products) { stream.matmul_cache().set_products(products); }
+  Stream stream = Stream::cpu();
+  Workbench bench{stream.device()};
+};
+/// The products of one layer, cut down to a fraction of a second.
+using Prepare = std::function<void()>(const Experiment&, TimedWay&);
 
-double measure_matmul(const Experiment& e, Bf16Products way) {
+std::function<void()> prepare_matmul(const Experiment& e, TimedWay& c) {
   const LlamaConfig& m = e.shape.model;
   const int64_t tokens = std::min<int64_t>(e.shape.batch * e.shape.sequence, 512),
                 rows = std::min<int64_t>(2 * m.ffn_dim / e.mesh.size(MeshAxis::tp), 4096),
                 columns = std::min<int64_t>(m.dim, 1024);
-  Stream stream = Stream::cpu();
-  stream.matmul_cache().set_products({.matmul = way});
-  Workbench bench(stream.device());
+  Stream& stream = c.stream;
+  Workbench& bench = c.bench;
   const Tensor x = bench.tensor(DType::bf16, {tokens, columns}),
                w = bench.tensor(DType::bf16, {rows, columns}), y = bench.tensor(DType::bf16, {tokens, rows}),
                dx = bench.tensor(DType::bf16, {tokens, columns}),
                dw = bench.zeros(DType::f32, {rows, columns});
-  const Matmul products[] = {
-      {.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
-      {.kind = MatmulKind::input_gradient, .a = y, .b = w, .out = dx},
-      {.kind = MatmulKind::weight_gradient, .a = y, .b = x, .out = dw, .accumulate = true}};
+  const std::array<Matmul, 3> products{
+      {{.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
+       {.kind = MatmulKind::input_gradient, .a = y, .b = w, .out = dx},
+       {.kind = MatmulKind::weight_gradient, .a = y, .b = x, .out = dw, .accumulate = true}}};
   int64_t bytes = 0;
   for (const Matmul& product : products) bytes = std::max(bytes, matmul_workspace_bytes(stream, product));
   bench.give_workspace(stream, bytes);
-  return best_milliseconds(stream, [&] {
+  return [&stream, products] {
     for (const Matmul& product : products) matmul(stream, product);
-  });
+  };
 }
 
-double measure_attention(const Experiment& e, Bf16Products way) {
+std::function<void()> prepare_attention(const Experiment& e, TimedWay& c) {
   const LlamaConfig& m = e.shape.model;
   const int64_t tp = e.mesh.size(MeshAxis::tp), group = m.heads / m.kv_heads,
                 kv_heads = std::clamp<int64_t>(16 / group, 1, std::max<int64_t>(m.kv_heads / tp, 1)),
                 tokens = std::min<int64_t>(e.shape.sequence, 512);
   const AttentionHeads heads{group * kv_heads, kv_heads, m.head_dim};
-  Stream stream = Stream::cpu();
-  stream.matmul_cache().set_products({.attention = way});
-  Workbench bench(stream.device());
+  Stream& stream = c.stream;
+  Workbench& bench = c.bench;
   const Shape width{tokens, heads.heads * heads.head_dim};
   const Tensor qkv = bench.tensor(DType::bf16, {tokens, heads.row()}), out = bench.tensor(DType::bf16, width),
                dout = bench.tensor(DType::bf16, width), dqkv = bench.tensor(DType::bf16, qkv.shape),
@@ -75,10 +81,10 @@ double measure_attention(const Experiment& e, Bf16Products way) {
                                    .heads = heads,
                                    .batch = 1,
                                    .sequence = tokens};
-  return best_milliseconds(stream, [&] {
+  return [&stream, forward, backward] {
     attention_forward(stream, forward);
     attention_backward(stream, backward);
-  });
+  };
 }
 
 struct Choice {
@@ -86,12 +92,12 @@ struct Choice {
   std::string CpuConfig::*wish;
   Bf16Products cpu::ProductChoice::*way;
   const char* what;
-  Measure* measure;
+  Prepare* prepare;
 };
 constexpr Choice kChoices[] = {{"cpu.bf16_matmul", &CpuConfig::bf16_matmul, &cpu::ProductChoice::matmul,
-                                "the products of a linear layer", measure_matmul},
+                                "the products of a linear layer", prepare_matmul},
                                {"cpu.bf16_attention", &CpuConfig::bf16_attention,
-                                &cpu::ProductChoice::attention, "attention of a layer", measure_attention}};
+                                &cpu::ProductChoice::attention, "attention of a layer", prepare_attention}};
 
 Bf16Products other(Bf16Products way) {
   return way == Bf16Products::direct ? Bf16Products::widened : Bf16Products::direct;
@@ -106,7 +112,12 @@ bool gains(const Experiment& e) {
 
 Decisions::Entry measured(const Choice& choice, const Experiment& e) {
   const Bf16Products usual = cpu::usual_products().*choice.way;
-  const double usually = choice.measure(e, usual), otherwise = choice.measure(e, other(usual));
+  cpu::ProductChoice products = cpu::usual_products();
+  TimedWay first(products);
+  products.*choice.way = other(usual);
+  TimedWay second(products);
+  const auto [usually, otherwise] =
+      best_milliseconds_by_turns(first.stream, choice.prepare(e, first), choice.prepare(e, second));
   return {choice.key, std::string(name_of(usually > kLeastGain * otherwise ? other(usual) : usual)),
           fmt::format("{}: {} {:.1f} ms, {} {:.1f} ms", choice.what, name_of(usual), usually,
                       name_of(other(usual)), otherwise)};

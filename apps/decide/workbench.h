@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/buffer.h"
@@ -72,6 +73,23 @@ double best_milliseconds(Stream& stream, const Work& work) {
   work();
   double best = 1e30;
   for (int i = 0; i < kRuns; ++i) best = std::min(best, timer.milliseconds(work));
+  return best;
+}
+
+/// The same of two kinds of work, one call of each by turns, so that whatever else the machine does meets
+/// both: a system may take a tenth of a second to give a process's new threads a core each.
+template <class First, class Second>
+std::pair<double, double> best_milliseconds_by_turns(Stream& stream, const First& first,
+                                                     const Second& second) {
+  constexpr int kRounds = 12;
+  StreamTimer timer(stream);
+  first();
+  second();
+  std::pair<double, double> best{1e30, 1e30};
+  for (int i = 0; i < kRounds; ++i) {
+    best.first = std::min(best.first, timer.milliseconds(first));
+    best.second = std::min(best.second, timer.milliseconds(second));
+  }
   return best;
 }
 
