@@ -86,10 +86,10 @@ bool widens(const Stream& stream, const Matmul& args) {
   return args.a.dtype == DType::bf16 && stream.matmul_cache().products().matmul == cpu::Bf16Products::widened;
 }
 
-/// Measured on two cores: products of 14 to 26 GFLOP take 0.75 to 0.9 of oneDNN's time, of 5 as long, smaller
-/// ones longer.
+/// Measured on two cores: products of 3 to 5 GFLOP take 0.85 to 0.95 of oneDNN's time, larger ones 0.6 to
+/// 0.85, smaller ones as long or longer.
 bool by_amx(const GemmProblem& p) {
-  constexpr double kLeastFlops = 8e9;
+  constexpr double kLeastFlops = 3e9;
   return 2.0 * p.m * p.n * p.k >= kLeastFlops && cpu::amx_takes(p);
 }
 

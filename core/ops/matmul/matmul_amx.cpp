@@ -13,9 +13,9 @@ namespace {
 
 using Stored = GemmProblem::Stored;
 
-// 512 terms of a panel are 32 KiB: B's stays in the L1 cache while A's come from the L2 cache, where A takes
-// up to 1 MiB and a block's sums 512 KiB.
-constexpr int64_t kChunkTerms = 512, kMostRows = 256, kBlockColumns = 512, kRowsBytes = int64_t{1} << 20;
+// 256 terms of a panel are 16 KiB: B's stays in the L1 cache while A's come from the L2 cache, where those of
+// 256 rows take 128 KiB and a block's sums 512 KiB. A as a whole may be larger: it is read from end to end.
+constexpr int64_t kChunkTerms = 256, kMostRows = 256, kBlockColumns = 512, kRowsBytes = int64_t{2} << 20;
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
 constexpr int64_t kGroup = 8;                       ///< panels of B that are packed together
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much

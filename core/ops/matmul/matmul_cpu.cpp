@@ -16,6 +16,29 @@ void convert(const From* from, int64_t from_stride, To* to, int64_t to_stride, R
   }
 }
 
+// Rows of an operand lie pages apart, where nothing fetches ahead: the next sixteen are asked for meanwhile.
+void widen_transposed(const bf16* from, int64_t from_stride, float* to, int64_t to_stride, Rows block) {
+  constexpr int64_t kLine = 64 / sizeof(bf16);
+  int64_t i = block.begin;
+  for (; i + kLanes <= block.end; i += kLanes) {
+    const bf16* rows = from + i * from_stride;
+    for (int64_t r = i + kLanes; r < block.end && r < i + 2 * kLanes; ++r) {
+      for (int64_t c = 0; c < block.cols; c += kLine) __builtin_prefetch(from + r * from_stride + c);
+    }
+    int64_t c = 0;
+    for (; c + kLanes <= block.cols; c += kLanes)
+      transpose_square(rows + c, from_stride, to + c * to_stride + i, to_stride);
+    for (; c < block.cols; ++c) {
+      for (int r = 0; r < kLanes; ++r)
+        to[c * to_stride + i + r] = static_cast<float>(rows[r * from_stride + c]);
+    }
+  }
+  for (; i < block.end; ++i) {
+    for (int64_t c = 0; c < block.cols; ++c)
+      to[c * to_stride + i] = static_cast<float>(from[i * from_stride + c]);
+  }
+}
+
 // Tiles stay in the L1 cache, so that a line that is read across is read once.
 template <class T>
 void mirror(const Tensor& x, Rows rows) {
@@ -61,6 +84,7 @@ void bias_gradient(const Tensor& dy, const Tensor& dbias, Columns columns) {
 
 MatmulKernels matmul_kernels() {
   return {convert<bf16, float>,
+          widen_transposed,
           convert<float, bf16>,
           pack_panel<bf16>,
           pack_transposed_panel<bf16>,

@@ -13,6 +13,9 @@ namespace ottava {
 struct MatmulKernels {
   /// A block of bf16 as f32, and back with rounding to nearest even. Strides are in elements.
   void (*widen)(const bf16* from, int64_t from_stride, float* to, int64_t to_stride, cpu::Rows block);
+  /// The same, transposed: the block's rows become columns.
+  void (*widen_transposed)(const bf16* from, int64_t from_stride, float* to, int64_t to_stride,
+                           cpu::Rows block);
   void (*narrow)(const float* from, int64_t from_stride, bf16* to, int64_t to_stride, cpu::Rows block);
   /// One panel of B [k,n], widened, of which `columns` exist; B stored as [k,n] or transposed as [n,k].
   using Pack = void(const bf16* from, int64_t stride, int64_t columns, int64_t k, float* to);

@@ -5,15 +5,16 @@
 #include "core/parallel_for.h"
 
 // B is widened once, into panels that all threads share; a task then takes a block of rows of the result and
-// some of its columns, and widens its part of A by and by. Each element of A is widened once for every 512
+// some of its columns, and widens its part of A by and by. Each element of A is widened once for every 1024
 // columns, each of B once for all rows: less than 1% of the products.
 namespace ottava::cpu {
 namespace {
 
-// 112 rows (8 groups of 14, 18 of 6) x 256 of A are 112 KiB, x 512 columns of sums 224 KiB: they stay in a
+// 112 rows (8 groups of 14, 18 of 6) x 256 of A are 112 KiB, x 1024 columns of sums 448 KiB: they stay in a
 // core's L2 cache, beside a panel's 256 x 32 in the L1 cache.
-// Rows of a transposed A are columns of what is stored: whole cache lines of bf16, 96 rows in 7 groups of 14.
-constexpr int64_t kRows = 112, kColumns = 512, kDepth = 256, kTransposedRows = 96, kLine = 32;
+// Rows of a transposed A are columns of what is stored, which are transposed by sixteens: the product of an A
+// with terms far apart takes a tenth longer.
+constexpr int64_t kRows = 112, kColumns = 1024, kDepth = 256, kTransposedUnit = 16;
 constexpr int64_t kPanelsBytes = int64_t{32} << 20;  ///< of widened B at a time
 
 struct Tiling {
@@ -37,9 +38,8 @@ Tiling tiling_of(const Matmul& args) {
   t.k = t.a_transposed ? a.rows : a.cols;
   const int64_t most = std::max<int64_t>(kPanelsBytes / (4 * t.k * kPanelColumns), 1) * kPanelColumns;
   t.strip = std::min(most, panels_of(t.n) * kPanelColumns);
-  t.unit = t.a_transposed ? kLine : 1;
-  const int64_t rows = t.a_transposed ? kTransposedRows : kRows;
-  t.row_blocks = (t.m + rows - 1) / rows;
+  t.unit = t.a_transposed ? kTransposedUnit : 1;
+  t.row_blocks = (t.m + kRows - 1) / kRows;
   t.row_blocks = (t.row_blocks + t.lanes - 1) / t.lanes * t.lanes;
   t.row_blocks = std::min(t.row_blocks, t.units());
   // A few tasks for each thread, that none waits long for the last.
@@ -106,6 +106,7 @@ void matmul_widened(Stream& stream, const Matmul& args) {
       if (panel >= end) return;
       const int64_t first = panel * kPanelColumns, columns = std::min(end * kPanelColumns, strip) - first;
       PanelProduct product{.a = a_block,
+                           .a_depth = 1,
                            .b_panel = kPanelColumns * t.k,
                            .c = rounds(args) ? reinterpret_cast<float*>(own + layout.c)
                                              : static_cast<float*>(out.at(m0, n0 + first)),
@@ -114,10 +115,10 @@ void matmul_widened(Stream& stream, const Matmul& args) {
                            .n = columns};
       for (int64_t p = 0; p < t.k; p += kDepth) {
         product.k = std::min(kDepth, t.k - p);
-        product.a_row = t.a_transposed ? 1 : product.k;
-        product.a_depth = t.a_transposed ? m : 1;
+        product.a_row = product.k;
         if (t.a_transposed) {
-          kernels.widen(a + p * a_rows.stride + m0, a_rows.stride, a_block, m, {0, product.k, m});
+          kernels.widen_transposed(a + p * a_rows.stride + m0, a_rows.stride, a_block, product.k,
+                                   {0, product.k, m});
         } else {
           kernels.widen(a + m0 * a_rows.stride + p, a_rows.stride, a_block, product.k, {0, m, product.k});
         }

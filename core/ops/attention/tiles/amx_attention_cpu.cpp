@@ -48,7 +48,7 @@ inline void block_scores(const bf16* rows, const bf16* keys, int64_t terms, floa
            .b_block = kTile * terms,
            .c_row = c_row,
            .k = terms},
-          rows, keys, c);
+          rows, keys, c, keys);
 }
 
 /// sums [32, D] += p [32, keys] B
