@@ -34,19 +34,17 @@ inline T opaque(T value) {
   return value;
 }
 
-/// Operands and sums of one block of rows of a panel.
-struct SumBlock {
-  const float* a;
-  const float* b;
-  float* c;
-  int64_t c_row;
-  const char* ahead;  ///< cache lines to be fetched meanwhile, one for every kTermsPerLine terms
-};
+/// Where panels of B are: in the core's caches, or further away, where the next one is fetched while one is
+/// multiplied.
+enum class Panels { near, far };
+
 inline constexpr int64_t kTermsPerLine = 4, kLineBytes = 64;
 
-/// `rows` rows of C and `vectors` vectors of columns, all of which exist.
-template <int rows, int vectors>
-inline void sum_block(const PanelProduct& t, const SumBlock& block) {
+/// `rows` rows of C and `vectors` vectors of columns, all of which exist. `ahead`, where panels are far:
+/// lines to be fetched meanwhile, one for every kTermsPerLine terms.
+template <Panels panels, int rows, int vectors>
+inline void sum_block(const PanelProduct& t, const float* a, const float* b, float* c, int64_t c_row,
+                      const char* ahead) {
   Register sums[rows][vectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
@@ -66,14 +64,14 @@ inline void sum_block(const PanelProduct& t, const SumBlock& block) {
     __builtin_memcpy(&x, first + (i == 5 ? row5 : i % 3 == 0 ? i / 3 * row3 : i * row), sizeof x);
     return x;
   };
-  const char* upper = reinterpret_cast<const char*>(block.a);
+  const char* upper = reinterpret_cast<const char*>(a);
   const char* lower = opaque(upper + kHalf * row);
-  const float* b = block.b;
-  const char* ahead = block.ahead;
   for (int64_t p = 0; p < t.k; ++p, upper += depth, lower += depth, b += t.b_depth) {
-    if (p % kTermsPerLine == 0) {
-      __builtin_prefetch(ahead, 0, 2);
-      ahead += kLineBytes;
+    if constexpr (panels == Panels::far) {
+      if (p % kTermsPerLine == 0) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += kLineBytes;
+      }
     }
     Register columns_of_b[vectors];
 #pragma GCC unroll 2
@@ -86,9 +84,8 @@ inline void sum_block(const PanelProduct& t, const SumBlock& block) {
     }
   }
   const bool accumulate = t.accumulate;  // read once: the compiler cannot know that C does not hold it
-  float* c = block.c;
 #pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i, c = opaque(c + block.c_row)) {
+  for (int i = 0; i < rows; ++i, c = opaque(c + c_row)) {
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) {
       if (accumulate) sums[i][j] += load_register(c + j * kRegisterLanes);
@@ -97,14 +94,24 @@ inline void sum_block(const PanelProduct& t, const SumBlock& block) {
   }
 }
 
-template <int vectors, int rows = kSumRows>
+/// Operands and sums of one block of rows of a panel.
+struct SumBlock {
+  const float* a;
+  const float* b;
+  float* c;
+  int64_t c_row;
+  const char* ahead;  ///< as sum_block() has it
+};
+
+template <Panels panels, int vectors, int rows = kSumRows>
 inline void sum_rows(int64_t count, const PanelProduct& t, const SumBlock& block) {
-  if (count == rows) return sum_block<rows, vectors>(t, block);
-  if constexpr (rows > 1) sum_rows<vectors, rows - 1>(count, t, block);
+  if (count == rows)
+    return sum_block<panels, rows, vectors>(t, block.a, block.b, block.c, block.c_row, block.ahead);
+  if constexpr (rows > 1) sum_rows<panels, vectors, rows - 1>(count, t, block);
 }
 
 /// The same where only `columns` columns of C exist.
-template <int vectors>
+template <Panels panels, int vectors>
 inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64_t columns) {
   float whole[kSumRows * kSumColumns] = {};
   float* c = block.c;
@@ -112,7 +119,7 @@ inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64
     for (int64_t j = 0; j < columns; ++j) whole[i * kSumColumns + j] = c[i * t.c_row + j];
   }
   block.c = whole, block.c_row = kSumColumns;
-  sum_rows<vectors>(count, t, block);
+  sum_rows<panels, vectors>(count, t, block);
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t j = 0; j < columns; ++j) c[i * t.c_row + j] = whole[i * kSumColumns + j];
   }
@@ -120,7 +127,7 @@ inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64
 
 /// Rows are divided evenly, so that no group is small. `ahead` is a panel of B, of which each group fetches
 /// some.
-template <int vectors>
+template <Panels panels, int vectors>
 inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns,
                         const float* ahead) {
   constexpr int64_t kRowBytes = kPanelColumns * sizeof(float);
@@ -131,15 +138,16 @@ inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t
     const SumBlock block{t.a + first * t.a_row, b, c + first * t.c_row, t.c_row,
                          reinterpret_cast<const char*>(ahead) + (fetched < panel_bytes ? fetched : 0)};
     if (columns >= vectors * kRegisterLanes) {
-      sum_rows<vectors>(count, t, block);
+      sum_rows<panels, vectors>(count, t, block);
     } else {
-      sum_edge<vectors>(count, t, block, columns);
+      sum_edge<panels, vectors>(count, t, block, columns);
     }
   }
 }
 
-/// A part of a panel stays in the L1 cache for all rows; meanwhile the next one is fetched into the L2 cache,
-/// for which its first rows would wait.
+/// A part of a panel stays in the L1 cache for all rows. What is far is fetched into the L2 cache, where its
+/// first rows would wait for it.
+template <Panels panels>
 inline void multiply(const PanelProduct& t) {
   for (int64_t column = 0; column < t.n; column += kSumColumns) {
     const float* panel = t.b + column / kPanelColumns * t.b_panel;
@@ -149,9 +157,9 @@ inline void multiply(const PanelProduct& t) {
                          : is_last                  ? t.b + t.k * t.b_depth
                                                     : panel + t.b_panel;
     if (t.n - column > kRegisterLanes) {
-      sum_columns<kSumVectors>(t, b, t.c + column, t.n - column, ahead);
+      sum_columns<panels, kSumVectors>(t, b, t.c + column, t.n - column, ahead);
     } else {
-      sum_columns<1>(t, b, t.c + column, t.n - column, ahead);
+      sum_columns<panels, 1>(t, b, t.c + column, t.n - column, ahead);
     }
   }
 }

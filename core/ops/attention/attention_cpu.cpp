@@ -267,7 +267,7 @@ AttentionKernels attention_kernels() {
           widen,
           {pack<float>, pack<bf16>},
           {pack_transposed<float>, pack_transposed<bf16>},
-          multiply,
+          multiply<Panels::near>,
           {softmax<float>, softmax<bf16>},
           {gradient<float>, gradient<bf16>},
           transpose,

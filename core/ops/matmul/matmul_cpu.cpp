@@ -88,7 +88,7 @@ MatmulKernels matmul_kernels() {
           convert<float, bf16>,
           pack_panel<bf16>,
           pack_transposed_panel<bf16>,
-          multiply,
+          multiply<Panels::far>,
           {mirror<float>, mirror<bf16>},
           {add_bias<float>, add_bias<bf16>},
           {bias_gradient<float>, bias_gradient<bf16>}};
