@@ -15,6 +15,7 @@ namespace {
 // Rows of a transposed A are columns of what is stored, which are transposed by sixteens: the product of an A
 // with terms far apart takes a tenth longer.
 constexpr int64_t kRows = 112, kColumns = 1024, kDepth = 256, kTransposedUnit = 16;
+constexpr int64_t kPadding = 16;  ///< of a row of sums, so that rows do not share the L1 cache's sets
 constexpr int64_t kPanelsBytes = int64_t{32} << 20;  ///< of widened B at a time
 
 struct Tiling {
@@ -54,14 +55,14 @@ struct Layout {
   explicit Layout(const Tiling& t, bool sums) {
     const int64_t rows = std::min((t.units() + t.row_blocks - 1) / t.row_blocks * t.unit, t.m);
     const int64_t panels = t.strip / kPanelColumns;
-    columns = (panels + t.column_blocks - 1) / t.column_blocks * kPanelColumns;
+    stride = (panels + t.column_blocks - 1) / t.column_blocks * kPanelColumns + kPadding;
     lanes = aligned(t.strip * t.k * 4);
     c = aligned(rows * std::min(kDepth, t.k) * 4);
-    lane = c + (sums ? aligned(rows * columns * 4) : 0);
+    lane = c + (sums ? aligned(rows * stride * 4) : 0);
     bytes = lanes + t.lanes * lane;
   }
   static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-  int64_t columns;  ///< of a task, at most
+  int64_t stride;  ///< of sums
   int64_t lanes, lane, c, bytes;
 };
 
@@ -110,7 +111,7 @@ void matmul_widened(Stream& stream, const Matmul& args) {
                            .b_panel = kPanelColumns * t.k,
                            .c = rounds(args) ? reinterpret_cast<float*>(own + layout.c)
                                              : static_cast<float*>(out.at(m0, n0 + first)),
-                           .c_row = rounds(args) ? layout.columns : out.stride,
+                           .c_row = rounds(args) ? layout.stride : out.stride,
                            .m = m,
                            .n = columns};
       for (int64_t p = 0; p < t.k; p += kDepth) {
