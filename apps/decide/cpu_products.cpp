@@ -27,13 +27,13 @@ struct TimedWay {
 /// The products of one layer, cut down to a fraction of a second.
 using Prepare = std::function<void()>(const Experiment&, TimedWay&);
 
-std::function<void()> prepare_matmul(const Experiment& e, TimedWay& c) {
+std::function<void()> prepare_matmul(const Experiment& e, TimedWay& way) {
   const LlamaConfig& m = e.shape.model;
   const int64_t tokens = std::min<int64_t>(e.shape.batch * e.shape.sequence, 512),
                 rows = std::min<int64_t>(2 * m.ffn_dim / e.mesh.size(MeshAxis::tp), 4096),
                 columns = std::min<int64_t>(m.dim, 1024);
-  Stream& stream = c.stream;
-  Workbench& bench = c.bench;
+  Stream& stream = way.stream;
+  Workbench& bench = way.bench;
   const Tensor x = bench.tensor(DType::bf16, {tokens, columns}),
                w = bench.tensor(DType::bf16, {rows, columns}), y = bench.tensor(DType::bf16, {tokens, rows}),
                dx = bench.tensor(DType::bf16, {tokens, columns}),
@@ -50,14 +50,14 @@ std::function<void()> prepare_matmul(const Experiment& e, TimedWay& c) {
   };
 }
 
-std::function<void()> prepare_attention(const Experiment& e, TimedWay& c) {
+std::function<void()> prepare_attention(const Experiment& e, TimedWay& way) {
   const LlamaConfig& m = e.shape.model;
   const int64_t tp = e.mesh.size(MeshAxis::tp), group = m.heads / m.kv_heads,
                 kv_heads = std::clamp<int64_t>(16 / group, 1, std::max<int64_t>(m.kv_heads / tp, 1)),
                 tokens = std::min<int64_t>(e.shape.sequence, 512);
   const AttentionHeads heads{group * kv_heads, kv_heads, m.head_dim};
-  Stream& stream = c.stream;
-  Workbench& bench = c.bench;
+  Stream& stream = way.stream;
+  Workbench& bench = way.bench;
   const Shape width{tokens, heads.heads * heads.head_dim};
   const Tensor qkv = bench.tensor(DType::bf16, {tokens, heads.row()}), out = bench.tensor(DType::bf16, width),
                dout = bench.tensor(DType::bf16, width), dqkv = bench.tensor(DType::bf16, qkv.shape),

@@ -152,6 +152,7 @@ inline void multiply(const PanelProduct& t) {
   for (int64_t column = 0; column < t.n; column += kSumColumns) {
     const float* panel = t.b + column / kPanelColumns * t.b_panel;
     const float* b = panel + column % kPanelColumns;
+    // After the last panel come the first one's next terms; to fetch what does not exist does no harm.
     const bool is_last = column / kPanelColumns == (t.n - 1) / kPanelColumns;
     const float* ahead = t.b_depth != kPanelColumns ? panel
                          : is_last                  ? t.b + t.k * t.b_depth
