@@ -36,36 +36,45 @@ StepPlan micro_batch(const Experiment& e, Device device, const BlockOverlap& ove
   return record_first_rank(shape, device, Mesh(degrees, e.mesh.world_size() / e.mesh.size(MeshAxis::pp)));
 }
 
-/// What `plan` asks for under `label`, in its order, each operation and transfer on memory of the bench.
-double rehearse(const StepPlan& plan, const std::string& label, Stream& stream, Communicator& tp,
-                int64_t vocabulary) {
-  Workbench bench(stream.device());
-  std::map<int32_t, std::function<void(Stream&)>> operations;
-  std::map<int32_t, std::function<Request(Stream&)>> transfers;
-  std::map<int32_t, Request> under_way;
-  std::vector<std::function<void()>> events;
-  int messages = 0;
-  for (const RecordedEvent& event : plan.order.events) {
-    if (plan.order.labels[event.label] != label) continue;
-    const int32_t index = event.index;
-    if (event.kind == RecordedEvent::Kind::operation) {
-      const RecordedOperation& operation = plan.operations[index];
-      if (!operations.contains(index)) operations[index] = prepare(operation, bench, vocabulary);
-      events.push_back([&, index] { operations[index](stream); });
-    } else if (const RecordedTransfer& t = plan.order.transfers[index]; t.axis != "tp") {
-      continue;
-    } else if (event.kind == RecordedEvent::Kind::issue) {
-      const int distance = t.calls[0].collective == "send" ? 1 + messages++ % (tp.size() - 1) : 0;
-      transfers[index] = prepare(t, tp, distance, bench);
-      events.push_back([&, index] { under_way[index] = transfers[index](stream); });
-    } else {
-      events.push_back([&, index] { under_way[index].wait(stream); });
+/// What a plan asks for under one label, in its order, each operation and transfer on memory of its own.
+class LayerCalls {
+ public:
+  LayerCalls(const StepPlan& plan, const std::string& label, const Stream& stream, Communicator& tp,
+             int64_t vocabulary)
+      : bench_(stream.device()) {
+    int messages = 0;
+    for (const RecordedEvent& event : plan.order.events) {
+      if (plan.order.labels[event.label] != label) continue;
+      const int32_t index = event.index;
+      if (event.kind == RecordedEvent::Kind::operation) {
+        const RecordedOperation& operation = plan.operations[index];
+        if (!operations_.contains(index)) operations_[index] = prepare(operation, bench_, vocabulary);
+        calls_.push_back(operations_[index]);
+      } else if (const RecordedTransfer& t = plan.order.transfers[index]; t.axis != "tp") {
+        continue;
+      } else if (event.kind == RecordedEvent::Kind::issue) {
+        const int distance = t.calls[0].collective == "send" ? 1 + messages++ % (tp.size() - 1) : 0;
+        calls_.push_back([this, index, issue = prepare(t, tp, distance, bench_)](Stream& s) {
+          under_way_[index] = issue(s);
+        });
+      } else {
+        calls_.push_back([this, index](Stream& s) { under_way_[index].wait(s); });
+      }
     }
   }
-  return best_milliseconds(stream, [&] {
-    for (const auto& event : events) event();
-  });
-}
+  LayerCalls(const LayerCalls&) = delete;  // calls refer to it
+  LayerCalls& operator=(const LayerCalls&) = delete;
+
+  void enqueue(Stream& stream) {
+    for (const auto& call : calls_) call(stream);
+  }
+
+ private:
+  Workbench bench_;
+  std::map<int32_t, std::function<void(Stream&)>> operations_;
+  std::map<int32_t, Request> under_way_;
+  std::vector<std::function<void(Stream&)>> calls_;
+};
 
 Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
   Stream stream = stream_like_steps(e, device);
@@ -77,8 +86,10 @@ Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
   for (const BlockLayer& layer : kBlockLayers) {
     // A middle block: policies treat the first and the last apart.
     const std::string label = fmt::format("layers.{}.{}", e.shape.model.layers / 2, layer.label);
-    const double in_blocks = rehearse(blocks, label, stream, *ranks.tp, vocabulary),
-                 in_bulk = rehearse(bulk, label, stream, *ranks.tp, vocabulary);
+    LayerCalls with_blocks(blocks, label, stream, *ranks.tp, vocabulary),
+        without(bulk, label, stream, *ranks.tp, vocabulary);
+    const auto [in_blocks, in_bulk] = best_milliseconds_by_turns(
+        stream, [&] { with_blocks.enqueue(stream); }, [&] { without.enqueue(stream); });
     out.entries.push_back(
         {decision_name(layer), in_bulk > kLeastOverlapGain * in_blocks ? "blocks" : "bulk",
          fmt::format("forward and backward of a layer: in blocks {:.3f} ms, in bulk {:.3f} ms", in_blocks,

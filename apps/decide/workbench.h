@@ -76,8 +76,8 @@ double best_milliseconds(Stream& stream, const Work& work) {
   return best;
 }
 
-/// The same of two kinds of work on a CPU, one call of each by turns, so that whatever else the machine does
-/// meets both: beside another process it may take a tenth of a second until new threads have a core each.
+/// The same of two kinds of work, one call of each by turns, so that whatever else the machine does meets
+/// both: beside another process it may take a tenth of a second until threads of a CPU have a core each.
 template <class First, class Second>
 std::pair<double, double> best_milliseconds_by_turns(Stream& stream, const First& first,
                                                      const Second& second) {
