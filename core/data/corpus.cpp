@@ -17,6 +17,19 @@ constexpr int64_t kReadBytes = 256 << 10;
                   file.path, kMaxLineBytes >> 20, offset);
 }
 
+void check_unchanged(const DataFile& entry, const File& file) {
+  if (file.size() == entry.bytes) return;
+  fail<FileError>(kWhere,
+                  "'{}' changed while it was being read: {} bytes, {} when the run started; restore it, or "
+                  "start a new run",
+                  entry.path, file.size(), entry.bytes);
+}
+
+// What the file no longer has may have been cut off since it was opened.
+void append_whole(const DataFile& entry, const File& file, int64_t begin, int64_t end, std::string& out) {
+  if (append_range(file, begin, end - begin, out) != end - begin) check_unchanged(entry, file);
+}
+
 // Moves a nominal cut forward to the start of a document.
 int64_t cut(const DataFile& entry, const File& file, int64_t offset) {
   if (offset <= 0) return 0;
@@ -103,23 +116,21 @@ void BlockReader::next(Segment& segment) {
 void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[part.file];
   File file = File::open_for_reading(entry.path);
-  if (file.size() != entry.bytes) {
-    fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} when the run started",
-                    entry.path, file.size(), entry.bytes);
-  }
+  check_unchanged(entry, file);
   int64_t begin = cut(entry, file, part.begin), end = cut(entry, file, part.end);
   size_t first = segment.bytes.size();
-  append_range(file, begin, end - begin, segment.bytes);
+  append_whole(entry, file, begin, end, segment.bytes);
   append_documents(segment, part.file, begin, first);
 }
 
 StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part) {
+  const DataFile& entry = corpus.files()[part.file];
+  check_unchanged(entry, shard.file());
   StoredPart stored{
       .begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
   if (stored.begin >= stored.end) return {.token_bytes = stored.token_bytes};
   stored.documents = shard.document_starts(stored.begin, stored.end);
-  const Format format = corpus.files()[part.file].format;
-  if (format == Format::ottava_shard || format == Format::megatron_shard) return stored;
+  if (entry.format == Format::ottava_shard || entry.format == Format::megatron_shard) return stored;
   // Without a document table a long document may as well be text without delimiters: it is cut as text
   // is.
   int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
@@ -137,7 +148,7 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   StoredPart stored = stored_part(corpus_, *shard, part);
   auto kind = stored.token_bytes == 2 ? Document::Kind::u16_tokens : Document::Kind::u32_tokens;
   int64_t shift = std::ssize(segment.bytes) - stored.begin;
-  append_range(shard->file(), stored.begin, stored.end - stored.begin, segment.bytes);
+  append_whole(entry, shard->file(), stored.begin, stored.end, segment.bytes);
   for (size_t d = 0; d < stored.documents.size(); ++d) {
     const int64_t begin = stored.documents[d];
     segment.documents.push_back({kind, part.file, begin + shift, stored.end_of(d) + shift, begin});
@@ -147,6 +158,7 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
 bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[part.file];
   if (!stream_) {
+    check_unchanged(entry, File::open_for_reading(entry.path));
     stream_ = open_stream(entry.path, entry.compression);
     pending_.clear();
     offset_ = 0;

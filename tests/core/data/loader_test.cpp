@@ -6,6 +6,8 @@
 #include <set>
 
 #include "core/data/corpus.h"
+#include "core/data/segment_queue.h"
+#include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
 
 using namespace ottava;
@@ -170,6 +172,35 @@ TEST_CASE("with an index file resuming tokenizes only what is read") {
   CHECK(encoded < whole / 4);
 }
 
+TEST_CASE("a block in which only the middle of a compressed file lies is no stumbling block") {
+  DataFolder folder;
+  const std::string first = gzip(numbered_lines(0, 40)), second = gzip(numbered_lines(40, 400));
+  folder.write("a.jsonl.gz", first), folder.write("b.jsonl.gz", second);
+  LoaderOptions o = options_for(folder.path());
+  o.block_bytes = 2 * std::ssize(first);  // the second file begins in block 0 and takes up all of block 1
+  REQUIRE(std::ssize(second) > *o.block_bytes);
+  REQUIRE(TokenLoader(o).corpus().blocks() == 2);
+  REQUIRE(TokenLoader(o).corpus().parts(1).empty());
+  const int64_t n = epoch_length(o);
+  CHECK(TokenLoader(o).count_samples() == n);
+  // Epoch 0 begins with the block that holds nothing, which its start passes over; epoch 1 ends with it.
+  const Corpus corpus(find_data_files(o.sources), {.block_bytes = *o.block_bytes});
+  const auto begins_with = [&](int64_t epoch) {
+    return block_order(corpus, Order::shuffled, o.seed, epoch).front();
+  };
+  for (o.seed = 0; begins_with(0) != 1 || begins_with(1) != 0;) ++o.seed;
+  DataFolder index;
+  o.index_folder = index.path();
+  std::vector<int32_t> expected;
+  {
+    TokenLoader loader(o);
+    for (int64_t s = 0; s < n; ++s) windows(loader, 1, s, 1);
+    expected = windows(loader, 1, n, 3);
+  }
+  TokenLoader resumed(o);
+  CHECK((windows(resumed, 1, n, 3) == expected));
+}
+
 TEST_CASE("windows of a block do not overlap, its last partial window is dropped and counted") {
   DataFolder folder;
   LoaderOptions o = options_for(folder.write("a.txt", "abcdefghijklmnopqrstuvwxyz"), 4);
@@ -243,8 +274,22 @@ TEST_CASE("errors of the loader") {
   SECTION("a file that changes under the run") {
     TokenLoader loader(o);
     folder.write("a.txt", "longer than it was");
-    CHECK_HAS(message_of<FileError>([&] { windows(loader, 100, 0, 1); }),
-              "changed while it was being read: 18 bytes, 5 when");
+    CHECK_HAS(
+        message_of<FileError>([&] { windows(loader, 100, 0, 1); }),
+        "changed while it was being read: 18 bytes, 5 when the run started; restore it, or start a new run");
+  }
+  SECTION("so do tokens and compressed files") {
+    LoaderOptions ids = options_for(folder.write("ids.bin", std::string(400, '\1')), 1);
+    ids.format = Format::tokens_u16;
+    TokenLoader tokens(ids);
+    folder.write("ids.bin", std::string(200, '\1'));
+    CHECK_HAS(message_of<FileError>([&] { windows(tokens, 1, 0, 1); }),
+              "changed while it was being read: 200 bytes");
+    const std::string packed = gzip(numbered_lines(0, 20));
+    TokenLoader texts(options_for(folder.write("a.jsonl.gz", packed), 1));
+    folder.write("a.jsonl.gz", gzip(numbered_lines(0, 40)));
+    CHECK_HAS(message_of<FileError>([&] { windows(texts, 1, 0, 1); }),
+              fmt::format("{} when the run started", packed.size()));
   }
   SECTION("impossible options") {
     LoaderOptions bad = o;
