@@ -11,12 +11,13 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/listed.h"
 #include "core/log.h"
@@ -44,6 +45,8 @@ std::string_view without_compression(std::string_view path) {
 bool is_json(std::string_view path) {
   return ends_with(without_compression(path), {".json", ".jsonl", ".ndjson"});
 }
+
+std::string megatron_bin(const std::string& idx) { return idx.substr(0, idx.size() - 4) + ".bin"; }
 
 // In a folder other files are expected to lie about: only names that say "data" are taken, and none that say
 // "about".
@@ -90,6 +93,13 @@ Format format_of(const File& file, Compression compression) {
   if (compression != Compression::none) {
     if (is_json(file.path())) return Format::json_lines;
     open_stream(file.path(), compression)->append(head, kHead);
+    if (contains(head, '\0')) {
+      fail<FileError>(
+          kWhere,
+          "'{}' holds no text: byte {} of what it decompresses to is 0; expected UTF-8 text or JSON "
+          "lines (archives and tokens are to be unpacked first)",
+          file.path(), head.find('\0'));
+    }
     return begins_with_json_object(head) ? Format::json_lines : Format::text;
   }
   append_range(file, 0, kHead, head);
@@ -134,6 +144,8 @@ class Finder {
     if (fs::is_directory(status)) return add_folder(source);
     if (fs::exists(status)) return add_file(source);
     if (source.find_first_of("*?[") == std::string::npos) {
+      if (status.type() == fs::file_type::none)
+        fail<FileError>(kWhere, "cannot look at '{}': {}", source, error.message());
       fail<FileError>(kWhere, "'{}' does not exist; expected a file, folder, glob or @list", source);
     }
     add_glob(source, depth);
@@ -143,7 +155,7 @@ class Finder {
   void add_file(std::string path) {
     if (!fs::is_regular_file(path)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
     // A Megatron pair is named by either of its files.
-    if (path.ends_with(".idx")) path.replace(path.size() - 4, 4, ".bin");
+    if (path.ends_with(".idx")) path = megatron_bin(path);
     File file = File::open_for_reading(path);
     if (file.size() == 0) {
       ++empty;
@@ -154,7 +166,9 @@ class Finder {
     DataFile entry{.path = path, .compression = compression_of(path), .bytes = file.size()};
     entry.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
     entry.format = format_ ? *format_ : format_of(file, entry.compression);
-    if (is_tokenized(entry.format)) entry.compression = Compression::none;
+    if (is_tokenized(entry.format) && entry.compression != Compression::none)
+      fail<FileError>(kWhere, "'{}' is compressed, and {} are read as they lie: unpack it first", path,
+                      name_of(entry.format));
     entry.content = sample_content(file);
     files.push_back(std::move(entry));
   }
@@ -193,13 +207,15 @@ class Finder {
     ::globfree(&found);
     if (result != 0 || paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
     std::ranges::sort(paths);
-    for (const std::string& path : paths) add(path, depth);
+    for (const std::string& path : paths) {
+      const bool goes_with_bin = path.ends_with(".idx") && contains(paths, megatron_bin(path));
+      if (!goes_with_bin) add(path, depth);
+    }
   }
   void add_list(const std::string& path, int depth) {
     if (depth >= kListDepth)
       fail<DataError>(kWhere, "'@{}': lists are nested more than {} deep", path, kListDepth);
-    std::ifstream in(path);
-    if (!in) fail<FileError>(kWhere, "cannot open the list '{}'", path);
+    std::istringstream in(read_file(path));
     std::string line;
     while (std::getline(in, line)) {
       line.erase(std::min(line.find('#'), line.size()));

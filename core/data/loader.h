@@ -55,7 +55,7 @@ struct TokenBatch {
 /// seq_len and seed only: not on ranks, threads or where reading began, so the position of a run is one
 /// number and any rank may read any samples. Reading forwards is prefetched; reading elsewhere costs
 /// tokenizing the blocks of text before it whose window counts are not yet known; blocks of token shards are
-/// counted by their tables.
+/// counted by their tables (llm.c's, which have none, by reading them).
 class TokenLoader {
  public:
   /// Looks at every file, reads and tokenizes nothing. Throws DataError (nothing to train on, a shard made

@@ -137,6 +137,8 @@ class MegatronShard : public TableShard {
   int64_t sequences_;
 };
 
+constexpr uint32_t kNoDelimiter = UINT32_MAX;
+
 class LlmcShard : public TokenShard {
  public:
   LlmcShard(File file, int64_t header_bytes, int64_t token_bytes, uint32_t delimiter)
@@ -166,6 +168,7 @@ class LlmcShard : public TokenShard {
  private:
   template <class Visit>
   void scan(int64_t first, int64_t last, Visit&& visit) const {
+    if (delimiter_ == kNoDelimiter) return;
     std::string bytes;
     append_range(file_, first, last - first, bytes);
     for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size(); at += token_bytes_) {
@@ -213,7 +216,6 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
 
 // Nothing but ids. Whether one of them separates documents is not known.
 std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
-  constexpr uint32_t kNoDelimiter = UINT32_MAX;
   if (file.size() % token_bytes != 0) {
     fail<FileError>(kWhere,
                     "'{}' has {} bytes, no whole number of tokens of {} bytes: is training.format right?",

@@ -61,8 +61,8 @@ class WindowIndex {
   SegmentCount total_;
 };
 
-/// What reading a block of token shards would give, from only the shards' tables; nothing for a block that
-/// holds any text. Throws FileError.
+/// What reading a block of token shards would give, from only the shards' tables (llm.c's have none: their
+/// tokens are read); nothing for a block that holds any text. Throws FileError.
 std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len);
 
 /// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer,

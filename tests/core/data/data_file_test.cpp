@@ -96,9 +96,19 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(data({folder / "only"}), "holds no data");
   CHECK_HAS(data({listed_in(folder.write("loop", "@loop\n"))}), "nested more than 8 deep");
   CHECK_HAS(file({folder / "none.txt"}), "does not exist; expected a file, folder, glob or @list");
-  CHECK_HAS(file({listed_in(folder / "none")}), "cannot open the list");
+  CHECK_HAS(file({folder / std::string(300, 'x')}), "cannot look at");
+  CHECK_HAS(file({listed_in(folder / "none")}), "none");
+  CHECK_HAS(file({listed_in(folder / "only")}), "is not a regular file");
   CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
   CHECK_HAS(file({folder.write("x.bin", "not tokens")}), "is no token shard: it starts with 6e 6f 74 20");
+  const std::string tar("notes.txt\0\0\0\0", 13);
+  CHECK_HAS(file({folder.write("corpus.tar.gz", gzip(tar))}),
+            "holds no text: byte 9 of what it decompresses");
+  CHECK_HAS(file({folder.write("corpus.tar.zst", zstd(tar))}),
+            "holds no text: byte 9 of what it decompresses");
+  const std::string ids = folder.write("train.bin.gz", gzip("0123"));
+  CHECK_HAS(message_of<FileError>([&] { find_data_files({ids}, Format::tokens_u16); }),
+            "is compressed, and u16 tokens are read as they lie: unpack it first");
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK_HAS(file({folder / "pipe"}), "is not a regular file");
 }

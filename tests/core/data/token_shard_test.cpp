@@ -80,6 +80,7 @@ TEST_CASE("every shard format gives its documents, in blocks of any size") {
   CHECK(TokenShard::open(shards[1].first, Format::ottava_shard)->fingerprint() == "bytes");
   // Either file of a Megatron pair names it.
   CHECK(read_documents(folder / "megatron8.idx", 200000, 999) == shards[4].second);
+  CHECK(read_documents(folder / "megatron8.*", 200000, 999) == shards[4].second);
 }
 
 TEST_CASE("blocks of shards are counted without reading their tokens") {
