@@ -144,6 +144,9 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
 }  // namespace
 
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
+  // The library takes a zero byte outside a string for the end.
+  if (const size_t zero = line.find('\0'); zero != std::string_view::npos)
+    return JsonProblem{zero + 1, "a zero byte, which no JSON has: the file has a hole or is damaged"};
   Repaired repaired;
   if (needs_repair(line)) {
     repaired = repair(line);

@@ -2,6 +2,8 @@
 
 #include <zlib.h>
 
+#include <limits>
+
 #include "core/error.h"
 
 namespace ottava {
@@ -19,7 +21,15 @@ std::string gzip(std::string_view text) {
   z_stream z{};
   if (deflateInit2(&z, Z_BEST_SPEED, Z_DEFLATED, kGzipWindow, 8, Z_DEFAULT_STRATEGY) != Z_OK)
     fail<FileError>("gzip", "zlib cannot start: out of memory");
-  std::string out(deflateBound(&z, text.size()), '\0');
+  const uLong most = deflateBound(&z, text.size());
+  if (most > std::numeric_limits<uInt>::max()) {
+    deflateEnd(&z);
+    fail<FileError>("gzip",
+                    "{} bytes are too many to compress at once, expected less than 4 GiB: write the "
+                    "file without .gz",
+                    text.size());
+  }
+  std::string out(most, '\0');
   z.next_in = bytes_of(text);
   z.avail_in = static_cast<uInt>(text.size());
   z.next_out = bytes_of(out);

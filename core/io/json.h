@@ -30,8 +30,9 @@ class Json {
   Json(Array value) : value_(std::move(value)) {}
   Json(Object value) : value_(std::move(value)) {}
 
-  /// Strict: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels, integers that fit
-  /// int64. `where` opens the message of the FileError ("config.json").
+  /// Strict: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels. An integer
+  /// beyond int64 becomes a double, which as_integer() refuses. `where` opens the message of the FileError
+  /// ("config.json").
   static Json parse(std::string_view text, std::string_view where);
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }

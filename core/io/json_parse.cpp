@@ -21,9 +21,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(static_cast<int64_t>(value)); }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      fail<FileError>(where_, "malformed JSON: the integer {} does not fit 64 bits with sign", value);
-    }
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return add(static_cast<double>(value));
     return add(static_cast<int64_t>(value));
   }
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
@@ -89,6 +88,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 Json Json::parse(std::string_view text, std::string_view where) {
+  // The library takes a zero byte outside a string for the end.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    fail<FileError>(where, "malformed JSON near byte {}: a zero byte", zero + 1);
   Builder builder(where);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

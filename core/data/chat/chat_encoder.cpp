@@ -7,6 +7,11 @@
 #include "core/error.h"
 
 namespace ottava::data {
+namespace {
+
+constexpr const char* kNothingCounts = "no token counts towards the loss: the completion is empty";
+
+}  // namespace
 
 ChatEncoder::ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options options)
     : tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
@@ -43,6 +48,7 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
     const size_t begin = parting;
     if (text.empty()) return "prompt and completion are empty";
     runs = {{.text = text}};
+    if (begin == text.size() && !(options_.eos && tokenizer_->eos_id())) return kNothingCounts;
     if (begin < text.size()) runs[0].trained = {{begin, text.size()}};
     return std::nullopt;
   }
@@ -99,7 +105,7 @@ std::optional<std::string> ChatEncoder::append(std::string_view line, std::vecto
   tokens[first] = masked(id_of(tokens[first]));  // nothing is there to predict it from
   if (std::all_of(tokens.begin() + first, tokens.end(), is_masked)) {
     tokens.resize(first);
-    return "no token counts towards the loss: the completion is empty";
+    return kNothingCounts;
   }
   return std::nullopt;
 }

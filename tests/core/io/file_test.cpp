@@ -11,6 +11,7 @@
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/gzip.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -125,6 +126,12 @@ TEST_CASE("atomic files: a write that fails leaves the old content") {
   CHECK(WEXITSTATUS(status) == 7);
   CHECK(read_file(folder / "a") == "old");
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("gzip refuses what zlib cannot count") {
+  const std::string text = "x";
+  const std::string_view long_text(text.data(), size_t{4} << 30);  // refused before it is read
+  CHECK_THROWS_WITH(gzip(long_text), Catch::Contains("4294967296 bytes are too many to compress at once"));
 }
 
 }  // namespace

@@ -103,8 +103,12 @@ TEST_CASE("a prompt and its completion are joined as they are") {
         "! prompt and completion are empty");
   ChatEncoder::Options bare = options;
   bare.eos = false;
-  CHECK(encoded("llama", bare, R"({"prompt": "x", "completion": ""})") ==
-        "! no token counts towards the loss: the completion is empty");
+  constexpr const char* kNothing = R"({"prompt": "x", "completion": ""})";
+  constexpr const char* kProblem = "no token counts towards the loss: the completion is empty";
+  CHECK(encoded("llama", bare, kNothing) == fmt::format("! {}", kProblem));
+  CHECK(ChatEncoder(tokenizer("llama"), bare).check(kNothing) == kProblem);
+  CHECK(encoded("llama", options, kNothing) == "<|begin_of_text|>x[<|end_of_text|>]");
+  CHECK_FALSE(ChatEncoder(tokenizer("llama"), options).check(kNothing));
   CHECK(
       encoded(
           "llama", options,
