@@ -13,7 +13,7 @@ namespace ottava {
 
 /// Sections `training.dataloader` and `validation.dataloader`.
 struct DataloaderConfig {
-  int64_t num_workers = 0;  ///< 0: chosen
+  int64_t num_workers = 0;  ///< 0: one
   std::optional<int64_t> prefetch_factor;
   bool operator==(const DataloaderConfig&) const = default;
 };

@@ -4,6 +4,8 @@
 
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/whole_packing.h"
+#include "core/error.h"
+#include "core/log.h"
 #include "core/stopwatch.h"
 
 namespace ottava::data {
@@ -27,7 +29,14 @@ SegmentQueue::SegmentQueue(const Corpus& corpus, const DocumentEncoder& encoder,
                            SegmentPlace start)
     : corpus_(corpus), encoder_(encoder), options_(options), next_(start), last_started_(start) {
   order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    if (threads_.empty())
+      fail<DataError>("data", "no thread can be started to read and tokenize: {}", error.what());
+    log::warning("data: only {} of {} threads could be started (training.dataloader.num_workers): {}",
+                 threads_.size(), options_.threads, error.what());
+  }
 }
 
 SegmentQueue::~SegmentQueue() {

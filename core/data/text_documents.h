@@ -20,7 +20,8 @@ inline constexpr size_t kMaxLineBytes = 256 << 20;
 /// the offset, so the block that ends there and the block that begins there agree.
 ///   JSON lines: after the next line end.
 ///   Text: after the next separator, or at the file's end, within 256 KiB; failing that after the next blank
-///   line, else line end, else space within 16 KiB, else before the next UTF-8 character.
+///   line (two line feeds in a row), else line end, else space within 16 KiB, else before the next UTF-8
+///   character.
 std::optional<size_t> find_cut(Format format, std::string_view bytes, bool ended);
 
 /// Calls visit(begin, end) for each document in `bytes`, which start and end at cuts. JSON lines: one per

@@ -10,8 +10,8 @@
 
 namespace ottava {
 
-/// An open file. All reads and writes are at offsets and complete: short transfers are continued, EINTR is
-/// retried. Everything throws FileError that names the path and the system's reason.
+/// An open file. All reads and writes are at offsets and complete: short transfers are continued and
+/// retried after EINTR. Everything throws FileError that names the path and the system's reason.
 class File {
  public:
   File() = default;
