@@ -28,6 +28,7 @@ struct Handle {
 struct Preference {
   uint64_t workspace = 0;
   uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 /// What an algorithm was found for, all of it in cublasLtMatmulAlgo_t: as with the library, another process
 /// may use what one has found.
@@ -142,6 +143,8 @@ cublasStatus_t preference_set(cublasLtMatmulPreference_t handle,
   const auto first = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
     std::memcpy(&preference.workspace, value, sizeof preference.workspace);
+  } else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+    std::memcpy(&preference.reductions, value, sizeof preference.reductions);
   } else if (attribute >= first && attribute <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) {
     std::memcpy(&preference.alignment[attribute - first], value, sizeof(uint32_t));
   } else {
@@ -161,6 +164,11 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
   if (const char* reason = objection(desc, as<Layout>(a), as<Layout>(b), as<Layout>(d))) {
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, reason);
   }
+  // The library would be free to add partial sums in D's type.
+  const bool adds_in_d =
+      preference.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+  if (adds_in_d && as<Layout>(d).type != CUDA_R_32F)
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "partial sums may be rounded to the type of D");
   if (is_fp8(as<Layout>(a).type)) {
     for (uint32_t alignment : preference.alignment) {
       if (alignment < 16)
