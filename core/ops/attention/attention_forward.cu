@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
         base[half] = x == kMasked ? 0.0f : x * scale;  // a row that has seen no key yet
-        const float shrink = exp2_approx(row_max[m][half] * scale - base[half]);
+        // The product is rounded as base was: the factor is exactly 1 where the maximum stays.
+        const float shrink = exp2_approx(__fmul_rn(row_max[m][half], scale) - base[half]);
         row_max[m][half] = x;
         row_sum[m][half] *= shrink;
 #pragma unroll
