@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/listed.h"
+#include "core/log.h"
 #include "core/parallel_for.h"
 #include "core/stopwatch.h"
 #include "core/sum_of.h"
@@ -70,9 +71,16 @@ void add_fused_attention(Step& step, const PlannedExperiment& planned, const std
   for (const auto& [backward, suffix] :
        {std::pair(cuda::FusedAttention::Backward::deterministic, ", cuDNN"),
         std::pair(cuda::FusedAttention::Backward::free, ", cuDNN, not deterministic")}) {
-    shape.model_options.fused_attention =
-        step.fused.emplace_back(std::make_shared<cuda::FusedAttention>(planned.device.index, backward));
-    StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
+    StepPlan plan;
+    try {
+      shape.model_options.fused_attention =
+          std::make_shared<cuda::FusedAttention>(planned.device.index, backward);
+      plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
+    } catch (const DeviceError& error) {
+      log::warning("bench kernels: attention{} is left out: {}", suffix, error.what());
+      continue;
+    }
+    step.fused.push_back(shape.model_options.fused_attention);
     const bool takes_forward = backward == cuda::FusedAttention::Backward::deterministic;
     std::erase_if(plan.operations, [&](const RecordedOperation& o) {
       return o.op == "attention_forward" ? !takes_forward : !o.op.starts_with("attention");
@@ -84,11 +92,12 @@ void add_fused_attention(Step& step, const PlannedExperiment& planned, const std
 Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command) {
   Step step;
   const Experiment& e = planned.experiment;
-  add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
+  // First, as there may be no time for the last.
   if (planned.device.is_gpu() && command.work == BenchKernelsCommand::Work::measure &&
       cuda::cudnn_is_built()) {
     add_fused_attention(step, planned, command.only);
   }
+  add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
   if (step.cases.empty()) {
     fail<ConfigError>("bench", "--only '{}' is the name of no operation: `bench kernels --count` lists them",
                       command.only);

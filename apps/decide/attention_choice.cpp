@@ -127,7 +127,13 @@ std::vector<Decisions::Entry> choose(const Experiment& e, Device device,
       if (!contains_text(objections, c.why_not)) add_item(objections, c.why_not, "; ");
       continue;
     }
-    const double theirs = measure(e, device, c.fused);
+    double theirs = 0;
+    try {
+      theirs = measure(e, device, c.fused);
+    } catch (const Error& error) {  // it plans, and cannot run or be measured here
+      add_item(objections, error.what(), "; ");
+      continue;
+    }
     times += fmt::format(", {} {:.3f} ms", c.name(), theirs);
     if (theirs < fastest) best = &c, fastest = theirs;
   }
