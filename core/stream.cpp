@@ -43,7 +43,7 @@ void Stream::synchronize() {
   if (native_) cuda::stream_synchronize(native());
 }
 
-Event::Event(Device device) {
+Event::Event(Device device) : device_(device) {
   if (device.type == DeviceType::cuda) native_.reset(cuda::event_create(device.index));
 }
 
@@ -57,7 +57,7 @@ void Event::wait(Stream& stream) const {
   if (native_) cuda::event_wait(native(), stream.native());
 }
 void Event::synchronize() const {
-  if (native_) cuda::event_synchronize(native());
+  if (native_) cuda::event_synchronize(device_.index, native());
 }
 double Event::milliseconds_since(const Event& start) const {
   if (native_) return cuda::event_milliseconds(start.native(), native());

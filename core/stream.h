@@ -77,6 +77,7 @@ class Event {
   struct Destroy {
     void operator()(void* native) const noexcept;
   };
+  Device device_;
   std::unique_ptr<void, Destroy> native_;
   double host_seconds_ = 0;
 };

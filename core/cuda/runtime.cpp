@@ -81,7 +81,10 @@ void event_record(void* event, void* stream) {
 void event_wait(void* event, void* stream) {
   check(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "cudaStreamWaitEvent");
 }
-void event_synchronize(void* event) { check(cudaEventSynchronize(as_event(event)), "cudaEventSynchronize"); }
+void event_synchronize(int device, void* event) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+  check(cudaEventSynchronize(as_event(event)), "cudaEventSynchronize");
+}
 double event_milliseconds(void* start, void* stop) {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, as_event(start), as_event(stop)), "cudaEventElapsedTime");

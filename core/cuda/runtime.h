@@ -18,7 +18,8 @@ void* event_create(int device);
 void event_destroy(void* event) noexcept;
 void event_record(void* event, void* stream);
 void event_wait(void* event, void* stream);
-void event_synchronize(void* event);
+/// Makes the device this thread's: a thread without one would be given a context on device 0.
+void event_synchronize(int device, void* event);
 double event_milliseconds(void* start, void* stop);
 
 void* allocate(int device, size_t bytes);

@@ -16,7 +16,7 @@ void* event_create(int) { absent(); }
 void event_destroy(void*) noexcept {}
 void event_record(void*, void*) { absent(); }
 void event_wait(void*, void*) { absent(); }
-void event_synchronize(void*) { absent(); }
+void event_synchronize(int, void*) { absent(); }
 double event_milliseconds(void*, void*) { absent(); }
 void* allocate(int, size_t) { absent(); }
 void release(int, void*) noexcept {}

@@ -86,8 +86,7 @@ class NcclCommunicator final : public Communicator {
   bool is_done(uint64_t ticket) override;
   std::unique_ptr<Communicator> make_split(Members members) override;
   void stay_out_of_split() override;
-  enum class Share { buffers, nothing };
-  std::shared_ptr<Handle> split_handle(int color, int key, Share share);
+  std::shared_ptr<Handle> split_handle(int color, int key);
   void enqueue(const CollectiveCall& call);
   Stream& own_stream() { return nccl_->stream(lane_of(axis())); }
 
@@ -193,21 +192,19 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
-  // A group of all ranks needs no second set of NCCL's buffers; what runs beside others has its own.
-  const Share share = lane_of(members.axis) == 0 ? Share::buffers : Share::nothing;
+  // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside others.
   std::shared_ptr<Handle> handle = handle_;
-  if (members.world_ranks != world_ranks() || share == Share::nothing)
-    handle = split_handle(members.world_ranks[0], members.rank, share);
+  if (members.world_ranks != world_ranks() || lane_of(members.axis) != 0)
+    handle = split_handle(members.world_ranks[0], members.rank);
   return std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);
 }
 
 // Every rank of the parent takes part in ncclCommSplit.
-void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0, Share::nothing); }
+void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0); }
 
-std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key, Share share) {
+std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
   auto handle = std::make_shared<Handle>();
   ncclConfig_t config = configuration(options_);
-  config.splitShare = share == Share::buffers;
   check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
   nccl_->settle(handle_, "ncclCommSplit");
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;

@@ -1,6 +1,7 @@
 #include "parallel/comm/nccl/nccl_rank.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/cuda/runtime.h"
 #include "parallel/comm/lane.h"
@@ -118,15 +119,23 @@ bool NcclRank::is_late() const {
       lanes_, [&](const Lane& lane) { return !lane.queue.empty() && Clock::now() - lane.moved > limit; });
 }
 
+// An abort lasts until graphs that hold calls of its handle are destroyed, which the thread that trains does
+// once its stream comes back: for that all handles are aborted at once, and the mutex is free meanwhile.
 void NcclRank::abort_all() {
-  std::lock_guard lock(mutex_);
-  aborted_ = true;
-  for (Lane& lane : lanes_) lane.queue.clear();
-  for (auto& handle : handles_) {
-    if (handle->aborted) continue;
-    handle->aborted = true;
-    ncclCommAbort(handle->comm);
+  std::vector<std::thread> aborts;
+  {
+    std::lock_guard lock(mutex_);
+    aborted_ = true;
+    for (Lane& lane : lanes_) lane.queue.clear();
+    for (auto& handle : handles_) {
+      if (std::exchange(handle->aborted, true)) continue;
+      aborts.emplace_back([handle, gpu = gpu_] {
+        cudaSetDevice(gpu);
+        ncclCommAbort(handle->comm);
+      });
+    }
   }
+  for (std::thread& abort : aborts) abort.join();
 }
 
 void NcclRank::loop() {
