@@ -62,14 +62,20 @@ def judged(results):
     return out
 
 
+def budgets_of(wanted, seconds):
+    """Seconds of each wanted stage: its own, or more where the wanted ones leave time over."""
+    own = {stage.__name__: budget for stage, budget in STAGES if stage.__name__ in wanted}
+    scale = max(1, seconds / sum(own.values()))
+    return {name: budget * scale for name, budget in own.items()}
+
+
 def main():
     args = arguments()
     c = Check(args.dry_run, args.programs, args.seconds)
-    began, results, scale = time.monotonic(), [], max(1, args.seconds / TOTAL)
-    budgets = {stage.__name__: seconds * scale for stage, seconds in STAGES}
+    began, results, budgets = time.monotonic(), [], budgets_of(args.wanted, args.seconds)
     try:
         if "parity" in args.wanted:
-            c.curves = CpuCurves(c, sum(budgets[name] for name in ("environment", "op_tests", "parity") if name in args.wanted))
+            c.curves = CpuCurves(c, sum(budgets.get(name, 0) for name in ("environment", "op_tests", "parity")))
         for stage, _ in STAGES:
             if stage.__name__ in args.wanted:
                 results.append(run_stage(c, stage, budgets[stage.__name__]))

@@ -6,7 +6,7 @@ import glob
 import os
 import subprocess
 
-NEEDED = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9")
+NEEDED = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libcudart.so.13", "libnvrtc.so.13")
 
 
 def found_by_loader(name):

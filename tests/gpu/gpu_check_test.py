@@ -266,6 +266,35 @@ class Programs(unittest.TestCase):
             c.run(["true"])
 
 
+class Kernels(unittest.TestCase):
+    def test_what_was_measured_outlives_a_recipe_that_ends_in_an_error_or_late(self):
+        one = lambda name: {"name": name, "operands": "", "bound": "gemm", "bytes": 1, "flops": 1, "calls": 1, "seconds": 1e-3, "share_of_peak": 0.5}
+
+        def step_kernels(_, recipe, seconds):
+            if recipe == "tensorwise":
+                raise Failed("exit code 1\nno algorithm")
+            if recipe == "blockwise":
+                raise TimedOut("not done after 9 s: ottava")
+            self.assertNotEqual(recipe, "mxfp8")  # no time is left
+            return {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": [one(f"matmul {recipe}")]}
+
+        class Dry:
+            dry = True
+
+        kept = speed.step_kernels, speed.torch_attention
+        speed.step_kernels, speed.torch_attention = step_kernels, lambda c: {"error": "no PyTorch here"}
+        try:
+            with self.assertRaises(Failed) as red:
+                speed.kernels(Dry())
+        finally:
+            speed.step_kernels, speed.torch_attention = kept
+        rows = {k["name"]: k.get("error") for k in red.exception.data["kernels"]}
+        self.assertEqual(rows, {"matmul None": None, "all, tensorwise": "no algorithm", "matmul rowwise, rowwise": None,
+                                "all, blockwise": "not done after 9 s: ottava"})
+        self.assertIn("no algorithm", str(red.exception))
+        goals.kernel_goals(red.exception.data)
+
+
 class Budget(unittest.TestCase):
     def test_all_stages_fit(self):
         spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
@@ -274,6 +303,9 @@ class Budget(unittest.TestCase):
         self.assertLess(sum(seconds for _, seconds in main.STAGES), main.TOTAL)
         self.assertLess(main.TOTAL, 540)
         self.assertGreater(dict((s.__name__, t) for s, t in main.STAGES)["steps"], speed.TORCH_SECONDS)
+        # Stages that are asked for by name share the time of all.
+        self.assertEqual(main.budgets_of(["graphs", "attention"], 90), {"graphs": 40, "attention": 50})
+        self.assertEqual(main.budgets_of(["graphs", "attention"], 9), {"graphs": 20, "attention": 25})
 
 
 if __name__ == "__main__":
