@@ -65,7 +65,7 @@ void declare(config::Section& s, Float8Config& c) {
   s.choice("fast_accumulation", c.fast_accumulation,
            {{"forward", Fast::forward}, {"all", Fast::all}, {"none", Fast::none}},
            "products that a GPU's tensor cores sum fast (14 bits between promotions to FP32): those of "
-           "forward, of backward too, or none; scales of blocks are promoted block by block as it is");
+           "forward, of backward too, or none; with scales of blocks, sums are promoted block by block anyway");
   s.field("amax_history_length", c.amax_history_length,
           "recipe delayed: steps whose largest amax gives the scale")
       .range(1, 1 << 16)

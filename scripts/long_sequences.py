@@ -30,7 +30,7 @@ def main():
     ottava = parser.parse_args().ottava
     print("Planned by the device's table, not measured; one sequence in each group of cp ranks, every block recomputed, attention by cuDNN.")
     print("TorchTitan's: benchmarks/llama3_h100_202412, FP8, every block recomputed, H100 of 96 GB held to 500 W. Published PyTorch runs reach")
-    print("55 to 80% of such plans.\n")
+    print("55 to 80% of the planned tokens/s.\n")
     print("| tokens of a sequence | cp | products | memory | sent by a rank | transfers: hidden, exposed | step | tokens/s per GPU | TorchTitan, H100 |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

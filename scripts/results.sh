@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes scripts/results.md: the figures of this machine. Takes about half an hour; leave the machine alone meanwhile.
+# Makes outputs/results.md: the figures of this machine. Takes about half an hour; leave the machine alone meanwhile.
 #   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -123,5 +123,6 @@ run scripts/story.sh "$text"
 printf '\n## FP8 recipes: loss\n\n' >>"$out"
 tail -n +3 scripts/fp8_convergence.md >>"$out"
 sed -n '/^## AdamW beside Muon/,$p' scripts/results.md >>"$out"  # hours: scripts/muon_table.sh
-mv "$out" scripts/results.md
-echo "wrote scripts/results.md"
+mkdir -p outputs
+mv "$out" outputs/results.md
+echo "wrote outputs/results.md; scripts/results.md has sections of other days and machines besides"

@@ -248,7 +248,7 @@ void add_bench_commands(Command& commands) {
   bench.experiment("train", "tokens per second, time per operation and utilization of a training step", *o)
       .option("--steps", o->steps, "steps that are measured, after a few that are not")
       .option("--weights", o->weights,
-              "drawn, or repeated: a few values again and again, which large models have sooner")
+              "drawn, or repeated: a few values again and again, quicker for large models")
       .option("--saves", o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
       .run([o] { return run_bench_command(*o, std::cout); });
   add_bench_kernels_command(bench);

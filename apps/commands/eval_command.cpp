@@ -55,7 +55,8 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
 void add_eval_command(Command& commands) {
   auto o = std::make_shared<EvalCommand>();
   commands.subcommand("eval", "score a model on multiple-choice questions")
-      .required("model", o->model, "step folder of a run, or a Hugging Face model folder")
+      .required("model", o->model,
+                "folder of a run (its newest step), step folder, or Hugging Face model folder")
       .required("--tasks", o->tasks,
                 "JSON lines with query, choices and gold, or HellaSwag's or ARC's own (.gz and .zst too)")
       .option("--max-examples", o->max_examples, "of each task; -1: all")

@@ -130,7 +130,8 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
 void add_generate_command(Command& commands) {
   auto o = std::make_shared<GenerateCommand>();
   commands.subcommand("generate", "continue a prompt with a trained model")
-      .required("--checkpoint", o->checkpoint, "step folder of a run, or a Hugging Face model folder")
+      .required("--checkpoint", o->checkpoint,
+                "folder of a run (its newest step), step folder, or Hugging Face model folder")
       .option("--prompt", o->prompt, "text to continue; without it and --prompt-file: what is piped in")
       .option("--prompt-file", o->prompt_file, "file with the text to continue")
       .option("--max-tokens", o->max_tokens, "tokens to add at most")

@@ -22,7 +22,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
       .unit("steps");
   s.field("advance_data_steps", c.advance_data_steps,
           "after loading load_step, leave out the data of so many steps: to pass a stretch on which training "
-          "came to grief; stages of a mixture, which are places in the data, come as much sooner")
+          "diverged; stages of a mixture, which are places in the data, come as much sooner")
       .at_least(0)
       .unit("steps");
   s.field("load_only", c.load_only, "load, but never save");

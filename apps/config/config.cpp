@@ -146,7 +146,12 @@ std::string config_schema() {
 
 std::string config_fates() {
   Config c;
-  std::string text = "| key | takes | default | fate | meaning or reason |\n|---|---|---|---|---|\n";
+  std::string text =
+      "# Configuration keys\n\n"
+      "Fates: *used*, does what is said; *noted*, accepted and left unused, with a line in the log; "
+      "*refused*, an "
+      "error unless it says what is so anyway; *renamed*, an old name.\n\n"
+      "| key | takes | default | fate | meaning or reason |\n|---|---|---|---|---|\n";
   for (const config::KeyFate& row : config::fates(declare_all(c))) {
     bool is_renamed = row.fate == "renamed";
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.path, row.type,
