@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
     }
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
-      float largest[2] = {row_max[m][0], row_max[m][1]}, base[2];
+      float largest[2] = {kMasked, kMasked}, base[2];
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
@@ -104,9 +104,10 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
         float& x = largest[half];
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-        base[half] = x == kMasked ? 0.0f : x * scale;  // a row that has seen no key yet
-        // The product is rounded as base was: the factor is exactly 1 where the maximum stays.
-        const float shrink = exp2_approx(__fmul_rn(row_max[m][half], scale) - base[half]);
+        // Kept as it is subtracted, scaled and rounded: where it stays, the factor is exactly 1.
+        x = fmaxf(row_max[m][half], x * scale);
+        base[half] = x == kMasked ? 0.0f : x;  // a row that has seen no key yet
+        const float shrink = exp2_approx(row_max[m][half] - base[half]);
         row_max[m][half] = x;
         row_sum[m][half] *= shrink;
 #pragma unroll
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       factors[half] = 1.0f / sum;
       const int query = first_query + warp_row + m * 16 + g + 8 * half;
       if (t == 0 && query < end) {
-        a.lse[shape.statistics(batch, head) + query] = (row_max[m][half] * scale + log2f(sum)) * kLn2;
+        a.lse[shape.statistics(batch, head) + query] = (row_max[m][half] + log2f(sum)) * kLn2;
       }
     }
     queries.store(sums[m], factors, warp_row + m * 16, out, shape.out_row, first_query, end);

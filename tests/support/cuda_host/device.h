@@ -222,7 +222,6 @@ inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline unsigned __float_as_uint(float x) {
   unsigned bits;
