@@ -27,3 +27,28 @@ bool multiplies_bf16_by_amx();
 ProductChoice usual_products();
 
 }  // namespace ottava::cpu
+
+/// Declares `Table name()` for AVX512-BF16 and for AMX and, in ottava::cpu, `name()` that points to the one
+/// to use here: null where bf16 is not multiplied directly. The file given to ottava_cpu_kernels_of_pairs()
+/// in CMake defines `Table OTTAVA_ISA::name()`.
+#if OTTAVA_HAS_PAIRS  // the compiler knows both
+#define OTTAVA_PAIR_KERNELS(Table, name)                                                            \
+  namespace ottava::cpu {                                                                           \
+  namespace avx512_bf16 {                                                                           \
+  Table name();                                                                                     \
+  }                                                                                                 \
+  namespace avx512_amx {                                                                            \
+  Table name();                                                                                     \
+  }                                                                                                 \
+  inline const Table* name() {                                                                      \
+    static const Table table = multiplies_bf16_by_amx() ? avx512_amx::name() : avx512_bf16::name(); \
+    static const bool usable = multiplies_bf16_directly();                                          \
+    return usable ? &table : nullptr;                                                               \
+  }                                                                                                 \
+  }
+#else
+#define OTTAVA_PAIR_KERNELS(Table, name)         \
+  namespace ottava::cpu {                        \
+  inline const Table* name() { return nullptr; } \
+  }
+#endif

@@ -19,11 +19,13 @@ if(avx512 IN_LIST OTTAVA_ISA_LIST)
   include(CheckCXXSourceCompiles)  # clang compiles for it since 14, and can ask for it since 17
   set(CMAKE_REQUIRED_FLAGS -mavx512fp16)
   check_cxx_source_compiles("int main() { return __builtin_cpu_supports(\"avx512fp16\"); }" OTTAVA_HAS_AVX512_FP16)
-  set(CMAKE_REQUIRED_FLAGS "-mamx-tile -mamx-bf16")
+  set(CMAKE_REQUIRED_FLAGS "-mavx512f -mavx512bf16 -mamx-tile -mamx-bf16")
   check_cxx_source_compiles("#include <immintrin.h>
-    int main() { _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_dpbf16ps(0, 1, 2); }" OTTAVA_HAS_AMX)
+    int main() { _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_dpbf16ps(0, 1, 2); __m512bh a{}; _mm512_dpbf16_ps(__m512{}, a, a); }"
+    OTTAVA_HAS_PAIRS)
   unset(CMAKE_REQUIRED_FLAGS)
 endif()
+set(OTTAVA_ISA_FLAGS_avx512_bf16 ${OTTAVA_ISA_FLAGS_avx512} -mavx512bf16)
 set(OTTAVA_ISA_FLAGS_avx512_amx ${OTTAVA_ISA_FLAGS_avx512} -mamx-tile -mamx-bf16)
 
 # The same for files that have a use for arithmetic of 16 bits: once more, where the compiler knows it.
@@ -35,11 +37,12 @@ function(ottava_cpu_kernels_and_fp16 target)
   endif()
 endfunction()
 
-# For AMX alone, where the compiler knows it: the caller has another way elsewhere.
-function(ottava_cpu_kernels_of_amx target)
-  if(OTTAVA_HAS_AMX)
+# For AVX512-BF16 and for AMX alone, where the compiler knows them: the caller has another way elsewhere.
+function(ottava_cpu_kernels_of_pairs target)
+  if(OTTAVA_HAS_PAIRS)
+    ottava_cpu_kernels_of(avx512_bf16 ${target} ${ARGN})
     ottava_cpu_kernels_of(avx512_amx ${target} ${ARGN})
-    target_compile_definitions(${target} PRIVATE OTTAVA_HAS_AMX=1)
+    target_compile_definitions(${target} PRIVATE OTTAVA_HAS_PAIRS=1)
   endif()
 endfunction()
 

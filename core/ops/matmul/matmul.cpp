@@ -6,8 +6,8 @@
 
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/check.h"
-#include "core/ops/matmul/matmul_amx.h"
 #include "core/ops/matmul/matmul_kernels.h"
+#include "core/ops/matmul/matmul_pairs.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"
 #include "core/stopwatch.h"
@@ -86,11 +86,11 @@ bool widens(const Stream& stream, const Matmul& args) {
   return args.a.dtype == DType::bf16 && stream.matmul_cache().products().matmul == cpu::Bf16Products::widened;
 }
 
-/// Measured on two cores: products of 3 to 5 GFLOP take 0.85 to 0.95 of oneDNN's time, larger ones 0.6 to
-/// 0.85, smaller ones as long or longer.
-bool by_amx(const GemmProblem& p) {
+/// Measured on two cores: with AMX products of 3 to 5 GFLOP take 0.85 to 0.95 of oneDNN's time, larger ones
+/// 0.6 to 0.85, smaller ones as long or longer; with AVX512-BF16 on Zen 4 0.97 to 1.1.
+bool in_pairs(const GemmProblem& p) {
   constexpr double kLeastFlops = 3e9;
-  return 2.0 * p.m * p.n * p.k >= kLeastFlops && cpu::amx_takes(p);
+  return cpu::multiplies_bf16_by_amx() && 2.0 * p.m * p.n * p.k >= kLeastFlops && cpu::pairs_take(p);
 }
 
 constexpr int64_t kLeastBand = 128;  // fewer rows than that are slower by more than they save
@@ -111,9 +111,9 @@ void for_each_problem(const Matmul& args, Body&& body) {
 
 void multiply_directly(Stream& stream, const Matmul& args) {
   for_each_problem(args, [&](const GemmProblem& problem, int64_t a, int64_t b, int64_t out) {
-    if (by_amx(problem))
-      return cpu::matmul_amx(problem, a_of(args).at(a), args.b.at(b), out_of(args).at(out), args.scale,
-                             cpu::matmul_workspace(stream, cpu::matmul_amx_workspace_bytes(problem)));
+    if (in_pairs(problem))
+      return cpu::matmul_pairs(problem, a_of(args).at(a), args.b.at(b), out_of(args).at(out), args.scale,
+                               cpu::matmul_workspace(stream, cpu::matmul_pairs_workspace_bytes(problem)));
     const cpu::Gemm& gemm = stream.matmul_cache().whole(problem, parallel_threads());
     gemm.run(0, a_of(args).at(a), args.b.at(b), out_of(args).at(out),
              cpu::matmul_workspace(stream, gemm.scratch_bytes()), args.scale);
@@ -133,8 +133,8 @@ int64_t workspace_on_cpu(const Stream& stream, const Matmul& args) {
   if (widens(stream, args)) return cpu::matmul_widened_workspace_bytes(args);
   int64_t most = 0;
   for_each_problem(args, [&](const GemmProblem& problem, int64_t, int64_t, int64_t) {
-    most = std::max(most, by_amx(problem) ? cpu::matmul_amx_workspace_bytes(problem)
-                                          : cpu::gemm_scratch_bytes(problem, parallel_threads()));
+    most = std::max(most, in_pairs(problem) ? cpu::matmul_pairs_workspace_bytes(problem)
+                                            : cpu::gemm_scratch_bytes(problem, parallel_threads()));
   });
   return most;
 }
@@ -155,7 +155,7 @@ void* cpu::matmul_workspace(const Stream& stream, int64_t bytes) {
 bool matmul_takes_scale(Stream& stream, const Matmul& args) {
   if (stream.target().type == DeviceType::cuda || args.a.dtype != DType::bf16 || widens(stream, args))
     return false;
-  if (by_amx(plain_problem_of(args))) return true;
+  if (in_pairs(plain_problem_of(args))) return true;
   return stream.type() == DeviceType::cpu ? stream.matmul_cache().takes_scale(plain_problem_of(args))
                                           : cpu::gemm_takes_scale(plain_problem_of(args));
 }

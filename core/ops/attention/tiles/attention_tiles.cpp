@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "core/ops/attention/tiles/amx_kernels.h"
+#include "core/ops/attention/tiles/pair_kernels.h"
 #include "core/ops/attention/tiles/tile_products.h"
 #include "core/parallel_for.h"
 
@@ -18,7 +18,7 @@ constexpr int64_t kRows = 128, kKeys = 256, kFewestQueries = 16;
 AttentionTiling::Multiplier multiplier_of(Bf16Products products, DType dtype, int64_t head_dim) {
   using enum AttentionTiling::Multiplier;
   if (dtype != DType::bf16 || products == Bf16Products::widened) return panels;
-  return amx_attention_kernels() && head_dim % 16 == 0 ? amx : onednn;
+  return pair_attention_kernels() && head_dim % 16 == 0 ? pairs : onednn;
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ AttentionTiling::AttentionTiling(Bf16Products products, DType dtype, AttentionHe
       group(heads.heads / heads.kv_heads),
       // A power of two, so that few shapes occur at the diagonal.
       queries(std::max(
-          multiplier == Multiplier::amx ? kAmxPanel : kFewestQueries,
+          multiplier == Multiplier::pairs ? kPairPanel : kFewestQueries,
           static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(kRows / group, 1)))))),
       keys(kKeys),
       lanes(parallel_threads()) {}

@@ -1,7 +1,7 @@
 #include "core/ops/attention/tiles/tile_products.h"
 
-#include "core/ops/attention/tiles/amx_products.h"
 #include "core/ops/attention/tiles/onednn_products.h"
+#include "core/ops/attention/tiles/pair_products.h"
 #include "core/ops/attention/tiles/panel_products.h"
 
 namespace ottava::cpu {
@@ -13,10 +13,10 @@ std::unique_ptr<const TileProducts> TileProducts::make(const AttentionTiling& t,
       return std::make_unique<PanelProducts>(t);
     case AttentionTiling::Multiplier::onednn:
       return std::make_unique<OnednnProducts>(t, pass, cache);
-    case AttentionTiling::Multiplier::amx:
+    case AttentionTiling::Multiplier::pairs:
       break;
   }
-  return std::make_unique<AmxProducts>(t);
+  return std::make_unique<PairProducts>(t);
 }
 
 const float* TileProducts::rows_of_columns(const float* c, int64_t keys, float* to) const {

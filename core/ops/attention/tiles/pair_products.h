@@ -1,14 +1,14 @@
 #pragma once
 
-#include "core/ops/attention/tiles/amx_kernels.h"
+#include "core/ops/attention/tiles/pair_kernels.h"
 #include "core/ops/attention/tiles/tile_products.h"
 
 namespace ottava::cpu {
 
-/// By AMX, in bf16. Scores are of a part alone.
-class AmxProducts final : public TileProducts {
+/// By AMX or AVX512-BF16. Scores are of a part alone.
+class PairProducts final : public TileProducts {
  public:
-  explicit AmxProducts(const AttentionTiling& tiling);
+  explicit PairProducts(const AttentionTiling& tiling);
 
   int64_t packed_bytes(Operand operand, int64_t count) const override;
   void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const override;
@@ -24,10 +24,10 @@ class AmxProducts final : public TileProducts {
   void end_thread() const override { products_.end_thread(); }
 
  private:
-  AmxPart part_of(const PartOperands& operands, void* scratch) const;
+  PairPart part_of(const PartOperands& operands, void* scratch) const;
 
-  const AmxProductKernels& products_;
-  const AmxAttentionKernels& attention_;
+  const PairProductKernels& products_;
+  const PairAttentionKernels& attention_;
 };
 
 }  // namespace ottava::cpu

@@ -1,8 +1,8 @@
-#include "core/ops/matmul/matmul_amx.h"
+#include "core/ops/matmul/matmul_pairs.h"
 
 #include <algorithm>
 
-#include "core/cpu/amx_product.h"
+#include "core/cpu/pair_product.h"
 #include "core/parallel_for.h"
 
 // B is packed into panels of 32 columns that all threads share. A task takes a block of rows, packs its part
@@ -22,22 +22,22 @@ constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing 
 
 int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-struct AmxBlocks {
-  explicit AmxBlocks(const GemmProblem& p)
+struct PairBlocks {
+  explicit PairBlocks(const GemmProblem& p)
       : chunks(parts_of(p.k, kChunkTerms)),
-        depth(whole_amx_panels(parts_of(p.k, chunks))),
-        panel(chunks * depth * kAmxPanel),
+        depth(whole_pair_panels(parts_of(p.k, chunks))),
+        panel(chunks * depth * kPairPanel),
         lanes(parallel_threads()) {
-    while (rows > kAmxPanel && (rows * chunks * depth * 2 > kRowsBytes || rows >= 2 * p.m)) rows /= 2;
-    strip = std::min(parts_of(p.n, kAmxPanel), std::max(kStripBytes / (2 * panel), kGroup));
+    while (rows > kPairPanel && (rows * chunks * depth * 2 > kRowsBytes || rows >= 2 * p.m)) rows /= 2;
+    strip = std::min(parts_of(p.n, kPairPanel), std::max(kStripBytes / (2 * panel), kGroup));
     row_blocks = parts_of(p.m, rows);
     // A few tasks for each thread, that none waits long for the last.
     column_parts =
         lanes == 1 ? 1
-                   : std::min(parts_of(2 * lanes, row_blocks), parts_of(strip, kBlockColumns / kAmxPanel));
+                   : std::min(parts_of(2 * lanes, row_blocks), parts_of(strip, kBlockColumns / kPairPanel));
   }
   int64_t strip_bytes() const { return strip * panel * 2; }
-  int64_t a_bytes() const { return parts_of(rows, kAmxPanel) * panel * 2; }
+  int64_t a_bytes() const { return parts_of(rows, kPairPanel) * panel * 2; }
   /// Of sums, so that rows do not share the L1 cache's sets.
   static constexpr int64_t kStride = kBlockColumns + 16;
   int64_t lane_bytes() const { return a_bytes() + rows * kStride * 4; }
@@ -55,29 +55,29 @@ struct StoredOperand {
   const bf16* at;
   int64_t stride;
   bool rows_are_terms;
-  AmxProductKernels::Pack* pack;
+  PairProductKernels::Pack* pack;
   int64_t count, terms;  ///< of rows or columns, and of what is summed
 
   /// Panels from `first` on, `panel` elements apart.
   void pack_panels(int64_t first, int64_t panels, int64_t panel, bf16* to) const {
-    for (int64_t t = 0; rows_are_terms && t < terms; t += kAmxPanel) {
+    for (int64_t t = 0; rows_are_terms && t < terms; t += kPairPanel) {
       for (int64_t i = 0; i < panels; ++i)
-        pack(at + t * stride + (first + i) * kAmxPanel, stride, to + i * panel + t * kAmxPanel,
-             {0, std::min(kAmxPanel, terms - t), kAmxPanel});
+        pack(at + t * stride + (first + i) * kPairPanel, stride, to + i * panel + t * kPairPanel,
+             {0, std::min(kPairPanel, terms - t), kPairPanel});
     }
     for (int64_t i = 0; !rows_are_terms && i < panels; ++i) {
-      const int64_t row = (first + i) * kAmxPanel;
-      pack(at + row * stride, stride, to + i * panel, {0, std::min(kAmxPanel, count - row), terms});
+      const int64_t row = (first + i) * kPairPanel;
+      pack(at + row * stride, stride, to + i * panel, {0, std::min(kPairPanel, count - row), terms});
     }
   }
 };
 
-class AmxMatmul {
+class PairMatmul {
  public:
-  AmxMatmul(const GemmProblem& p, const void* a, const void* b, void* c, const float* scale, void* workspace)
+  PairMatmul(const GemmProblem& p, const void* a, const void* b, void* c, const float* scale, void* workspace)
       : p_(p),
         blocks_(p),
-        kernels_(*amx_product_kernels()),
+        kernels_(*pair_product_kernels()),
         a_{static_cast<const bf16*>(a),
            p.lda,
            p.a == Stored::transposed,
@@ -96,7 +96,7 @@ class AmxMatmul {
         lanes_(static_cast<char*>(workspace) + blocks_.strip_bytes()) {}
 
   void run() const {
-    const int64_t all = parts_of(p_.n, kAmxPanel);
+    const int64_t all = parts_of(p_.n, kPairPanel);
     for (int64_t first = 0; first < all; first += blocks_.strip) {
       const int64_t panels = std::min(blocks_.strip, all - first);
       parallel_for_each(parts_of(panels, kGroup), [&](int64_t group) {
@@ -115,35 +115,35 @@ class AmxMatmul {
  private:
   /// Rows from `row` on, with panels [begin, end) of the strip that begins at panel `strip`.
   void multiply_rows(int64_t row, int64_t strip, int64_t begin, int64_t end) const {
-    const AmxThread thread;
+    const PairProductThread thread;
     char* own = lanes_ + (blocks_.lanes == 1 ? 0 : parallel_lane()) * blocks_.lane_bytes();
     bf16* packed_a = reinterpret_cast<bf16*>(own);
     float* sums = reinterpret_cast<float*>(own + blocks_.a_bytes());
     const int64_t rows = std::min(blocks_.rows, p_.m - row);
-    a_.pack_panels(row / kAmxPanel, parts_of(rows, kAmxPanel), blocks_.panel, packed_a);
-    AmxProduct product{.a_row = kAmxPanel,
-                       .a_depth = kAmxPanel * kAmxPanel,
-                       .a_panel = blocks_.panel,
-                       .b_depth = b_.rows_are_terms ? 2 * kAmxTileElements : kAmxTileElements,
-                       .b_block = b_.rows_are_terms ? kAmxTileElements : 16 * whole_amx_panels(p_.k),
-                       .b_panel = blocks_.panel,
-                       .c = sums,
-                       .c_row = AmxBlocks::kStride,
-                       .m = whole_amx_panels(rows)};
-    for (int64_t panel = begin; panel < end; panel += kBlockColumns / kAmxPanel) {
-      const int64_t column = (strip + panel) * kAmxPanel;
-      const int64_t columns = std::min({kBlockColumns, (end - panel) * kAmxPanel, p_.n - column});
-      product.n = whole_amx_panels(columns);
+    a_.pack_panels(row / kPairPanel, parts_of(rows, kPairPanel), blocks_.panel, packed_a);
+    PairProduct product{.a_row = kPairPanel,
+                        .a_depth = kPairPanel * kPairPanel,
+                        .a_panel = blocks_.panel,
+                        .b_depth = b_.rows_are_terms ? 2 * kPairTileElements : kPairTileElements,
+                        .b_block = b_.rows_are_terms ? kPairTileElements : 16 * whole_pair_panels(p_.k),
+                        .b_panel = blocks_.panel,
+                        .c = sums,
+                        .c_row = PairBlocks::kStride,
+                        .m = whole_pair_panels(rows)};
+    for (int64_t panel = begin; panel < end; panel += kBlockColumns / kPairPanel) {
+      const int64_t column = (strip + panel) * kPairPanel;
+      const int64_t columns = std::min({kBlockColumns, (end - panel) * kPairPanel, p_.n - column});
+      product.n = whole_pair_panels(columns);
       for (int64_t chunk = 0; chunk < blocks_.chunks; ++chunk) {
         const int64_t term = chunk * blocks_.depth;
-        product.a = packed_a + term * kAmxPanel;
-        product.b = packed_b_ + panel * blocks_.panel + term * (b_.rows_are_terms ? kAmxPanel : 16);
-        product.k = whole_amx_panels(std::min(blocks_.depth, p_.k - term));
+        product.a = packed_a + term * kPairPanel;
+        product.b = packed_b_ + panel * blocks_.panel + term * (b_.rows_are_terms ? kPairPanel : 16);
+        product.k = whole_pair_panels(std::min(blocks_.depth, p_.k - term));
         product.accumulate = chunk > 0;
         kernels_.multiply(product);
       }
       kernels_.store[p_.output]({.from = sums,
-                                 .from_stride = AmxBlocks::kStride,
+                                 .from_stride = PairBlocks::kStride,
                                  .to = c_ + (row * p_.ldc + column) * size_of(p_.output),
                                  .to_stride = p_.ldc,
                                  .factor = scale_,
@@ -153,8 +153,8 @@ class AmxMatmul {
   }
 
   const GemmProblem& p_;
-  const AmxBlocks blocks_;
-  const AmxProductKernels& kernels_;
+  const PairBlocks blocks_;
+  const PairProductKernels& kernels_;
   const StoredOperand a_, b_;
   char* c_;
   float scale_;
@@ -164,22 +164,22 @@ class AmxMatmul {
 
 }  // namespace
 
-bool amx_takes(const GemmProblem& p) {
-  if (p.input != DType::bf16 || !amx_product_kernels() || std::min({p.m, p.n, p.k}) < kFewest) return false;
+bool pairs_take(const GemmProblem& p) {
+  if (p.input != DType::bf16 || !pair_product_kernels() || std::min({p.m, p.n, p.k}) < kFewest) return false;
   const auto fits = [&](Stored stored, Stored rows_are_terms, int64_t count) {
     return stored == rows_are_terms ? count % 32 == 0 : p.k % 16 == 0;
   };
   return fits(p.a, Stored::transposed, p.m) && fits(p.b, Stored::plain, p.n);
 }
 
-int64_t matmul_amx_workspace_bytes(const GemmProblem& p) {
-  const AmxBlocks blocks(p);
+int64_t matmul_pairs_workspace_bytes(const GemmProblem& p) {
+  const PairBlocks blocks(p);
   return blocks.strip_bytes() + blocks.lanes * blocks.lane_bytes();
 }
 
-void matmul_amx(const GemmProblem& p, const void* a, const void* b, void* c, const float* scale,
-                void* workspace) {
-  AmxMatmul(p, a, b, c, scale, workspace).run();
+void matmul_pairs(const GemmProblem& p, const void* a, const void* b, void* c, const float* scale,
+                  void* workspace) {
+  PairMatmul(p, a, b, c, scale, workspace).run();
 }
 
 }  // namespace ottava::cpu

@@ -1,4 +1,4 @@
-#include "core/ops/matmul/matmul_amx.h"
+#include "core/ops/matmul/matmul_pairs.h"
 
 #include <array>
 #include <cmath>
@@ -49,9 +49,9 @@ struct Example {
     Stream stream = Stream::cpu();
     DeviceBuffer of_a(stream, DType::bf16, {p.m * p.k}, a), of_b(stream, DType::bf16, {p.k * p.n}, b),
         c(stream, p.output, {p.m, p.ldc}, before),
-        workspace(stream, DType::u8, {cpu::matmul_amx_workspace_bytes(p)});
-    cpu::matmul_amx(p, of_a.tensor().data, of_b.tensor().data, c.tensor().data, scale,
-                    workspace.tensor().data);
+        workspace(stream, DType::u8, {cpu::matmul_pairs_workspace_bytes(p)});
+    cpu::matmul_pairs(p, of_a.tensor().data, of_b.tensor().data, c.tensor().data, scale,
+                      workspace.tensor().data);
     return c.floats();
   }
 
@@ -100,8 +100,8 @@ std::vector<GemmProblem> problems() {
 
 }  // namespace
 
-TEST_CASE("products by AMX agree with their definition, stored, scaled, added and rounded in every way") {
-  if (!cpu::multiplies_bf16_by_amx()) return skip("there is no AMX");
+TEST_CASE("products of pairs agree with their definition, stored, scaled, added and rounded in every way") {
+  if (!cpu::multiplies_bf16_directly()) return skip("there are no bf16 instructions");
   for (const GemmProblem& problem : problems()) {
     INFO("m " << problem.m << " n " << problem.n << " k " << problem.k << " stored "
               << static_cast<int>(problem.a) << static_cast<int>(problem.b));
@@ -113,7 +113,7 @@ TEST_CASE("products by AMX agree with their definition, stored, scaled, added an
       p.output = output;
       p.result = result;
       const Example example(p);
-      REQUIRE(cpu::amx_takes(example.p));
+      REQUIRE(cpu::pairs_take(example.p));
       set_parallel_threads(1);
       const std::vector<float> alone = example.run(with ? &scale : nullptr);
       example.check(alone, with ? scale : 1.0f);
@@ -126,13 +126,13 @@ TEST_CASE("products by AMX agree with their definition, stored, scaled, added an
   set_parallel_threads(1);
 }
 
-TEST_CASE("products that AMX does not take are known as such") {
-  if (!cpu::multiplies_bf16_by_amx()) return skip("there is no AMX");
+TEST_CASE("products that are not multiplied in pairs are known as such") {
+  if (!cpu::multiplies_bf16_directly()) return skip("there are no bf16 instructions");
   const GemmProblem good{.input = DType::bf16, .b = Stored::transposed, .m = 100, .n = 100, .k = 112};
   const auto takes = [&](auto&& change) {
     GemmProblem p = good;
     change(p);
-    return cpu::amx_takes(p);
+    return cpu::pairs_take(p);
   };
   CHECK(takes([](GemmProblem&) {}));
   CHECK_FALSE(takes([](GemmProblem& p) { p.input = DType::f32; }));

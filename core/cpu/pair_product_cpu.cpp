@@ -1,4 +1,4 @@
-#include "core/cpu/amx_product_kernel.h"
+#include "core/cpu/pair_product_kernel.h"
 #include "core/cpu/panel_product_kernel.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
@@ -19,13 +19,13 @@ inline UVec terms(const bf16* row, int64_t c, int64_t columns) {
 
 // Row by row, which is how processors fetch ahead.
 void pack_rows(const void* from, int64_t stride, void* to, Rows block) {
-  constexpr int64_t kSquare = kAmxPanel * kTerms;
+  constexpr int64_t kSquare = kPairPanel * kTerms;
   bf16* panel = static_cast<bf16*>(to);
   for (int64_t i = block.begin; i < block.end;
-       i += kAmxPanel, panel += whole_amx_panels(block.cols) * kAmxPanel) {
+       i += kPairPanel, panel += whole_pair_panels(block.cols) * kPairPanel) {
     const bf16* row = static_cast<const bf16*>(from) + i * stride;
-    const int64_t rows = least(kAmxPanel, block.end - i);
-    for (int64_t r = 0; r < kAmxPanel; ++r, row += stride) {
+    const int64_t rows = least(kPairPanel, block.end - i);
+    for (int64_t r = 0; r < kPairPanel; ++r, row += stride) {
       bf16* target = panel + r * kTerms;
       for (int64_t c = 0; c < block.cols; c += kTerms, target += kSquare)
         store_words(target, r < rows ? terms(row, c, block.cols) : UVec{});
@@ -46,7 +46,7 @@ inline void store_transposed(bf16* to, Word&& word) {
 
 void pack_transposed(const void* from, int64_t stride, void* to, Rows block) {
   bf16* target = static_cast<bf16*>(to);
-  for (int64_t i = block.begin; i < whole_amx_panels(block.end); i += kTile) {
+  for (int64_t i = block.begin; i < whole_pair_panels(block.end); i += kTile) {
     const bf16* row = static_cast<const bf16*>(from) + i * stride;
     for (int64_t c = 0; c < block.cols; c += kTerms, target += kTile * kTerms) {
       if (i + kTile <= block.end) {
@@ -98,7 +98,7 @@ void pack_summed(const void* from, int64_t stride, void* to, Rows block) {
 }
 
 template <class T>
-void store_sums(const AmxProductKernels::Store& s, Rows block) {
+void store_sums(const PairProductKernels::Store& s, Rows block) {
   for (int64_t i = block.begin; i < block.end; ++i) {
     const float* from = s.from + i * s.from_stride;
     T* to = static_cast<T*>(s.to) + i * s.to_stride;
@@ -115,7 +115,7 @@ void store_sums(const AmxProductKernels::Store& s, Rows block) {
 
 }  // namespace
 
-AmxProductKernels amx_product_kernels() {
+PairProductKernels pair_product_kernels() {
   return {begin_thread,    end_thread, multiply,    pack_rows,
           pack_transposed, pack_pairs, pack_summed, {store_sums<float>, store_sums<bf16>}};
 }

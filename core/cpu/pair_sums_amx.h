@@ -1,19 +1,18 @@
 #pragma once
 
-// Products by AMX, for kernel files only. Ceiling: an instruction takes 16 cycles for 16 x 16 sums of 32
-// terms; reading a tile takes 8, writing one 16. Four tiles of sums need a tile of A or B for each
+// Sums of pair_product.h by AMX, for kernel files only. Ceiling: an instruction takes 16 cycles for 16 x 16
+// sums of 32 terms; reading a tile takes 8, writing one 16. Four tiles of sums need a tile of A or B for each
 // instruction: of zeros, measured 99% of the instructions' rate where those come from the L1 cache, 73% from
 // the L2 cache; of random numbers 50%. Without fetching panels of B ahead, large products take a tenth
 // longer.
 
 #include <immintrin.h>
 
-#include "core/cpu/amx_product.h"
-#include "core/cpu/vec.h"
+#include "core/cpu/pair_product.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 
-inline constexpr int64_t kTile = 16, kTerms = kAmxPanel;
+inline constexpr int64_t kTile = 16, kTerms = kPairPanel;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -36,7 +35,7 @@ inline void end_thread() { _tile_release(); }
   }
 
 /// `ahead`: two lines of each tile from there on are fetched meanwhile.
-inline void sum_2x2(const AmxProduct& p, const bf16* a, const bf16* b, float* c, const bf16* ahead) {
+inline void sum_2x2(const PairProduct& p, const bf16* a, const bf16* b, float* c, const bf16* ahead) {
   const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
   const bf16* lower = a + kTile * p.a_row;
   float* lower_c = c + kTile * p.c_row;
@@ -65,7 +64,7 @@ inline void sum_2x2(const AmxProduct& p, const bf16* a, const bf16* b, float* c,
   _tile_stored(3, lower_c + kTile, c_bytes);
 }
 
-inline void sum_2x1(const AmxProduct& p, const bf16* a, const bf16* b, float* c) {
+inline void sum_2x1(const PairProduct& p, const bf16* a, const bf16* b, float* c) {
   const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
   const bf16* lower = a + kTile * p.a_row;
   OTTAVA_TILE_BEGIN(0, c);
@@ -81,7 +80,7 @@ inline void sum_2x1(const AmxProduct& p, const bf16* a, const bf16* b, float* c)
   _tile_stored(1, c + kTile * p.c_row, c_bytes);
 }
 
-inline void sum_1x2(const AmxProduct& p, const bf16* a, const bf16* b, float* c) {
+inline void sum_1x2(const PairProduct& p, const bf16* a, const bf16* b, float* c) {
   const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
   OTTAVA_TILE_BEGIN(0, c);
   OTTAVA_TILE_BEGIN(1, c + kTile);
@@ -100,35 +99,5 @@ inline void sum_1x2(const AmxProduct& p, const bf16* a, const bf16* b, float* c)
 
 // GCC 12's loads of tiles do not say that they read memory.
 inline void finish_stores() { asm volatile("" ::: "memory"); }
-
-/// A panel of B stays in the L1 cache for all of A's; meanwhile eight of these fetch the next one into the L2
-/// cache, for which the first would wait.
-inline void multiply(const AmxProduct& p) {
-  finish_stores();
-  const bf16* b = p.b;
-  for (int64_t j = 0; j < p.n; j += kAmxPanel, b += p.b_panel) {
-    const bool two_columns = j + kTile < p.n;
-    const bf16* next = j + kAmxPanel < p.n ? b + p.b_panel : b;
-    const bf16* a = p.a;
-    float* c = p.c + j;
-    for (int64_t i = 0; i < p.m; i += kAmxPanel, a += p.a_panel, c += kAmxPanel * p.c_row) {
-      const bool two_rows = i + kTile < p.m;
-      if (!two_rows) {
-        sum_1x2(p, a, b, c);
-      } else if (!two_columns) {
-        sum_2x1(p, a, b, c);
-      } else {
-        sum_2x2(p, a, b, c, next + 2 * i % kAmxTileElements);
-      }
-    }
-  }
-  finish_stores();
-}
-
-inline constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-inline void store_words(bf16* p, UVec words) {
-  __builtin_memcpy(static_cast<void*>(p), &words, sizeof words);
-}
 
 }  // namespace ottava::cpu::OTTAVA_ISA

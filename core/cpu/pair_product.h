@@ -8,14 +8,15 @@
 
 namespace ottava::cpu {
 
-/// AMX multiplies tiles of 16 x 32 by 32 x 16 bf16 numbers and adds to 16 x 16 f32 sums; a panel is two tiles
-/// wide. A tile of B has two terms by turns: [16, 16, 2].
-inline constexpr int64_t kAmxPanel = 32, kAmxTileElements = 512;
-inline int64_t whole_amx_panels(int64_t count) { return (count + kAmxPanel - 1) / kAmxPanel * kAmxPanel; }
+/// Products of bf16 by instructions that multiply two terms of each sum at once. AMX's multiply tiles of 16 x
+/// 32 by 32 x 16 numbers and add to 16 x 16 f32 sums, AVX512-BF16's a pair of terms by a row of 16 pairs, of
+/// operands that lie the same: a panel is two tiles wide, a tile of B has two terms by turns, [16, 16, 2].
+inline constexpr int64_t kPairPanel = 32, kPairTileElements = 512;
+inline int64_t whole_pair_panels(int64_t count) { return (count + kPairPanel - 1) / kPairPanel * kPairPanel; }
 
-/// C[m,n] = A[m,k] B[k,n], or C += that. k and m or n are multiples of 32, the other of 16; distances are
-/// in elements. Subnormal operands count as zero.
-struct AmxProduct {
+/// C[m,n] = A[m,k] B[k,n], or C += that. m or n is a multiple of 32, the other and k of 16, where operands
+/// have zeros up to a multiple of 32 terms; distances are in elements. Subnormal operands count as zero.
+struct PairProduct {
   const bf16* a = nullptr;  ///< terms 32 p to 32 p + 31 of a panel's row i at i * a_row + p * a_depth
   int64_t a_row = 0, a_depth = 0, a_panel = 0;
   const bf16* b = nullptr;  ///< tiles: terms 32 p to 32 p + 31 of a panel's columns 16 j to 16 j + 15 at
@@ -27,11 +28,11 @@ struct AmxProduct {
   bool accumulate = false;
 };
 
-struct AmxProductKernels {
+struct PairProductKernels {
   /// Around a thread's products: outside it tiles cost nothing when threads change.
   void (*begin_thread)();
   void (*end_thread)();
-  void (*multiply)(const AmxProduct&);
+  void (*multiply)(const PairProduct&);
   /// `rows` of a strided matrix of bf16, of N = rows.cols columns, a multiple of 16, as an operand. Up to
   /// multiples of 32, rows are zeros, and so are columns of the first two.
   using Pack = void(const void* from, int64_t stride, void* to, Rows rows);
@@ -52,29 +53,16 @@ struct AmxProductKernels {
   FloatKernel<void(const Store&, Rows)> store;
 };
 
-#if OTTAVA_HAS_AMX  // the compiler knows it
-namespace avx512_amx {
-AmxProductKernels amx_product_kernels();
-}
-#endif
-
-/// Null where bf16 is not multiplied by AMX.
-inline const AmxProductKernels* amx_product_kernels() {
-#if OTTAVA_HAS_AMX
-  static const AmxProductKernels kernels = avx512_amx::amx_product_kernels();
-  static const bool usable = multiplies_bf16_by_amx();
-  return usable ? &kernels : nullptr;
-#else
-  return nullptr;
-#endif
-}
+}  // namespace ottava::cpu
+OTTAVA_PAIR_KERNELS(PairProductKernels, pair_product_kernels)
+namespace ottava::cpu {
 
 /// Held by a thread around its products.
-class AmxThread {
+class PairProductThread {
  public:
-  AmxThread() { amx_product_kernels()->begin_thread(); }
-  AmxThread(const AmxThread&) = delete;
-  ~AmxThread() { amx_product_kernels()->end_thread(); }
+  PairProductThread() { pair_product_kernels()->begin_thread(); }
+  PairProductThread(const PairProductThread&) = delete;
+  ~PairProductThread() { pair_product_kernels()->end_thread(); }
 };
 
 }  // namespace ottava::cpu

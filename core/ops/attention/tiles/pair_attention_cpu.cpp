@@ -1,10 +1,10 @@
-#include "core/cpu/amx_product_kernel.h"
+#include "core/cpu/pair_product_kernel.h"
 #include "core/ops/attention/score_rows_kernel.h"
-#include "core/ops/attention/tiles/amx_kernels.h"
+#include "core/ops/attention/tiles/pair_kernels.h"
 
-// Ceiling. At head dimension 16, where half of the terms of scores are padding, the products of a score take
-// 0.3 cycles and their loads and stores as many again; at 64 the products take 0.9. Softmax and its gradient
-// take 1.3 at any.
+// Ceiling, with AMX. At head dimension 16, where half of the terms of scores are padding, the products of a
+// score take 0.3 cycles and their loads and stores as many again; at 64 the products take 0.9. Softmax and
+// its gradient take 1.3 at any.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -25,7 +25,7 @@ struct PartKeys {
   /// True if all of its rows see all keys of a step. Rows that are not there see none.
   bool whole(int64_t key) const { return all_from <= key && key + kStep <= all_to; }
 
-  Visible of[kAmxPanel] = {};
+  Visible of[kPairPanel] = {};
   int64_t all_from = 0, all_to = INT64_MAX, first = INT64_MAX, last = 0;
 };
 
@@ -41,13 +41,13 @@ inline Vec where_seen(UVec mask, Vec v, float other) {
 }
 
 /// c [32, 32] = 32 rows with 32 keys, both packed.
-inline void block_scores(const bf16* rows, const bf16* keys, int64_t terms, float* c, int64_t c_row) {
+inline void block_scores(const bf16* rows, const bf16* keys, int64_t head_dim, float* c, int64_t c_row) {
   sum_2x2({.a_row = kTerms,
-           .a_depth = kAmxPanel * kTerms,
-           .b_depth = kAmxTileElements,
-           .b_block = kTile * terms,
+           .a_depth = kPairPanel * kTerms,
+           .b_depth = kPairTileElements,
+           .b_block = kTile * whole_pair_panels(head_dim),
            .c_row = c_row,
-           .k = terms},
+           .k = head_dim},
           rows, keys, c, keys);
 }
 
@@ -58,11 +58,11 @@ inline void add_product(const bf16* p, int64_t p_row, const bf16* b, int64_t key
             .a_depth = kTerms,
             .b = b,
             .b_depth = kTerms * d,
-            .b_block = kAmxTileElements,
-            .b_panel = 2 * kAmxTileElements,
+            .b_block = kPairTileElements,
+            .b_panel = 2 * kPairTileElements,
             .c = sums,
             .c_row = d,
-            .m = kAmxPanel,
+            .m = kPairPanel,
             .n = d,
             .k = keys,
             .accumulate = true});
@@ -73,8 +73,8 @@ inline void add_product(const bf16* p, int64_t p_row, const bf16* b, int64_t key
 class PartSums {
  public:
   PartSums(float* result, float* own, int64_t rows, int64_t d)
-      : result_(result), sums_(rows == kAmxPanel ? result : own), elements_(rows * d) {
-    if (sums_ == own) __builtin_memset(own, 0, kAmxPanel * d * sizeof(float));
+      : result_(result), sums_(rows == kPairPanel ? result : own), elements_(rows * d) {
+    if (sums_ == own) __builtin_memset(own, 0, kPairPanel * d * sizeof(float));
   }
   PartSums(const PartSums&) = delete;
   ~PartSums() {
@@ -88,19 +88,19 @@ class PartSums {
   int64_t elements_;
 };
 
-// The unit that multiplies tiles falls asleep after some 1500 cycles without work, and waking it takes 900
-// (measured on Granite Rapids): softmax and gradient go by steps that are shorter, with products between
+// AMX's unit powers down after some 1500 cycles without work, and waking it takes 900 (measured on Granite
+// Rapids): softmax and gradient go by steps that are shorter, with products between
 // them.
 
 class PartSoftmax {
  public:
-  PartSoftmax(const SoftmaxTile& s, const AmxPart& part)
+  PartSoftmax(const SoftmaxTile& s, const PairPart& part)
       : s_(s),
         t_(s.tile),
         part_(part),
         keys_(s.tile),
         scores_(reinterpret_cast<float*>(part.memory)),
-        own_sums_(scores_ + kAmxPanel * t_.stride) {}
+        own_sums_(scores_ + kPairPanel * t_.stride) {}
 
   void run() {
     score();
@@ -110,11 +110,11 @@ class PartSoftmax {
 
  private:
   void score() {
-    const int64_t terms = whole_amx_panels(part_.head_dim);
+    const int64_t terms = whole_pair_panels(part_.head_dim);
     for (int64_t i = 0; i < t_.rows; ++i) most_[i] = splat(-__builtin_inff());
     finish_stores();
     for (int64_t key = keys_.first; key < keys_.last; key += kStep) {
-      block_scores(part_.q, part_.k + key * terms, terms, scores_ + key, t_.stride);
+      block_scores(part_.q, part_.k + key * terms, part_.head_dim, scores_ + key, t_.stride);
       finish_stores();
       keys_.whole(key) ? raise_maxima<true>(key) : raise_maxima<false>(key);
     }
@@ -150,7 +150,7 @@ class PartSoftmax {
 
   void sum() {
     constexpr int64_t kTogether = 2 * kStep;
-    alignas(64) bf16 probabilities[kAmxPanel * kTogether];
+    alignas(64) bf16 probabilities[kPairPanel * kTogether];
     __builtin_memset(static_cast<void*>(probabilities), 0, sizeof probabilities);
     const PartSums sums(s_.sums, own_sums_, t_.rows, part_.head_dim);
     for (int64_t first = keys_.first; first < keys_.last; first += kTogether) {
@@ -183,27 +183,27 @@ class PartSoftmax {
 
   const SoftmaxTile& s_;
   const ScoreTile t_;
-  const AmxPart& part_;
+  const PairPart& part_;
   const PartKeys keys_;
   float *scores_, *own_sums_;
-  Vec most_[kAmxPanel], row_sums_[kAmxPanel];
-  float tops_[kAmxPanel];
+  Vec most_[kPairPanel], row_sums_[kPairPanel];
+  float tops_[kPairPanel];
 };
 
-void attend(const SoftmaxTile& s, const AmxPart& part) { PartSoftmax(s, part).run(); }
+void attend(const SoftmaxTile& s, const PairPart& part) { PartSoftmax(s, part).run(); }
 
 /// Two rows by turns, of which the upper halves are bf16.
 inline UVec by_turns(UVec even, UVec odd) { return (even >> 16) | (odd & 0xffff0000u); }
 
 class PartGradient {
  public:
-  PartGradient(const GradientTile& g, const AmxPart& part)
+  PartGradient(const GradientTile& g, const PairPart& part)
       : g_(g),
         t_(g.tile),
         part_(part),
         keys_(g.tile),
         dscore_rows_(reinterpret_cast<bf16*>(part.memory)),
-        own_sums_(reinterpret_cast<float*>(part.memory) + kAmxPanel * t_.stride) {
+        own_sums_(reinterpret_cast<float*>(part.memory) + kPairPanel * t_.stride) {
     for (int64_t i = 0; i < t_.rows; ++i) {
       lse_log2_[i] = g.lse[i] * kLog2e;
       delta_[i] = g.delta[i];
@@ -211,20 +211,20 @@ class PartGradient {
   }
 
   void run(float* dq) {
-    const int64_t d = part_.head_dim, terms = whole_amx_panels(d);
+    const int64_t d = part_.head_dim, terms = whole_pair_panels(d);
     finish_stores();
     for (int64_t key = 0; key < t_.stride; key += kStep) {
       bf16* p = static_cast<bf16*>(g_.probabilities) + key * kTerms;
       bf16* dscores = static_cast<bf16*>(g_.dscores) + key * kTerms;
       if (key < keys_.first || key >= keys_.last) {
         for (bf16* to : {p, dscores})
-          __builtin_memset(static_cast<void*>(to), 0, 2 * kAmxTileElements * sizeof(bf16));
+          __builtin_memset(static_cast<void*>(to), 0, 2 * kPairTileElements * sizeof(bf16));
         continue;
       }
-      block_scores(part_.q, part_.k + key * terms, terms, scores_, kStep);
-      block_scores(part_.dout, part_.v + key * terms, terms, dprobabilities_, kStep);
+      block_scores(part_.q, part_.k + key * terms, d, scores_, kStep);
+      block_scores(part_.dout, part_.v + key * terms, d, dprobabilities_, kStep);
       finish_stores();
-      t_.rows == kAmxPanel&& keys_.whole(key) ? block<true>(key, p, dscores) : block<false>(key, p, dscores);
+      t_.rows == kPairPanel&& keys_.whole(key) ? block<true>(key, p, dscores) : block<false>(key, p, dscores);
     }
     if (keys_.first == keys_.last) return;
     const PartSums sums(dq, own_sums_, t_.rows, d);
@@ -260,12 +260,12 @@ class PartGradient {
   /// 32 keys of all rows.
   template <bool all_seen>
   void block(int64_t key, bf16* p, bf16* dscores) {
-    for (int64_t i = 0; i < kAmxPanel; i += 2, p += kTerms, dscores += kTerms) {
+    for (int64_t i = 0; i < kPairPanel; i += 2, p += kTerms, dscores += kTerms) {
       const Vectors a = vectors<all_seen>(i, key, 0), b = vectors<all_seen>(i, key, kLanes);
       store_words(p, by_turns(a.p[0], a.p[1]));
-      store_words(p + kAmxTileElements, by_turns(b.p[0], b.p[1]));
+      store_words(p + kPairTileElements, by_turns(b.p[0], b.p[1]));
       store_words(dscores, by_turns(a.dscores[0], a.dscores[1]));
-      store_words(dscores + kAmxTileElements, by_turns(b.dscores[0], b.dscores[1]));
+      store_words(dscores + kPairTileElements, by_turns(b.dscores[0], b.dscores[1]));
       for (int r = 0; r < 2; ++r)
         store_upper_halves(dscore_rows_ + (i + r) * t_.stride + key, a.dscores[r], b.dscores[r]);
     }
@@ -273,18 +273,18 @@ class PartGradient {
 
   const GradientTile& g_;
   const ScoreTile t_;
-  const AmxPart& part_;
+  const PairPart& part_;
   const PartKeys keys_;
   bf16* dscore_rows_;
   float* own_sums_;
-  float lse_log2_[kAmxPanel] = {}, delta_[kAmxPanel] = {};
-  alignas(64) float scores_[kAmxPanel * kStep], dprobabilities_[kAmxPanel * kStep];
+  float lse_log2_[kPairPanel] = {}, delta_[kPairPanel] = {};
+  alignas(64) float scores_[kPairPanel * kStep], dprobabilities_[kPairPanel * kStep];
 };
 
-void differentiate(const GradientTile& g, const AmxPart& part, float* dq) { PartGradient(g, part).run(dq); }
+void differentiate(const GradientTile& g, const PairPart& part, float* dq) { PartGradient(g, part).run(dq); }
 
 }  // namespace
 
-AmxAttentionKernels amx_attention_kernels() { return {attend, differentiate}; }
+PairAttentionKernels pair_attention_kernels() { return {attend, differentiate}; }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

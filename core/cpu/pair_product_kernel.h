@@ -1,0 +1,44 @@
+#pragma once
+
+// Products of pairs, for kernel files only: by AMX or by AVX512-BF16, as the file is compiled.
+
+#include "core/cpu/vec.h"
+#if defined(__AMX_BF16__)
+#include "core/cpu/pair_sums_amx.h"
+#else
+#include "core/cpu/pair_sums_avx512.h"
+#endif
+
+namespace ottava::cpu::OTTAVA_ISA {
+
+/// A panel of B stays in the L1 cache for all of A's; meanwhile eight of these fetch the next one into the L2
+/// cache, for which the first would wait.
+inline void multiply(const PairProduct& p) {
+  finish_stores();
+  const bf16* b = p.b;
+  for (int64_t j = 0; j < p.n; j += kPairPanel, b += p.b_panel) {
+    const bool two_columns = j + kTile < p.n;
+    const bf16* next = j + kPairPanel < p.n ? b + p.b_panel : b;
+    const bf16* a = p.a;
+    float* c = p.c + j;
+    for (int64_t i = 0; i < p.m; i += kPairPanel, a += p.a_panel, c += kPairPanel * p.c_row) {
+      const bool two_rows = i + kTile < p.m;
+      if (!two_rows) {
+        sum_1x2(p, a, b, c);
+      } else if (!two_columns) {
+        sum_2x1(p, a, b, c);
+      } else {
+        sum_2x2(p, a, b, c, next + 2 * i % kPairTileElements);
+      }
+    }
+  }
+  finish_stores();
+}
+
+inline constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline void store_words(bf16* p, UVec words) {
+  __builtin_memcpy(static_cast<void*>(p), &words, sizeof words);
+}
+
+}  // namespace ottava::cpu::OTTAVA_ISA

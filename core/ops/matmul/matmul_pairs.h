@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu/dnnl_adapter.h"
+
+namespace ottava::cpu {
+
+/// True if matmul_pairs() takes the product: bf16, of some size, on a CPU that multiplies it directly; rows
+/// of A and B as stored have a multiple of 16 elements, and of 32 where they are not what is summed.
+bool pairs_take(const GemmProblem& problem);
+/// C (+)= (scale) A B of GemmProblem with all threads. Sums are added in the order of k: bitwise the same for
+/// any number of threads. `scale` may be null. `workspace` has as many bytes as the second function says.
+void matmul_pairs(const GemmProblem& problem, const void* a, const void* b, void* c, const float* scale,
+                  void* workspace);
+int64_t matmul_pairs_workspace_bytes(const GemmProblem& problem);
+
+}  // namespace ottava::cpu
