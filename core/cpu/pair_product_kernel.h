@@ -3,10 +3,10 @@
 // Products of pairs, for kernel files only: by AMX or by AVX512-BF16, as the file is compiled.
 
 #include "core/cpu/vec.h"
-#if defined(__AMX_BF16__)
-#include "core/cpu/pair_sums_amx.h"
-#else
+#if defined(__AVX512BF16__)  // clang 14 has another name for AMX's
 #include "core/cpu/pair_sums_avx512.h"
+#else
+#include "core/cpu/pair_sums_amx.h"
 #endif
 
 namespace ottava::cpu::OTTAVA_ISA {
