@@ -30,7 +30,7 @@ ProductChoice usual_products();
 
 /// Declares `Table name()` for AVX512-BF16 and for AMX and, in ottava::cpu, `name()` that points to the one
 /// to use here: null where bf16 is not multiplied directly. The file given to ottava_cpu_kernels_of_pairs()
-/// in CMake defines `Table OTTAVA_ISA::name()`.
+/// in CMake defines `Table OTTAVA_ISA::name()`, which only a machine that has the instructions may call.
 #if OTTAVA_HAS_PAIRS  // the compiler knows both
 #define OTTAVA_PAIR_KERNELS(Table, name)                                                            \
   namespace ottava::cpu {                                                                           \
@@ -41,9 +41,10 @@ ProductChoice usual_products();
   Table name();                                                                                     \
   }                                                                                                 \
   inline const Table* name() {                                                                      \
-    static const Table table = multiplies_bf16_by_amx() ? avx512_amx::name() : avx512_bf16::name(); \
     static const bool usable = multiplies_bf16_directly();                                          \
-    return usable ? &table : nullptr;                                                               \
+    if (!usable) return nullptr;                                                                    \
+    static const Table table = multiplies_bf16_by_amx() ? avx512_amx::name() : avx512_bf16::name(); \
+    return &table;                                                                                  \
   }                                                                                                 \
   }
 #else

@@ -10,8 +10,8 @@
 namespace ottava::cpu {
 
 struct AttentionTiling {
-  /// What multiplies: kernels of our own in f32, oneDNN's primitives in bf16, kernels of our own of its
-  /// pairs.
+  /// What multiplies: kernels of our own in f32, oneDNN's primitives in bf16, kernels of our own on
+  /// pairs of bf16 terms.
   enum class Multiplier { panels, onednn, pairs };
 
   AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence,
