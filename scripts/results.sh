@@ -19,8 +19,8 @@ common=(--training.dataset_path "$text" --job.dump_folder "$work/run" --checkpoi
   echo "# Results"
   echo
   echo "Made by \`scripts/results.sh\` on $(date -u +%Y-%m-%d): $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), $(nproc) cores."
-  echo "Utilization is FLOPs as computed / time / GEMM rate measured in the same run. Figures of shared machines vary by tens of percent:"
-  echo "compare ratios within one run."
+  echo "Utilization is FLOPs as computed / time / GEMM peak: the best rate of products seen in the run, or kept from an earlier one; the rate of f32"
+  echo "multiply-adds in the caches stands beside it. Figures of shared machines vary by tens of percent: compare ratios within one run."
   echo "Predicted ceiling of the debug model at 2048 tokens (head dimension 16): its attention is bound by exponentials, not by products"
   echo "(core/ops/attention/attention_cpu.cpp), so that the whole step can reach 87% of the GEMM rate where products are f32 multiply-adds, about"
   echo "74% where Zen 4 multiplies bf16, and 63% of AMX's."
@@ -33,9 +33,14 @@ for set in AVX512_CORE_AMX:amx_bf16 AVX512_CORE_BF16:avx512_bf16 AVX512_CORE:avx
 done
 [ ${#sets[@]} -gt 0 ] || sets=(DEFAULT)
 sets=("${sets[@]:0:2}")
+# hold_to SET: oneDNN's kernels, and ours, which know no sets between AVX2 and AVX-512.
+hold_to() {
+  export DNNL_MAX_CPU_ISA=$1
+  if [ "$1" = AVX2 ]; then export OTTAVA_CPU_ISA=avx2; else unset OTTAVA_CPU_ISA; fi
+}
 
 for isa in "${sets[@]}"; do
-  export DNNL_MAX_CPU_ISA=$isa
+  hold_to "$isa"
   printf '\n## One process, %s\n' "$isa" >>"$out"
   run build/ottava bench train configs/debug.yaml --steps 3 --training.local_batch_size 8 "${common[@]}"
   run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
@@ -59,23 +64,24 @@ beside_bf16() {  # beside_bf16 MODEL RECIPE...: lines of the table
       'BEGIN {printf "| %s | %s | %s | %.2f s | %.2f, %.2f s | %.2f |\n", n, i, r, t, a, b, 2 * t / (a + b)}' >>"$out"
   done
 }
-printf '\n## FP8, which a CPU emulates exactly, beside BF16: median step times, and their ratio to the mean of two runs of BF16\n\n' >>"$out"
+printf '\n## FP8, which a CPU emulates exactly, beside BF16: median step times, and their ratio to the mean of two runs of BF16\n\n%s\n\n' \
+  "Where the two figures of BF16 lie far apart the machine changed meanwhile, and the ratio says little." >>"$out"
 printf '| model | instructions | recipe | step | BF16 before, after | ratio |\n|---|---|---|---|---|---|\n' >>"$out"
 recipes=(tensorwise tensorwise_with_gw_hp delayed rowwise rowwise_with_gw_hp blockwise mxfp8)
-export DNNL_MAX_CPU_ISA=${sets[0]}
+hold_to "${sets[0]}"
 beside_bf16 debug "${recipes[@]}"
 beside_bf16 60m "${recipes[@]}"
 for isa in "${sets[@]:1}"; do
-  export DNNL_MAX_CPU_ISA=$isa
+  hold_to "$isa"
   beside_bf16 debug tensorwise
   beside_bf16 60m tensorwise
 done
-export DNNL_MAX_CPU_ISA=${sets[0]}
+hold_to "${sets[0]}"
 
 printf '\n## Two ranks of one core each against one rank on two cores, same global batch\n' >>"$out"
 run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
 run build/ottava launch -n 2 --only-rank 0 -- bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 2 --training.global_batch_size 4 "${common[@]}"
-unset DNNL_MAX_CPU_ISA
+unset DNNL_MAX_CPU_ISA OTTAVA_CPU_ISA
 
 printf '\n## Planned step times, calibrated on one step of one rank (scripts/plan_accuracy.py)\n\n' >>"$out"
 scripts/plan_accuracy.py --text "$text" >>"$out"
