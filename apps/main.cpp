@@ -1,3 +1,4 @@
+#include <csignal>
 #include <string_view>
 
 #include "apps/commands/bench_command.h"
@@ -23,7 +24,10 @@ int main(int argc, char** argv) {
   // command has its launcher's blocked signals, and hears them again.
   const std::string_view name = argc > 1 ? argv[1] : "";
   const sigset_t stop_signals = stop_signal_set();
-  ::sigprocmask(name == "train" || name == "launch" ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
+  const bool saves_when_stopped = name == "train" || name == "launch";
+  ::sigprocmask(saves_when_stopped ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
+  // Ctrl-C ends `tee` first: a line that nobody reads any more must not end the run before it has saved.
+  if (saves_when_stopped) ::signal(SIGPIPE, SIG_IGN);
   settle_wait_policy(argv);
   CommandLine line(
       "ottava",

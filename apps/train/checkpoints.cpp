@@ -151,11 +151,14 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
     engine.parameters().initialise(seed);
   };
   if (!with_optimizer) initialise();
+  // Those of another update rule are not loaded, and stay as a broken checkpoint left them.
+  const auto clear_moments = [&] { engine.parameters().clear_moments(); };
+  clear_moments();
   std::optional<checkpoint::LoadedCheckpoint> loaded;
-  engine.parameters().clear_moments();  // those of another update rule are not loaded
   if (config_.enable) {
-    loaded = checkpoint::load_newest(
-        folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, config_.load_step);
+    loaded =
+        checkpoint::load_newest(folder_, trained_parameters(engine.parameters(), stream_, with_optimizer),
+                                group_, config_.load_step, {.before_each = clear_moments});
   }
   if (loaded) {
     require_same_model(loaded->path);

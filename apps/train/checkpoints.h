@@ -32,6 +32,8 @@ class Checkpoints {
   ~Checkpoints();
 
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }
+  /// False under checkpoint.load_only, too.
+  bool saves() const { return saver_ != nullptr; }
   /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
   int64_t data_position_to_load() const;
   /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what

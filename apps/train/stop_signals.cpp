@@ -22,7 +22,10 @@ StopSignals::StopSignals() {
       siginfo_t info;
       const int signal = sigwaitinfo(&set, &info);
       if (signal < 0) continue;
-      if (signal == SIGUSR2) return;
+      if (signal == SIGUSR2) {  // a scheduler may send it, too
+        if (is_ending_.load(std::memory_order_relaxed)) return;
+        continue;
+      }
       const bool is_passed_on = info.si_code == SI_USER && info.si_pid == ::getppid();
       if (signal == SIGINT && ++interrupts[is_passed_on ? 0 : 1] > 1) {
         ::signal(SIGINT, SIG_DFL);
@@ -40,6 +43,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  is_ending_.store(true, std::memory_order_relaxed);
   pthread_kill(thread_.native_handle(), SIGUSR2);
   thread_.join();
   // A launcher may repeat itself while the process is on its way out after a stop: that must not end it with

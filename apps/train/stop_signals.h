@@ -23,6 +23,7 @@ class StopSignals {
  private:
   sigset_t before_;
   std::atomic<int> received_ = 0;
+  std::atomic<bool> is_ending_ = false;
   std::thread thread_;
 };
 

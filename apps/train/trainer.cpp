@@ -204,7 +204,11 @@ Trainer::End Trainer::run() {
   try {
     return train();
   } catch (const std::exception& error) {
-    events_.add("failed", state_.step, error.what());
+    try {
+      events_.add("failed", state_.step, error.what());
+    } catch (const Error& second) {  // of a full disk: what ended the run is what is told
+      log::warning("{}", second.what());
+    }
     throw;
   }
 }
@@ -239,11 +243,12 @@ Trainer::End Trainer::train() {
     if (ends_early) {
       checkpoints_->finish();
       reporter_->flush();
-      if (data_is_bad_) data_watch_->refuse(state_.step, checkpoints_->is_enabled());
-      events_.add("stopped", state_.step, checkpoints_->is_enabled() ? "saved" : "nothing was saved");
+      if (data_is_bad_) data_watch_->refuse(state_.step, checkpoints_->saves());
+      events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
       log::info("Stopped after step {}{}", state_.step,
-                checkpoints_->is_enabled() ? "; the same command continues from here"
-                                           : "; nothing was saved because checkpoint.enable is false");
+                checkpoints_->saves()        ? "; the same command continues from here"
+                : checkpoints_->is_enabled() ? "; nothing was saved because checkpoint.load_only is true"
+                                             : "; nothing was saved because checkpoint.enable is false");
       return End::stopped;
     }
   }
@@ -290,7 +295,7 @@ void Trainer::save(bool is_last) {
   note_data(state_, data_->loader());
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
-  if (checkpoints_->is_enabled()) events_.add("saved", state_.step, "");
+  if (checkpoints_->saves()) events_.add("saved", state_.step, "");
 }
 
 void Trainer::log_step(const StepOutputs& out) {

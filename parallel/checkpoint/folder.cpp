@@ -10,9 +10,11 @@
 #include <random>
 #include <thread>
 
+#include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/listed.h"
+#include "core/log.h"
 #include "core/number.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/manifest.h"
@@ -124,7 +126,15 @@ void remove_leftovers(const std::string& folder) {
       leftovers.pop_back();
     }
   }
-  for (const fs::path& path : leftovers) fs::remove_all(path);
+  for (const fs::path& path : leftovers) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    // Files that another program has open stay on NFS until it closes them.
+    if (error && path.extension() != ".tmp")
+      log::warning("checkpoint {} cannot be removed: {}", path.string(), error.message());
+    else if (error)
+      fail<FileError>("checkpoint", "cannot remove {}: {}", path.string(), error.message());
+  }
 }
 
 void check_shared_folder(const std::string& folder, RankGroup& group) {

@@ -39,7 +39,8 @@ struct Rotation {
 std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, int64_t just_saved);
 
 /// Removes what jobs that died left (.tmp, .old, .deleted); a `step-N.old` whose replacement never came is
-/// given its name back. Only while no save is in flight.
+/// given its name back. Only while no save is in flight. Of what cannot be removed (NFS keeps files that
+/// others have open) a warning tells; a .tmp throws FileError, since the next save may need its name.
 void remove_leftovers(const std::string& folder);
 
 /// Collective, at start, before the first save: creates the folder and checks that every rank sees a file

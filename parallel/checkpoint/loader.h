@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,9 @@ namespace ottava::checkpoint {
 struct LoadOptions {
   /// Compares the checksum of every tensor while it is read.
   bool verify = true;
+  /// load_newest(): called before each checkpoint that is tried, to clear what one may not hold. Null:
+  /// nothing.
+  std::function<void()> before_each = nullptr;
 };
 
 /// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are

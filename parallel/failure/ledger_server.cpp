@@ -55,9 +55,9 @@ void LedgerServer::loop() {
   }
 }
 
-void LedgerServer::accept() {
+bool LedgerServer::accept() {
   tcp::Connection connection = listener_.accept();
-  if (!connection.is_open()) return;
+  if (!connection.is_open()) return false;
   clients_.push_back({std::move(connection)});
   // It may have waited to be accepted while the others were asked, or stopped.
   auto tell = [&](Kind kind, const std::string& text) {
@@ -65,12 +65,15 @@ void LedgerServer::accept() {
   };
   if (roll_call_) tell(Kind::roll_call, "");
   if (verdict_) tell(Kind::stop, *verdict_);
+  return true;
 }
 
 // What was said before this server ends, also by ranks that still wait to be accepted.
 void LedgerServer::drain() {
   pollfd waiting{listener_.descriptor(), POLLIN, 0};
-  while (::poll(&waiting, 1, 0) > 0) accept();
+  while (::poll(&waiting, 1, 0) > 0) {
+    if (!accept()) break;  // no descriptor is left: it would wait for ever
+  }
   for (Client& client : clients_) read(client);
 }
 

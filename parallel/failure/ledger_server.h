@@ -36,7 +36,8 @@ class LedgerServer {
     bool answered = false;  ///< the roll call under way
   };
   void loop();
-  void accept();
+  /// False where no connection could be taken.
+  bool accept();
   void drain();
   bool read(Client& client);
   void disconnected(Client& client);

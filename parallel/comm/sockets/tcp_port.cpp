@@ -26,11 +26,12 @@ struct Hello {
   int32_t rank = 0, magic = kMagic;
 };
 
-// Two descriptors a rank: more than the usual 1024 from 500 ranks on.
+// Two descriptors a rank, and one for the ledger that rank 0 and rank 1 serve: more than the usual 1024 from
+// 250 ranks on.
 void allow_descriptors(int ranks) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  rlim_t need = static_cast<rlim_t>(ranks) * 2 + 256;
+  rlim_t need = static_cast<rlim_t>(ranks) * 3 + 256;
   if (limit.rlim_cur >= need) return;
   if (limit.rlim_max < need) {
     fail<CommError>("tcp", "{} ranks need {} open files, this machine allows {}: raise ulimit -n, or use MPI",
@@ -93,8 +94,9 @@ void TcpPort::connect(int rank) {
 void TcpPort::accept_connections() {
   pollfd waiting{listener_.descriptor(), POLLIN, 0};
   while (::poll(&waiting, 1, 0) == 1) {
-    visitors_.push_back(listener_.accept());
-    if (!visitors_.back().is_open()) visitors_.pop_back();
+    tcp::Connection visitor = listener_.accept();
+    if (!visitor.is_open()) break;  // no descriptor is left: it waits, and so may this
+    visitors_.push_back(std::move(visitor));
   }
   std::erase_if(visitors_, [&](tcp::Connection& visitor) {
     Hello hello;

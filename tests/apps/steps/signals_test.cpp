@@ -132,3 +132,27 @@ TEST_CASE("a signal at any moment leaves a whole checkpoint, and the next start 
   }
   runs.finish(3 * count);
 }
+
+TEST_CASE("a run whose lines nobody reads any more goes on and saves") {
+  const std::string launcher = GENERATE("", " launch -n 2 --");
+  const Job job;
+  const Outcome o =
+      run_command("{ " OTTAVA + launcher + job.train(kSave) + "; echo ended with $? >&2; } | head -n 1");
+  INFO(o.output);
+  CHECK_THAT(o.output, Contains("ended with 0"));
+  CHECK(job.newest_checkpoint() == 12);
+}
+
+TEST_CASE("a stopped run that may only load does not say that it saved") {
+  const Job job;
+  const Outcome o =
+      run_command("exec " OTTAVA + job.train(kSave + " --checkpoint.load_only true --training.steps 100000"),
+                  [&](int group) {
+                    wait_until(200, [&] { return job.last_step() > 0; });
+                    ::kill(group, SIGTERM);
+                  });
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK_THAT(o.output, Contains("nothing was saved because checkpoint.load_only is true"));
+  CHECK(job.newest_checkpoint() == 0);
+}

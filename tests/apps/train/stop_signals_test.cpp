@@ -81,6 +81,16 @@ TEST_CASE("a signal that is repeated after the stop does not kill the process on
         }) == SIGTERM);
 }
 
+TEST_CASE("a SIGUSR2 of a scheduler leaves the listener listening") {
+  CHECK(killed_by([] {
+          StopSignals signals;
+          ::kill(::getpid(), SIGUSR2);
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          ::kill(::getpid(), SIGTERM);
+          if (!comes(signals, SIGTERM)) ::raise(SIGKILL);
+        }) == 0);
+}
+
 TEST_CASE("a later listener hears again") {
   CHECK(killed_by([] {
           for (int i = 0; i < 2; ++i) {

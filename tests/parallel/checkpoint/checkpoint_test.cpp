@@ -168,6 +168,25 @@ TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
   for (int i = 0; i < 56 * 20; ++i) REQUIRE(f32[i] == static_cast<float>(narrow[i]));
 }
 
+TEST_CASE("what a broken checkpoint left is cleared before the next one is tried") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  for (int step : {4, 5}) {
+    rank.fill(step);
+    CheckpointSaver(SaveOptions{.folder = folder.path()}, group).save(checkpoint_of(rank, step));
+  }
+  std::fstream(folder / "step-5/model-00001-of-00007.safetensors", std::ios::in | std::ios::out)
+      .seekp(-1, std::ios::end)
+      .put(7);
+  int cleared = 0;
+  CHECK(load_newest(folder.path(), rank.parameters, group, -1, {.before_each = [&] { ++cleared; }})
+            ->manifest.step == 4);
+  CHECK(cleared == 2);
+  CHECK(rank.wrong(4) == 0);
+}
+
 TEST_CASE("a model without optimizer state starts a run but does not continue one") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
