@@ -1,5 +1,10 @@
 #include "parallel/checkpoint/rank_group.h"
 
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "parallel/failure/rank_state.h"
 #include "parallel/ranks/agree.h"
 #include "parallel/ranks/gather.h"
 
@@ -8,7 +13,24 @@ namespace ottava::checkpoint {
 namespace {
 
 // The first letter says which kind of error the rest is.
-constexpr char kConfig = 'C', kOther = 'F';
+constexpr char kConfig = 'C', kFile = 'F', kOther = 'E';
+
+/// The limit of a collective call is for ranks that compute alike. Here one may write or count for minutes
+/// what the others have no part in; one that dies meanwhile is known at once all the same.
+class Patience {
+ public:
+  explicit Patience(Communicator& communicator)
+      : state_(communicator.state()), before_(state_.timeout_seconds()) {
+    state_.set_timeout_seconds(std::max(before_, kSeconds));
+  }
+  ~Patience() { state_.set_timeout_seconds(before_); }
+  Patience(const Patience&) = delete;
+
+ private:
+  static constexpr double kSeconds = 3600;
+  RankState& state_;
+  const double before_;
+};
 
 std::string outcome_of(const std::function<void()>& work) {
   try {
@@ -18,6 +40,10 @@ std::string outcome_of(const std::function<void()>& work) {
     throw;
   } catch (const ConfigError& error) {
     return kConfig + std::string(error.what());
+  } catch (const FileError& error) {
+    return kFile + std::string(error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return kFile + std::string(error.what());
   } catch (const std::exception& error) {
     return kOther + std::string(error.what());
   }
@@ -27,11 +53,13 @@ std::string outcome_of(const std::function<void()>& work) {
 
 std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   if (size() == 1) return {std::string(text)};
+  const Patience patience(*communicator_);
   return gather_text(*communicator_, text, "checkpoint");
 }
 
 std::string RankGroup::of_rank_0(std::string_view text) {
   if (size() == 1) return std::string(text);
+  const Patience patience(*communicator_);
   return text_of_rank_0(*communicator_, text, "checkpoint");
 }
 
@@ -57,7 +85,8 @@ void RankGroup::together(const std::function<void()>& work) {
     meet_before_refusing(*communicator_);
     std::string message = fmt::format("[checkpoint] rank {}: {}", r, outcomes[r].substr(1));
     if (outcomes[r][0] == kConfig) throw ConfigError(message);
-    throw FileError(message);
+    if (outcomes[r][0] == kFile) throw FileError(message);
+    throw Error(message);
   }
 }
 

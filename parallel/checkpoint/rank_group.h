@@ -33,8 +33,10 @@ class RankGroup {
   void sum(std::span<uint64_t> values);
 
   /// Runs `work` and returns when every rank has: normally when all did, else by throwing the same error on
-  /// every rank, that of the lowest rank that failed. ConfigError stays ConfigError, everything else becomes
-  /// FileError. CommError is passed on at once, since nothing can be agreed then.
+  /// every rank, that of the lowest rank that failed. ConfigError and FileError (also of
+  /// std::filesystem) stay what they are, everything else becomes Error: it says nothing about the files.
+  /// CommError is passed on at once, since nothing can be agreed then. `work` may take an hour on one rank,
+  /// whatever the limit of collective calls is.
   void together(const std::function<void()>& work);
   /// Like together for work that only rank 0 does.
   void on_rank_0(const std::function<void()>& work);

@@ -1,5 +1,8 @@
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -167,6 +170,32 @@ TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
   auto narrow = static_cast<const bf16*>(same.parameters.shards[0].exp_avg.data);
   auto f32 = static_cast<const float*>(wide.parameters.shards[0].exp_avg.data);
   for (int i = 0; i < 56 * 20; ++i) REQUIRE(f32[i] == static_cast<float>(narrow[i]));
+}
+
+TEST_CASE("ranks wait for one that writes for longer than a collective call may take") {
+  std::atomic<int> passed = 0;
+  run_thread_ranks({.ranks = 2, .timeout_seconds = 0.1}, [&](Communicator& world) {
+    RankGroup group(world);
+    group.on_rank_0([] { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
+    passed += world.state().timeout_seconds() == 0.1;
+  });
+  CHECK(passed == 2);
+}
+
+TEST_CASE("only errors of files are called such on all ranks") {
+  std::atomic<int> files = 0, others = 0;
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    RankGroup group(world);
+    files += !file_error_of([&] { group.on_rank_0([] { throw FileError("torn"); }); }).empty();
+    try {
+      group.on_rank_0([] { throw DeviceError("gone"); });
+    } catch (const FileError&) {
+    } catch (const Error& error) {
+      others += std::string(error.what()) == "[checkpoint] rank 0: gone";
+    }
+  });
+  CHECK(files == 2);
+  CHECK(others == 2);
 }
 
 TEST_CASE("what a broken checkpoint left is cleared before the next one is tried") {
