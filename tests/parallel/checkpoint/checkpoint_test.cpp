@@ -174,7 +174,7 @@ TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
 
 TEST_CASE("ranks wait for one that writes for longer than a collective call may take") {
   std::atomic<int> passed = 0;
-  run_thread_ranks({.ranks = 2, .timeout_seconds = 0.1}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = 2, .timeout_seconds = 0.1}, [&](Communicator& world) {
     RankGroup group(world);
     group.on_rank_0([] { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
     passed += world.state().timeout_seconds() == 0.1;
@@ -184,7 +184,7 @@ TEST_CASE("ranks wait for one that writes for longer than a collective call may 
 
 TEST_CASE("only errors of files are called such on all ranks") {
   std::atomic<int> files = 0, others = 0;
-  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     RankGroup group(world);
     files += !file_error_of([&] { group.on_rank_0([] { throw FileError("torn"); }); }).empty();
     try {
