@@ -49,7 +49,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
         if (rank == 2) fail<ConfigError>("x", "no");
       });
     });
-    others[rank] = file_error_of([&] { group.on_rank_0([] { throw std::bad_alloc(); }); });
+    others[rank] = message_of<Error>([&] { group.on_rank_0([] { throw std::bad_alloc(); }); });
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
