@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   const bool saves_when_stopped = name == "train" || name == "launch";
   ::sigprocmask(saves_when_stopped ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
   // Ctrl-C ends `tee` first: a line that nobody reads any more must not end the run before it has saved.
-  if (saves_when_stopped) ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGPIPE, saves_when_stopped ? SIG_IGN : SIG_DFL);
   settle_wait_policy(argv);
   CommandLine line(
       "ottava",
