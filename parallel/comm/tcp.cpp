@@ -174,7 +174,8 @@ std::string Listener::endpoint() const {
   return fmt::format("{};{};{}", host_name(), addresses, port_);
 }
 
-Connection connect_to(const std::string& endpoint, double timeout_seconds) {
+Connection connect_to(const std::string& endpoint, double timeout_seconds,
+                      const std::function<void()>& between_attempts) {
   using Clock = std::chrono::steady_clock;
   const std::vector<std::string_view> parts = split_text(endpoint, ';');
   if (parts.size() != 3) fail<CommError>("tcp", "'{}' is not an endpoint", endpoint);
@@ -189,6 +190,7 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds) {
     for (const std::string& host : hosts) {
       if (Connection connection(try_connect(host, std::string(parts[2]))); connection.is_open())
         return connection;
+      if (between_attempts) between_attempts();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);

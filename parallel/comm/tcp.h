@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,7 +49,9 @@ class Listener {
   int port_ = 0;
 };
 
-/// Tries the endpoint's addresses until the deadline. Throws CommError.
-Connection connect_to(const std::string& endpoint, double timeout_seconds);
+/// Tries the endpoint's addresses until the deadline, calling `between_attempts` (null: nothing) after each
+/// that fails. Throws CommError.
+Connection connect_to(const std::string& endpoint, double timeout_seconds,
+                      const std::function<void()>& between_attempts = nullptr);
 
 }  // namespace ottava::tcp

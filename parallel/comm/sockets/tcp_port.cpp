@@ -85,7 +85,9 @@ MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int ta
 
 void TcpPort::connect(int rank) {
   Peer& peer = peers_[rank];
-  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds);
+  // All ranks connect before they move anything: with more of them than a listener's queue holds, each has to
+  // take those that wait for it, or none would get through.
+  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, [&] { accept_connections(); });
   Hello hello{token_, state_->rank()};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
     peer.out_closed = true;
