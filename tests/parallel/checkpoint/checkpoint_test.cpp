@@ -174,10 +174,13 @@ TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
 
 TEST_CASE("ranks wait for one that writes for longer than a collective call may take") {
   std::atomic<int> passed = 0;
-  test::run_thread_ranks({.ranks = 2, .timeout_seconds = 0.1}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     RankGroup group(world);
+    const double before = world.state().timeout_seconds();
+    world.state().set_timeout_seconds(0.1);
     group.on_rank_0([] { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
     passed += world.state().timeout_seconds() == 0.1;
+    world.state().set_timeout_seconds(before);
   });
   CHECK(passed == 2);
 }
