@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/io/json.h"
 
@@ -28,6 +29,9 @@ constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
     {"intermediate_size", &HfConfig::intermediate_size},
     {"vocab_size", &HfConfig::vocab_size},
     {"max_position_embeddings", &HfConfig::max_position_embeddings}};
+
+/// What a config.json may leave out, and is then read from the family or from other sizes.
+constexpr std::string_view kDerivedSizes[] = {"num_key_value_heads", "head_dim", "max_position_embeddings"};
 
 const auto& row_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)]; }
 
@@ -91,6 +95,13 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
     fail<FileError>(where, "mlp_bias is true: biases in the feed-forward are not built");
   if (r.flag("use_sliding_window"))
     fail<FileError>(where, "use_sliding_window is true: windowed attention is not built");
+  if (const Json* types = r.find("layer_types")) {
+    for (const Json& type : types->as_array(r.what("layer_types"))) {
+      if (const std::string& name = type.as_string(r.what("layer_types")); name != "full_attention")
+        fail<FileError>(where, "layer_types has '{}', expected 'full_attention': other layers are not built",
+                        name);
+    }
+  }
   if (r.find("quantization_config")) {
     fail<FileError>(where,
                     "it has a quantization_config: quantized weights are not read, take the original ones");
@@ -100,18 +111,18 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   }
 }
 
-// The older form has rope_theta beside rope_scaling {rope_type | type, ...} or null, the newer one
-// rope_parameters with both inside.
-void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
-  config.rope_theta = r.positive("rope_theta", 10000.0);
-  const Json* newer = r.find("rope_parameters");
-  const Json* object = newer ? newer : r.find("rope_scaling");
-  if (!object) return;
-  std::string name = r.what(newer ? "rope_parameters" : "rope_scaling");
-  Reader rope(*object, name);
-  if (rope.find("rope_theta")) config.rope_theta = rope.positive("rope_theta");
+// {rope_type | type, factor, ...}; nothing where frequencies are not scaled.
+std::optional<RopeScaling> read_rope_scaling(const Json& object, const std::string& name) {
+  Reader rope(object, name);
   std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (type == "default") return;
+  if (std::string other = rope.text("type", type); other != type)
+    fail<FileError>(name, "rope_type is '{}' and type is '{}': leave out one of them", type, other);
+  for (const auto& [member, value] : object.as_object(name)) {
+    if (value.is_object())
+      fail<FileError>(name, "{} is an object: tables of its own for some of the layers are not built",
+                      member);
+  }
+  if (type == "default") return {};
   if (type != "llama3") {
     fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not built", type);
   }
@@ -124,6 +135,28 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
     fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
                     scaling.high_freq_factor, scaling.low_freq_factor);
   }
+  return scaling;
+}
+
+// The older form has rope_theta beside rope_scaling, an object or null, the newer one rope_parameters with
+// both inside. A file with both forms is one that somebody edited: they must say the same.
+void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
+  config.rope_theta = r.positive("rope_theta", 10000.0);
+  const Json* newer = r.find("rope_parameters");
+  const Json* older = r.find("rope_scaling");
+  if (older) config.rope_scaling = read_rope_scaling(*older, r.what("rope_scaling"));
+  if (!newer) return;
+  const std::string name = r.what("rope_parameters");
+  const Reader rope(*newer, name);
+  const double theta = rope.positive("rope_theta", config.rope_theta);
+  const std::optional<RopeScaling> scaling = read_rope_scaling(*newer, name);
+  if ((older && scaling != config.rope_scaling) || (r.find("rope_theta") && theta != config.rope_theta)) {
+    fail<FileError>(
+        where,
+        "rope_parameters says something else than rope_theta and rope_scaling beside it: leave in "
+        "what the model was trained with");
+  }
+  config.rope_theta = theta;
   config.rope_scaling = scaling;
 }
 
@@ -252,7 +285,14 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
     edit.put("model_type", std::string(family.model_type), row_of(was.family).model_type, family.model_type);
     edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
   }
-  for (const auto& [name, size] : kSizes) edit.replace(name, was.*size, now.*size);
+  bool derives_anew = was.family != now.family;
+  for (const auto& [name, size] : kSizes) {
+    derives_anew |= was.*size != now.*size;
+    edit.replace(name, was.*size, now.*size);
+  }
+  // One that did not change and was left out would now be read as another.
+  for (const auto& [name, size] : kSizes)
+    if (derives_anew && contains(kDerivedSizes, name)) edit.set(name, now.*size);
   if (was.num_hidden_layers != now.num_hidden_layers) edit.erase("layer_types");  // one for each layer
   if (!same_epsilon(was.rms_norm_eps, now.rms_norm_eps))
     edit.replace("rms_norm_eps", was.rms_norm_eps, now.rms_norm_eps);

@@ -97,6 +97,14 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
           R"("original_max_position_embeddings":8192})",
           "high_freq_factor is 4, expected more than");
+  refused(R"("rope_parameters":{"type":"yarn","rope_type":"default"})",
+          "rope_type is 'default' and type is 'yarn'");
+  refused(R"("rope_parameters":{"full_attention":{"rope_theta":1e6}})", "full_attention is an object");
+  refused(R"("rope_parameters":{"rope_theta":1e6},"rope_theta":1e4)", "says something else than rope_theta");
+  refused(R"("rope_parameters":{"rope_type":"default"},"rope_scaling":{"rope_type":"llama3","factor":8,)"
+          R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192})",
+          "says something else than rope_theta and rope_scaling");
+  refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types has 'sliding_attention'");
   refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");
   refused(R"("rope_theta":0)", "rope_theta is 0, expected more than 0");
@@ -144,6 +152,36 @@ TEST_CASE("HF config: one that a model was made from keeps what did not change")
   const HfConfigEdit moved = edit_hf_config(newer, "config.json", longer);
   CHECK(parse_hf_config(moved.json, "moved") == longer);
   CHECK(Json::parse(moved.json, "moved").find("rope_theta") == nullptr);
+}
+
+TEST_CASE("HF config: what was left out reads the same when other sizes or the family changed") {
+  const struct {
+    std::string source;
+    void (*change)(HfConfig&);
+  } cases[] = {
+      {llama_with(""), [](HfConfig& c) { c.family = HfFamily::qwen3; }},
+      {llama_with(""), [](HfConfig& c) { c.num_attention_heads = 8; }},
+      {llama_with(""), [](HfConfig& c) { c.hidden_size = 128; }},
+      {llama_with(R"("num_key_value_heads":2)"), [](HfConfig& c) { c.num_attention_heads = 8; }},
+      {llama_with(""), [](HfConfig& c) { c.num_attention_heads = 6, c.num_key_value_heads = 2; }},
+      {llama_with(R"("head_dim":24)"), [](HfConfig& c) { c.hidden_size = 72; }},
+  };
+  for (const auto& [source, change] : cases) {
+    HfConfig now = parse_hf_config(source, "config.json");
+    change(now);
+    const HfConfig read = parse_hf_config(edit_hf_config(source, "config.json", now).json, "edited");
+    CHECK(read == now);
+    CHECK(differences(read, now).empty());
+  }
+}
+
+TEST_CASE("HF config: both forms of rope are read where they say the same") {
+  const HfConfig c = parse_hf_config(
+      llama_with(
+          R"("rope_theta":1e6,"rope_parameters":{"rope_theta":1e6,"type":"default","rope_type":"default"})"),
+      "t");
+  CHECK(c.rope_theta == 1e6);
+  CHECK(!c.rope_scaling);
 }
 
 TEST_CASE("HF config: what two models compute differently") {
