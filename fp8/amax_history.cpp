@@ -42,7 +42,8 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
       const uint32_t* row = history.rows.as<uint32_t>() + r * slots;
       for (int64_t s = 0; s < slots; ++s) out[s] = std::max(out[s], row[s]);
     }
-    for (int64_t s = 0; s < slots; ++s) out[s] = with_margin(out[s], history.margin);
+    for (int64_t s = 0; s < slots; ++s)
+      out[s] = with_margin(out[s] > 0 ? out[s] : kUnseenAmax, history.margin);
   };
   run_op(stream, moving(kDelayed, history.rows.bytes() + amax.bytes()), delayed_amax, on_cpu,
          cuda::delayed_amax, history, current, amax);
@@ -57,7 +58,7 @@ void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax) {
     const uint32_t* newest = history.rows.as<uint32_t>() + (history.steps + length - 1) % length * slots;
     for (int64_t s = 0; s < slots; ++s) {
       const uint32_t before = history.steps > 0 ? newest[s] : 0;
-      oldest[s] = from[s] < 0x7f800000u ? from[s] : before;
+      oldest[s] = from[s] > 0 && from[s] < 0x7f800000u ? from[s] : before;
     }
   };
   // A call made again would advance again: the cost only.

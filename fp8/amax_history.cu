@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kBlock)
   }
   uint32_t largest = 0;
   for (int64_t r = 0; r < length; ++r) largest = max(largest, rows[r * slots + s]);
+  if (largest == 0) largest = kUnseenAmax;
   amax[s] = min(__float_as_uint(ldexpf(__uint_as_float(largest), margin)), 0x7f7fffffu);
 }
 
@@ -28,7 +29,8 @@ __global__ void __launch_bounds__(kBlock)
   const int64_t s = thread_of_grid(kBlock);
   if (s >= slots) return;
   const uint32_t before = newest ? newest[s] : 0;  // newest may be oldest
-  oldest[s] = step_amax[s] < 0x7f800000u ? step_amax[s] : before;
+  const uint32_t now = step_amax[s];
+  oldest[s] = now > 0 && now < 0x7f800000u ? now : before;
 }
 
 }  // namespace

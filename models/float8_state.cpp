@@ -1,14 +1,22 @@
 #include "models/float8_state.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <utility>
 
 #include "core/contains.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 #include "core/sum_of.h"
 #include "fp8/step_amax.h"
 
 namespace ottava {
+namespace {
+
+constexpr double kLargestFloat = std::numeric_limits<float>::max();
+
+}  // namespace
 
 Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
     : ranks_(ranks), options_(std::move(options)), runs_(options_.products.size()) {
@@ -53,6 +61,18 @@ void Float8State::finish_step(Stream& stream) {
   if (ranks_.world->size() == 1) return;
   ranks_.world->all_reduce(stream, {.send = largest_, .op = ReduceOp::max, .label = "activation amaxes"})
       .wait(stream);
+}
+
+void Float8State::follow_loss_scale(Stream& stream, double loss_scale) {
+  const double before = std::exchange(history_loss_scale_, loss_scale);
+  if (!history() || history_.steps == 0 || before == 0 || before == loss_scale || stream.is_meta()) return;
+  std::vector<uint32_t> amaxes = host_values<uint32_t>(stream, history_.rows);
+  for (size_t i = 1; i < amaxes.size(); i += 2) {  // slots of dy are the odd ones of an even number
+    const double scaled = std::bit_cast<float>(amaxes[i]) * (loss_scale / before);
+    amaxes[i] = std::bit_cast<uint32_t>(static_cast<float>(std::min<double>(scaled, kLargestFloat)));
+  }
+  copy_from_host(stream, amaxes.data(), history_.rows);
+  stream.synchronize();
 }
 
 void Float8State::advance_history(Stream& stream) {

@@ -53,6 +53,13 @@ class Float8State {
   void begin_forward_only(Stream& stream);
   /// The largest amaxes of the step, over its micro-batches. With `delayed`, over all ranks: one all-reduce.
   void finish_step(Stream& stream);
+  /// Before each step: what the step multiplies its loss by. Gradients, and so dy's amaxes, are times that:
+  /// where it is another one than the history was made with, dy's columns are brought to it. Synchronizes the
+  /// stream then.
+  void follow_loss_scale(Stream& stream, double loss_scale);
+  /// Of the history's gradients; 0 before the first step. Belongs to the checkpoint.
+  double history_loss_scale() const { return history_loss_scale_; }
+  void restore_loss_scale(double loss_scale) { history_loss_scale_ = loss_scale; }
   /// After a step that was not skipped.
   void advance_history(Stream& stream);
 
@@ -84,6 +91,7 @@ class Float8State {
   Options options_;
   Tensor current_, largest_, scale_amax_, counters_, non_finite_;
   fp8::AmaxHistory history_;
+  double history_loss_scale_ = 0;
   bool is_forward_only_ = false;
   int64_t selected_ = 0;          ///< micro-batch
   std::vector<Float8Runs> runs_;  ///< per product

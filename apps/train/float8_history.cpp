@@ -111,7 +111,7 @@ std::string float8_history_json(TrainingEngine& engine, Stream& stream) {
   const std::vector<Named> histories = histories_of(engine);
   if (histories.empty()) return {};
   Json json;
-  json.set("recipe", "delayed");
+  json.set("recipe", "delayed").set("loss_scale", engine.float8()->history_loss_scale());
   for (const Named& named : histories) json.set(named.key, to_json(named, stream));
   return json.dump(1) + "\n";
 }
@@ -128,6 +128,9 @@ void restore_float8_history(std::string_view text, std::string_view where, Train
   }
   const Json json = Json::parse(text, where);
   for (const Named& named : histories) restore(named, json.at(named.key, where), where, stream);
+  // Files of before it was kept: the loss scale that is restored beside the history.
+  const Json* loss_scale = json.find("loss_scale");
+  engine.float8()->restore_loss_scale(loss_scale ? loss_scale->as_number(where) : 0);
 }
 
 }  // namespace ottava

@@ -7,8 +7,9 @@
 
 namespace ottava {
 
-/// State of recipe `delayed` in a checkpoint, `float8_history.json`: the amaxes of the last steps by layer,
-/// the same on every rank and for every layout. Empty for engines without a history.
+/// State of recipe `delayed` in a checkpoint, `float8_history.json`: the amaxes of the last steps by layer
+/// and the loss scale that those of gradients are times, the same on every rank and for every layout. Empty
+/// for engines without a history.
 std::string float8_history_json(TrainingEngine& engine, Stream& stream);
 
 /// Puts it back, bit for bit. Throws FileError for anything that float8_history_json does not write,

@@ -127,6 +127,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   const RankRows rows = rows_of(shape_.batch, shape_.sequence);
   inputs_->send(tokens, 0, rows.tokens());
   update_->begin(inputs);
+  if (float8_) float8_->follow_loss_scale(stream_, inputs.loss_scale);
 
   Arena::Phase phase(arena_, "train");
   StepContext c = context();

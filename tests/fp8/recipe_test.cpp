@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/cost.h"
+#include "core/ops/elementwise.h"
 #include "fp8/amax_history.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -111,6 +112,12 @@ TEST_CASE("delayed scaling: current amaxes while the history fills, then its max
     CHECK(step(3, 1) == Pair{6, 2});
     step(3e38f, 1);
     CHECK(step(1, 1)[0] == std::numeric_limits<float>::max());
+
+    // A zero says nothing; a history of nothing else is as if 1 had been seen, times the margin.
+    for (int i = 0; i < 4; ++i) step(5, 6);
+    for (int i = 0; i < 4; ++i) CHECK(step(0, 6) == Pair{10, 12});
+    fill_zero(stream, rows);
+    CHECK(step(7, 6) == Pair{2, 2});
 
     // State saved and put back continues alike.
     DeviceBuffer copy(stream, DType::u32, {3, 2});

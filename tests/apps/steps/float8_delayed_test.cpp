@@ -1,3 +1,4 @@
+#include <bit>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -142,6 +143,24 @@ TEST_CASE("delayed: a run that is resumed is bitwise the uninterrupted one, its 
     TinyTraining::Run fresh = tiny.start("resumed", base + kSaving + excluded);
     CHECK(history_of(*fresh.trainer).steps == 0);
     CHECK(history_of(*tiny.start("resumed", base + kSaving).trainer) == expected.history);
+  }
+}
+
+TEST_CASE("delayed: the history of gradients follows the loss scale") {
+  TinyTraining tiny;
+  const Overrides base = recipe("delayed") + kHistory + kSaving;
+  const Ended expected = finish(tiny, "run", base);
+  for (int saved : {4, 2}) {  // full, and still filling
+    for (int later = saved + 2; later <= 6; later += 2)
+      fs::remove_all(tiny / ("run/checkpoint/step-" + std::to_string(later)));
+    const Ended scaled = finish(tiny, "run", base + Overrides{"--training.loss_scale", "1024"});
+    CHECK((scaled.everything == expected.everything));  // times a power of two, and no bit is lost
+    for (size_t i = 0; i < expected.history.operands.size(); ++i) {
+      const auto was = std::bit_cast<float>(expected.history.operands[i]),
+                 is = std::bit_cast<float>(scaled.history.operands[i]);
+      CHECK(is == (i % 2 == 0 ? was : was * 1024));
+    }
+    CHECK(scaled.history.weights == expected.history.weights);
   }
 }
 
