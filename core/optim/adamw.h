@@ -39,9 +39,10 @@ struct AdamwTensor {
   /// skipped step too: what scales the weight's FP8 codes.
   Tensor amax;
   float weight_decay = 0;
-  float lr_factor = 1;        ///< of this tensor's learning rate
-  uint64_t key = 0;           ///< identifies the tensor for stochastic rounding
-  int64_t first_element = 0;  ///< global index of element 0, so that rounding does not depend on sharding
+  float lr_factor = 1;  ///< of this tensor's learning rate
+  uint64_t key = 0;     ///< identifies the tensor for stochastic rounding
+  int64_t first_element =
+      0;  ///< index of element 0 in what FSDP cuts: rounding does not depend on its shards
 };
 struct AdamwHyper {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;

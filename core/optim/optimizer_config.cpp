@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
@@ -30,6 +31,21 @@ void declare_muon(config::Section& s, OptimizerConfig& c) {
            {{"match_rms_adamw", AdjustLr::match_rms_adamw}, {"original", AdjustLr::original}},
            "Muon's update of a matrix times 0.2 sqrt(max(rows, columns)), which suits AdamW's lr and "
            "weight_decay, or times sqrt(max(1, rows / columns))");
+}
+
+// Updates are made in float32: a number just below 1 or above 0 must not become 1 or 0 there.
+void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
+  for (const auto& [key, decay] :
+       {std::pair{"beta1", c.beta1}, std::pair{"beta2", c.beta2}, std::pair{"momentum", c.momentum}}) {
+    if (static_cast<float>(decay) < 1 || decay >= 1) continue;
+    problems.add(std::string("optimizer.") + key,
+                 "{} is 1 in float32, which nothing would decay with; "
+                 "expected at most 0.9999999",
+                 decay);
+  }
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  if (c.eps > 0 && static_cast<float>(c.eps) < kSmallest)
+    problems.add("optimizer.eps", "{} is 0 in float32 or nearly so; expected at least {}", c.eps, kSmallest);
 }
 
 }  // namespace
@@ -76,6 +92,7 @@ std::array<double, 3> OptimizerConfig::newton_schulz_coefficients() const {
 }
 
 void validate(const OptimizerConfig& c, config::Problems& problems) {
+  validate_as_float32(c, problems);
   if (std::ranges::all_of(c.newton_schulz_coefficients(), [](double x) { return std::isfinite(x); })) return;
   problems.add("optimizer.ns_coefficients", "expected three numbers, got [{}]",
                fmt::join(c.ns_coefficients, ", "));

@@ -140,6 +140,15 @@ TEST_CASE("combinations are reported with the rest, except where a value of the 
   CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
 }
 
+TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
+  for (const char* key : {"beta1", "beta2", "momentum"}) {
+    CHECK(has(error(fmt::format("optimizer: {{{}: 0.99999999}}", key)),
+              fmt::format("optimizer.{}: 0.99999999 is 1 in float32", key)));
+    CHECK(parse(fmt::format("optimizer: {{{}: 0.9999999}}", key)).training.steps > 0);
+  }
+  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: 1e-46 is 0 in float32 or nearly so"));
+}
+
 TEST_CASE("mixed_precision_level fills in what is not said and refuses what contradicts", "[config]") {
   Config o0 = parse("training: {mixed_precision_level: O0}");
   CHECK(o0.training.mixed_precision_param == DType::f32);
