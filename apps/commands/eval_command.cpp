@@ -15,7 +15,7 @@ namespace {
 
 Json to_json(const ChoiceScores& s) {
   Json out, likelihoods(Json::Array{});
-  out.set("name", s.name).set("items", s.items);
+  out.set("name", s.name).set("items", s.items).set("not_finite", s.not_finite);
   const auto add = [&](const std::string& name, const Accuracy& a) {
     out.set(name, a.value).set(name + "_stderr", a.standard_error);
   };

@@ -8,32 +8,21 @@
 #include "core/data/tokenizer/unicode.h"
 #include "core/data/whole_packing.h"
 #include "core/error.h"
-#include "core/io/utf8.h"
 
 namespace ottava {
 namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// Where white space at the end of a text begins.
-size_t trailing_space(std::string_view text) {
-  size_t begin = 0;
-  for (size_t at = 0; at < text.size();) {
-    const CodePoint c = code_point_at(text, at);
-    at += c.length;
-    if (!c.valid || !tokenizer::is_white_space(c.value)) begin = at;
-  }
-  return begin;
-}
-
 int64_t characters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// Context and choice; the tokens of the context are masked.
-Tokens encode(const Tokenizer& tokenizer, const ChoiceItem& item, const std::string& choice) {
-  const size_t cut = trailing_space(item.context);
-  const std::string context = item.context.substr(0, cut);
+// Context and choice; the tokens of the context are masked. `question` counts from 1.
+Tokens encode(const Tokenizer& tokenizer, const ChoiceTask& task, int64_t question,
+              const std::string& choice) {
+  const ChoiceItem& item = task.items[question - 1];
+  const std::string context(tokenizer::stripped_at_end(item.context));
   const EncodeOptions options{.add_bos = tokenizer.adds_bos()};
   Tokens tokens = tokenizer.encode(item.context + item.delimiter + choice, options);
   const Tokens own = tokenizer.encode(context, options);
@@ -42,8 +31,14 @@ Tokens encode(const Tokenizer& tokenizer, const ChoiceItem& item, const std::str
     tokens.insert(tokens.begin(), tokenizer.bos_id().value_or(tokenizer.eos_id().value_or(0)));
     masked = 1;
   }
-  for (size_t i = 0; i < std::min(masked, tokens.size()); ++i)
-    tokens[i] = data::masked(i < own.size() ? own[i] : tokens[i]);
+  if (masked >= tokens.size()) {  // nothing would be scored, and the choice be a certain one
+    fail<DataError>(
+        "evaluation",
+        "question {} of {}: the tokenizer joins the choice '{}' to the end of the context, of which "
+        "it leaves no token: end the context otherwise, or give a \"delimiter\" that parts them",
+        question, task.name, choice);
+  }
+  for (size_t i = 0; i < masked; ++i) tokens[i] = data::masked(i < own.size() ? own[i] : tokens[i]);
   return tokens;
 }
 
@@ -93,9 +88,9 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
 ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
   ChoiceScores out{.name = task.name, .items = std::ssize(task.items)};
   std::vector<Tokens> documents;
-  for (const ChoiceItem& item : task.items) {
-    for (const std::string& choice : item.choices) {
-      Tokens tokens = encode(tokenizer, item, choice);
+  for (int64_t question = 1; question <= out.items; ++question) {
+    for (const std::string& choice : task.items[question - 1].choices) {
+      Tokens tokens = encode(tokenizer, task, question, choice);
       if (const int64_t over = std::ssize(tokens) - (model.sequence + 1); over > 0) {
         tokens.erase(tokens.begin(), tokens.begin() + over);
         ++out.cut;
@@ -115,8 +110,10 @@ ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, c
       per_character.push_back(scores.back() / characters(choice));
       per_byte.push_back(scores.back() / choice.size());
     }
+    const bool is_finite = std::ranges::all_of(scores, [](double score) { return std::isfinite(score); });
+    out.not_finite += !is_finite;
     const auto is_right = [&](const std::vector<double>& by) {
-      return std::ranges::max_element(by) - by.begin() == item.gold;
+      return is_finite && std::ranges::max_element(by) - by.begin() == item.gold;
     };
     right += is_right(scores), right_norm += is_right(per_character), right_bytes += is_right(per_byte);
     out.choices += std::ssize(scores);
@@ -137,6 +134,9 @@ std::string to_text(const ChoiceScores& s) {
                   share("acc_bytes", s.acc_bytes), counted(s.items, "item"));
   if (s.cut > 0)
     text += fmt::format("; of {} the beginning is left out, as too long", counted(s.cut, "choice"));
+  if (s.not_finite > 0)
+    text += fmt::format("; the log-likelihoods of {} are not finite, and none of these counts as right",
+                        counted(s.not_finite, "question"));
   return text;
 }
 

@@ -32,9 +32,10 @@ struct Accuracy {
 struct ChoiceScores {
   std::string name;
   int64_t items = 0, choices = 0;
-  Accuracy acc;        ///< the choice of the largest log-likelihood
-  Accuracy acc_norm;   ///< of the largest one per character
-  Accuracy acc_bytes;  ///< of the largest one per byte of UTF-8
+  Accuracy acc;            ///< the choice of the largest log-likelihood
+  Accuracy acc_norm;       ///< of the largest one per character
+  Accuracy acc_bytes;      ///< of the largest one per byte of UTF-8
+  int64_t not_finite = 0;  ///< items with a log-likelihood that is not finite: counted as answered wrongly
   int64_t cut =
       0;  ///< choices with their context that were longer than a window: their beginning is left out
   std::vector<std::vector<double>> log_likelihoods;  ///< of each item's choices
@@ -43,7 +44,8 @@ struct ChoiceScores {
 /// Asks a model to choose. A choice is scored as the harness does: white space at the end of the context
 /// moves over to delimiter and choice; both are encoded together, and of these tokens as many as the context
 /// has by itself give way to the context's own. BOS stands in front where the tokenizer's files say so;
-/// special tokens in the context are read as such. Choices share windows.
+/// special tokens in the context are read as such. Choices share windows. Throws DataError for a choice of
+/// which no token would be scored, because it became one with the context's last.
 ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model);
 
 /// "hellaswag: acc 31.1% +- 0.5, acc_norm 33.0% +- 0.5, acc_bytes 32.8% +- 0.5 (10042 items)".

@@ -71,8 +71,7 @@ void replace_all(std::string& text, std::string_view what, std::string_view with
 
 // Of WikiHow: "[title]" and other marks in brackets.
 std::string without_marks(std::string text) {
-  const auto first = text.find_first_not_of(" \t\r\n\f\v"), last = text.find_last_not_of(" \t\r\n\f\v");
-  text = first == std::string::npos ? "" : text.substr(first, last - first + 1);
+  text = std::string(tokenizer::stripped(text));
   replace_all(text, " [title]", ". ");
   for (size_t open = 0; (open = text.find('[', open)) != std::string::npos;) {
     const size_t close = text.find(']', open);

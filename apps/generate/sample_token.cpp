@@ -6,9 +6,18 @@
 #include <span>
 #include <vector>
 
+#include "core/error.h"
+
 namespace ottava {
 
 int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, double uniform) {
+  for (int32_t i = 0; i < vocab; ++i) {
+    if (!std::isfinite(logits[i]))
+      fail<NumericsError>("generate",
+                          "the model gives token {} the logit {}: its weights are broken, or this precision "
+                          "is not enough for them; take an earlier checkpoint, or float32",
+                          i, logits[i]);
+  }
   if (s.temperature <= 0) return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
   std::vector<int32_t> order(vocab);
   std::iota(order.begin(), order.end(), 0);

@@ -7,6 +7,7 @@ namespace ottava {
 
 /// The next token from logits: softmax(logits / temperature) over the top_k likeliest and, of these, the
 /// likeliest that together reach top_p; `uniform` in [0, 1) chooses. Ties in order of ids.
+/// Throws NumericsError for a logit that is not finite.
 struct Sampling {
   double temperature = 1;  ///< 0: the likeliest token
   int64_t top_k = 0;       ///< 0: all

@@ -29,6 +29,7 @@ std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>
   struct Text {
     std::vector<int32_t> tokens;
     bool has_ended = false;
+    std::string error;  // why it ended early
   };
   std::vector<Text> texts;
   size_t longest = 0;
@@ -46,8 +47,15 @@ std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>
       const int64_t added = text.tokens.size() - prompts[i].size();
       if (text.has_ended || position + 1 != text.tokens.size()) continue;
       const PhiloxStream random{.seed = static_cast<uint64_t>(e.config.training.seed), .stream = i};
-      const int32_t token = sample_token(logits.data() + i * row, vocabulary, {.temperature = c.temperature},
-                                         random.uniform(added));
+      int32_t token = 0;
+      try {
+        token = sample_token(logits.data() + i * row, vocabulary, {.temperature = c.temperature},
+                             random.uniform(added));
+      } catch (const NumericsError& error) {  // a sample is no reason to end the run
+        text.has_ended = true;
+        text.error = fmt::format(" ({})", error.what());
+        continue;
+      }
       text.has_ended = token == e.tokenizer->eos_id();
       if (!text.has_ended) text.tokens.push_back(token);
       if (added + 1 == c.max_new_tokens) text.has_ended = true;
@@ -56,7 +64,8 @@ std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>
   std::vector<std::string> out;
   for (size_t i = 0; i < texts.size(); ++i) {
     out.push_back(e.tokenizer->decode(std::span(texts[i].tokens).subspan(prompts[i].size()),
-                                      {.special_tokens = DecodeOptions::SpecialTokens::drop}));
+                                      {.special_tokens = DecodeOptions::SpecialTokens::drop}) +
+                  texts[i].error);
   }
   return out;
 }

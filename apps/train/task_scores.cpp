@@ -13,8 +13,9 @@ std::vector<ChoiceTask> open_tasks(const Experiment& e) {
     ChoiceTask task{.name = set.name};
     for (const std::string& path : set.path) {
       const std::string file = find_input(e.config, "evaluation.tasks", path).string();
-      std::ranges::move(read_choice_task(file, e.config.evaluation.max_examples).items,
-                        std::back_inserter(task.items));
+      const int64_t most = e.config.evaluation.max_examples, left = most - std::ssize(task.items);
+      if (most >= 0 && left == 0) break;
+      std::ranges::move(read_choice_task(file, most < 0 ? most : left).items, std::back_inserter(task.items));
     }
     tasks.push_back(std::move(task));
   }

@@ -43,25 +43,6 @@ class Writer {
   }
 };
 
-/// What Python's str.strip() takes away.
-bool is_python_space(char32_t c) { return tokenizer::is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
-
-std::string_view trim(std::string_view text) {
-  size_t begin = 0, end = 0;
-  bool is_leading = true;
-  for (size_t at = 0; at < text.size();) {
-    const CodePoint c = code_point_at(text, at);
-    at += c.length;
-    if (c.valid && is_python_space(c.value)) {
-      if (is_leading) begin = at;
-      continue;
-    }
-    is_leading = false;
-    end = at;
-  }
-  return is_leading ? std::string_view{} : text.substr(begin, end - begin);
-}
-
 std::string_view without_leading_newlines(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
@@ -139,7 +120,7 @@ class ChatWriter {
       const bool has_dates = m.role == Role::system && options_.style != ChatTemplate::llama3;
       if (has_dates)
         out_.text("Cutting Knowledge Date: December 2023\nToday Date: " + options_.date + "\n\n", c.all);
-      out_.text(trim(m.content), c.content);
+      out_.text(tokenizer::stripped(m.content), c.content);
       return out_.special(kEot, c.content);
     }
     if (m.role == Role::assistant && options_.style == ChatTemplate::qwen3) {

@@ -49,7 +49,29 @@ void append_composed(std::string& out, std::string_view well_formed) {
   std::free(composed);
 }
 
+bool is_python_space(char32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
+
 }  // namespace
+
+std::string_view stripped(std::string_view text) {
+  text = stripped_at_end(text);
+  while (!text.empty()) {
+    const CodePoint c = code_point_at(text, 0);
+    if (!c.valid || !is_python_space(c.value)) break;
+    text.remove_prefix(c.length);
+  }
+  return text;
+}
+
+std::string_view stripped_at_end(std::string_view text) {
+  size_t end = 0;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    at += c.length;
+    if (!c.valid || !is_python_space(c.value)) end = at;
+  }
+  return text.substr(0, end);
+}
 
 std::string capitalised(std::string_view text) {
   std::string out;

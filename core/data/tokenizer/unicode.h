@@ -9,6 +9,11 @@ namespace ottava::tokenizer {
 /// become several stay as they are.
 std::string capitalised(std::string_view text);
 
+/// Python's str.strip() and str.rstrip(): without the white space, and the separators U+001C to U+001F, at
+/// both ends or at the end.
+std::string_view stripped(std::string_view text);
+std::string_view stripped_at_end(std::string_view text);
+
 /// The property White_Space.
 bool is_white_space(char32_t c);
 /// Alphabetic, mark, decimal number, connector punctuation or join control: \w of HF's engine.

@@ -104,6 +104,41 @@ TEST_CASE("ranks that divide the windows find the same scores as one") {
   CHECK_THAT(to_text(cut), Contains("the beginning is left out, as too long"));
 }
 
+TEST_CASE("answers with log-likelihoods that are not finite are wrong ones, and counted") {
+  ChoiceTask task = read_choice_task(kGolden + "own.jsonl", 3);
+  for (ChoiceItem& item : task.items) item.gold = 0;
+  const auto tokenizer = Tokenizer::load(kGolden + "model");
+  for (const float loss : {NAN, INFINITY}) {
+    const auto pass = [&](const HostTokens& tokens, std::span<float> losses) {
+      for (size_t i = 0; i < losses.size(); ++i) losses[i] = tokens.targets[i] < 0 ? 0.0F : loss;
+    };
+    const ChoiceScores scores = score_choices(task, *tokenizer, {.batch = 1, .sequence = 256, .pass = pass});
+    CHECK(scores.not_finite == 3);
+    CHECK(scores.acc.value == 0);
+    CHECK_THAT(to_text(scores), Contains("the log-likelihoods of 3 questions are not finite"));
+  }
+}
+
+TEST_CASE("a choice that the tokenizer joins to the context is refused: no token of it would be scored") {
+  const auto tokenizer = Tokenizer::load(kGolden + "model");
+  // A token of two characters, parted between context and choice.
+  std::string pair;
+  for (int32_t id = 256; pair.empty() && id < tokenizer->vocab_size(); ++id) {
+    const std::string text = tokenizer->decode({&id, 1});
+    if (text.size() == 2 && std::isalpha(text[0]) && std::isalpha(text[1]) &&
+        tokenizer->encode(text, {}).size() == 1)
+      pair = text;
+  }
+  REQUIRE(pair.size() == 2);
+  const ChoiceTask task{
+      .name = "joined",
+      .items = {{.context = pair.substr(0, 1), .choices = {pair.substr(1)}, .delimiter = "", .gold = 0}}};
+  const auto none = [](const HostTokens&, std::span<float>) {};
+  CHECK_THAT(message_of([&] { score_choices(task, *tokenizer, {.sequence = 64, .pass = none}); }),
+             Contains("[evaluation] question 1 of joined: the tokenizer joins the choice '" + pair.substr(1) +
+                      "' to the end of the context"));
+}
+
 TEST_CASE("an item that cannot be answered is refused with file and line") {
   CHECK_THAT(refusal(R"({"query": "q", "choices": [], "gold": 0})"),
              Contains("[evaluation] 'x.jsonl' line 3: there is no choice"));

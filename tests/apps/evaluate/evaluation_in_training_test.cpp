@@ -6,6 +6,7 @@
 
 #include "apps/commands/eval_command.h"
 #include "apps/commands/generate_command.h"
+#include "apps/train/task_scores.h"
 #include "core/io/file.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/message_of.h"
@@ -100,6 +101,12 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
       CHECK(logged(tiny / mask, std::string("evaluation_metrics/items/") + metric).back() ==
             Approx(scores.as_array("")[0].at(metric, "").as_number("")));
   }
+  // So many of a task, of however many files.
+  TinyTraining::Run some = tiny.start(
+      "some",
+      asking + Overrides{"--evaluation.max_examples", "40", "--evaluation.tasks",
+                         fmt::format("[{{name: items, path: [{0}, {0}, {0}]}}]", tiny / "items.jsonl")});
+  CHECK(open_tasks(some->experiment()).at(0).items.size() == 40);
   CHECK_THAT(message_of([&] {
                tiny.config("none", {"--evaluation.enable", "true"});
              }),

@@ -1,5 +1,7 @@
 #include "apps/generate/text_stream.h"
 
+#include <cmath>
+
 #include "apps/generate/sample_token.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
@@ -44,4 +46,12 @@ TEST_CASE("a repetition penalty makes tokens that were there less likely, each o
   CHECK(logits == std::vector<float>{1, -4, 1, 4});
   penalise_repetition(logits, std::vector<int32_t>{3}, 1);
   CHECK(logits == std::vector<float>{1, -4, 1, 4});
+}
+
+TEST_CASE("logits that are not finite make no token") {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    const std::vector<float> logits = {1, bad, 3};
+    for (const double temperature : {0.0, 1.0})
+      CHECK_THROWS_AS(sample_token(logits.data(), 3, {.temperature = temperature}, 0.5), NumericsError);
+  }
 }

@@ -118,3 +118,12 @@ TEST_CASE("byte-level stand-ins there and back") {
   CHECK_FALSE(from_byte_level("\u0144"));  // one past the last stand-in
   CHECK(from_byte_level("\u0143") == "\xad");
 }
+
+TEST_CASE("text is stripped of what Python's str.strip() takes away") {
+  CHECK(stripped("") == "");
+  CHECK(stripped(" \t\n\u00a0\u2003") == "");
+  CHECK(stripped("\u3000 a b\u00a0\x1f\x1c") == "a b");
+  CHECK(stripped("\x80 a \xff") == "\x80 a \xff");      // what is no UTF-8 is no space
+  CHECK(stripped("\u200ba\u200b") == "\u200ba\u200b");  // zero-width: no space
+  CHECK(stripped_at_end("\u3000a\u3000\v") == "\u3000a");
+}
