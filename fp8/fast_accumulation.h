@@ -4,10 +4,11 @@
 
 namespace ottava::fp8 {
 
-/// Which FP8 products tensor cores sum fast: 14 bits between promotions to f32. Those with scales of blocks
-/// never do, a CPU and what is emulated sum in f32.
+/// Which FP8 products the tensor cores of sm_89 and sm_90 sum fast: with their own 14 bits to the end. Others
+/// are promoted to f32 every so often (128 products on sm_90), those with scales of blocks always. A CPU,
+/// what is emulated and sm_100 on sum in f32.
 enum class FastAccumulation : uint8_t {
-  forward,  ///< gradients are summed exactly
+  forward,  ///< gradients are promoted
   all,
   none,
 };

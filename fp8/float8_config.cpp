@@ -64,8 +64,9 @@ void declare(config::Section& s, Float8Config& c) {
   using Fast = fp8::FastAccumulation;
   s.choice("fast_accumulation", c.fast_accumulation,
            {{"forward", Fast::forward}, {"all", Fast::all}, {"none", Fast::none}},
-           "products that a GPU's tensor cores sum fast (14 bits between promotions to FP32): those of "
-           "forward, of backward too, or none; with scales of blocks, sums are promoted block by block anyway");
+           "products that a GPU's tensor cores sum fast (14 bits on sm_89 and sm_90, to the end instead of "
+           "promoted to FP32 every so often): those of forward, of backward too, or none; with scales of "
+           "blocks, sums are promoted block by block anyway");
   s.field("amax_history_length", c.amax_history_length,
           "recipe delayed: steps whose largest amax gives the scale")
       .range(1, 1 << 16)

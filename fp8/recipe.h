@@ -43,7 +43,7 @@ struct OperandRecipe {
 struct ProductRecipe {
   bool is_fp8 = true;  ///< else high precision, and nothing below matters
   OperandRecipe a, b;
-  bool fast_accumulation = false;  ///< sums may be kept in the tensor core's 22 bits: only forward
+  bool fast_accumulation = false;  ///< sums may stay in the tensor core's 14 bits: only forward
 };
 
 struct Recipe {

@@ -78,7 +78,7 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
       .result = args.accumulate ? BlasProblem::Result::accumulate : BlasProblem::Result::overwrite,
       .a_scale = scale_of(b.granularity),
       .b_scale = scale_of(a.granularity),
-      .sums = fast ? BlasProblem::Sums::fast : BlasProblem::Sums::exact,
+      .sums = fast ? BlasProblem::Sums::fast : BlasProblem::Sums::promoted,
       .m = left.rows(),
       .n = right.rows(),
       .k = left.cols(),

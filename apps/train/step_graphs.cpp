@@ -1,5 +1,6 @@
 #include "apps/train/step_graphs.h"
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/sum_of.h"
 
@@ -43,13 +44,17 @@ void StepGraphs::run(StepPart part, Stream& stream, const std::function<void()>&
     // go on.
     const int64_t before = world_->stats().calls();
     cuda::Graph graph = record(part, stream, body);
+    const int64_t calls = world_->stats().calls() - before;
+    // Of several ranks some nodes are the collectives' library's own, and their number its own affair.
+    const bool differs = calls != p.calls || (world_->size() == 1 && graph.nodes() != p.graph.nodes());
     if (!p.graph.is_recorded()) {
-      p = {std::move(graph), world_->stats().calls() - before};
-    } else if (graph.nodes() != p.graph.nodes()) {
+      p = {std::move(graph), calls};
+    } else if (differs) {
       fail("graphs",
-           "{} was recorded as {} operations and is now {}: a step that differs from micro-batch to "
-           "micro-batch cannot be replayed; set training.cuda_graphs: off",
-           name_of(part), p.graph.nodes(), graph.nodes());
+           "{} was recorded as {} operations with {} and is now {} with {}: a step that differs from "
+           "micro-batch to micro-batch cannot be replayed; set training.cuda_graphs: off",
+           name_of(part), p.graph.nodes(), counted(p.calls, "collective"), graph.nodes(),
+           counted(calls, "collective"));
     }
   }
   p.graph.launch(stream);

@@ -68,6 +68,11 @@ const AttentionGraph::Operand& AttentionGraph::at(Role role) const {
   return *found;
 }
 
+bool AttentionGraph::has_packed_lse() const {
+  const Operand& lse = at(Role::lse);
+  return lse.strides[0] == lse.dims[1] * lse.dims[2];
+}
+
 AttentionGraph describe(const AttentionProblem& p) {
   const int64_t d = p.heads.head_dim, t = p.sequence, row = p.heads.row();
   AttentionGraph graph{.problem = p, .scale = 1.0f / std::sqrt(static_cast<float>(d))};
@@ -102,7 +107,9 @@ AttentionGraph describe(const AttentionProblem& p) {
                             .memory = Memory::lse,
                             .dtype = DType::f32,
                             .dims = {p.batch, h, t, 1},
-                            .strides = {all * t, t, 1, 1},
+                            // The first one tells libraries that it is packed, and counts for nothing where
+                            // there is one sequence.
+                            .strides = {(p.batch == 1 ? h : all) * t, t, 1, 1},
                             .is_result = is_forward});
   if (is_forward) return graph;
   add(Role::dout, {Memory::dout, h, t, t, all * d}, Use::read);

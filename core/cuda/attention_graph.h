@@ -51,6 +51,9 @@ struct AttentionGraph {
   std::vector<Operand> operands;
 
   const Operand& at(Role role) const;
+  /// Whether lse's heads and positions lie one behind the other without a gap: not where a call is about some
+  /// of the heads of several sequences.
+  bool has_packed_lse() const;
 };
 
 /// lse, which forward leaves and backward reads, is the natural logarithm of the sum of exponentials of

@@ -21,13 +21,15 @@ struct BlasProblem {
   /// of the contraction, or per 128 x 128; by an e8m0 per 32. Layouts: core/float8/granularity.h; addresses
   /// are aligned to 16 bytes.
   enum class Scale : uint8_t { none, tensor, outer, block_1x128, block_128x128, block_1x32 };
-  enum class Sums : uint8_t { exact, fast };  ///< fast: the tensor cores' own accumulation of fp8, 14 bits
+  /// Of fp8 on sm_89 and sm_90, whose tensor cores add with 14 bits: whether sums of some hundred products
+  /// are promoted to f32 (on sm_90 after every 128), or all are the tensor cores' own.
+  enum class Sums : uint8_t { promoted, fast };
 
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   Operand a_layout = Operand::plain, b_layout = Operand::plain;
   Result result = Result::overwrite;
   Scale a_scale = Scale::none, b_scale = Scale::none;
-  Sums sums = Sums::exact;
+  Sums sums = Sums::promoted;
   int64_t m = 0, n = 0, k = 0;
   int64_t lda = 0, ldb = 0, ldd = 0;
   auto operator<=>(const BlasProblem&) const = default;

@@ -131,6 +131,20 @@ std::shared_ptr<fe::graph::Graph> translate(const AttentionGraph& a) {
   return graph;
 }
 
+// Before 9.26 kernels of backward read lse as packed, whatever its strides say; cudnn-frontend refuses that
+// in its later releases only.
+void require_lse_is_read(const AttentionGraph& a) {
+  constexpr size_t kReadsStrides = 92600;
+  if (a.problem.pass == Pass::forward || a.has_packed_lse() ||
+      fe::detail::get_backend_version() >= kReadsStrides)
+    return;
+  fail<DeviceError>(
+      kOp,
+      "{} reads lse of backward as packed, and this one has a row of all {} heads for each of {} "
+      "sequences: use cuDNN 9.26 or later, training.local_batch_size 1, or attention.backend flash",
+      cudnn_library(), a.problem.heads.heads, a.problem.batch);
+}
+
 }  // namespace
 
 struct CudnnGraphs::State {
@@ -165,6 +179,7 @@ CudnnGraphs::~CudnnGraphs() {
 }
 
 size_t CudnnGraphs::add(const AttentionGraph& description) {
+  require_lse_is_read(description);
   State::Planned planned{.graph = translate(description)};
   fe::graph::Graph& graph = *planned.graph;
   as_device_error("planning attention", [&] {

@@ -103,7 +103,9 @@ def contract(c):
     columns = ["types", "scales", "result", "beta", "fast_accumulation", "m"]
     groups = {}
     for a in answers:
-        groups.setdefault(tuple(a[k] for k in columns), {})[a["layout"]] = a["algorithms"]
+        ran = a.get("ran", "")
+        refused = ran and ran != "CUBLAS_STATUS_SUCCESS"
+        groups.setdefault(tuple(a[k] for k in columns), {})[a["layout"]] = f"{a['algorithms']}, but {ran}" if refused else a["algorithms"]
     layouts = ["TN", "NN", "TT", "NT"]
     rows = [(*key, *(by.get(x, "") if by.get(x, "") is not None else "?" for x in layouts)) for key, by in groups.items()]
-    return f"Algorithms offered for 4096 x 4096 x m, 32 MiB of workspace.\n\n{table(columns + layouts, rows)}", answers
+    return f"Algorithms offered for 4096 x 4096 x m, 32 MiB of workspace; with scales of rows or blocks the first ran once.\n\n{table(columns + layouts, rows)}", answers

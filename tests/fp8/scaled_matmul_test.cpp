@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "tests/fp8/scaled_matmul_operands.h"
-#include "tests/support/tolerance.h"
 
 using namespace ottava;
 using namespace ottava::fp8;
@@ -61,14 +60,14 @@ TEST_CASE("scaled_matmul equals the FP64 product of the dequantized operands, fo
         const Product want = exact_product(a.exact, b.exact, s.m, s.n, s.k);
         for (DType dtype : {DType::f32, DType::bf16}) {
           const auto got = run(stream, args, dtype, s.m, s.n);
-          check_close(got, want.value, tolerance(dtype, 3, s.k), want.magnitude);
+          check_close(got, want.value, product_tolerance(stream, emulate, dtype, 3, s.k), want.magnitude);
         }
         const auto before = normal_values(s.m * s.n, 3);
         Values sum = want.value, magnitude = want.magnitude;
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += before[i], magnitude[i] += std::abs(before[i]);
         check_close(
             run(stream, product(MatmulKind::weight_gradient, a, b, emulate), DType::f32, s.m, s.n, &before),
-            sum, tolerance(DType::f32, 4, s.k), magnitude);
+            sum, product_tolerance(stream, emulate, DType::f32, 4, s.k), magnitude);
       }
     }
   });
@@ -94,12 +93,12 @@ TEST_CASE(
         continue;
       }
       const auto got = run(stream, args, DType::f32, m, n);
-      check_close(got, want.value, tolerance(DType::f32, 3, k), want.magnitude);
+      check_close(got, want.value, product_tolerance(stream, emulate, DType::f32, 3, k), want.magnitude);
       if (g != Granularity::tensor) continue;
       Operand outer_a(stream, x, m, k, recipe, Contraction::outer);
       check_close(
           run(stream, product(MatmulKind::weight_gradient, outer_a, outer_b, emulate), DType::f32, m, n),
-          want.value, tolerance(DType::f32, 3, k), want.magnitude);
+          want.value, product_tolerance(stream, emulate, DType::f32, 3, k), want.magnitude);
     }
   });
 }
@@ -157,7 +156,7 @@ TEST_CASE(
     const Product dw_want =
         exact_product(test::transposed(dy_TO.exact, T, O), test::transposed(x_TK.exact, T, K), O, K, T);
     auto is = [&](const std::vector<float>& got, const Product& want, int64_t terms) {
-      const Tolerance t = tolerance(DType::f32, 3, terms);
+      const Tolerance t = product_tolerance(stream, emulate, DType::f32, 3, terms);
       for (size_t i = 0; i < got.size(); ++i) {
         const double allowed = t.stored * std::abs(want.value[i]) + t.arithmetic * want.magnitude[i];
         if (!(std::abs(got[i] - want.value[i]) <= allowed)) return false;
@@ -236,7 +235,7 @@ TEST_CASE("scaled_matmul writes a block of columns, and nothing beside it") {
               REQUIRE(got[i] == 7.0f);
             }
           }
-          check_close(block, want.value, tolerance(dtype, 4, k), want.magnitude);
+          check_close(block, want.value, product_tolerance(stream, emulate, dtype, 4, k), want.magnitude);
         }
       }
     }

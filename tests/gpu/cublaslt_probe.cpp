@@ -1,6 +1,7 @@
-// Which products this cuBLASLt offers on this GPU, asked of its heuristic without running any: every pair of
-// operand types times scale mode, result type, accumulation into D, fast accumulation and layout. One JSON
-// object a line.
+// Which products this cuBLASLt offers on this GPU, asked of its heuristic: every pair of operand types times
+// scale mode, result type, accumulation into D, fast accumulation and layout. One JSON object a line. With
+// scales of rows or blocks the first that is offered also runs once, on zeros: what the heuristic offers may
+// be refused then.
 //     ottava_cublaslt_probe [--dry-run]        --dry-run lists the questions without a GPU
 #include <cstdio>
 #include <cstring>
@@ -101,9 +102,39 @@ struct Answer {
   int algorithms = 0;
   size_t workspace = 0;
   std::string status;
+  std::string ran = "";  ///< what running the first gave; empty: none ran
 };
 
-Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Question& q) {
+/// Zeros for any of the questions' products.
+class Memory {
+ public:
+  explicit Memory(void* stream) : stream_(stream) {
+    for (void*& data : matrices) data = zeros(static_cast<size_t>(kSize) * (kSize + 8) * sizeof(float));
+    for (void*& data : scales) data = zeros(static_cast<size_t>(kSize) * (kSize / 32) * sizeof(float));
+    workspace = zeros(kWorkspace);
+    cuda::stream_synchronize(stream);
+  }
+  ~Memory() {
+    for (void* data : {matrices[0], matrices[1], matrices[2], scales[0], scales[1], workspace})
+      cuda::release(0, data);
+  }
+  Memory(const Memory&) = delete;
+
+  void* matrices[3] = {};  ///< A, B, D
+  void* scales[2] = {};
+  void* workspace = nullptr;
+  void* stream() const { return stream_; }
+
+ private:
+  void* zeros(size_t bytes) const {
+    void* data = cuda::allocate(0, bytes);
+    cuda::fill_zero(data, bytes, stream_);
+    return data;
+  }
+  void* stream_;
+};
+
+Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Memory& memory, const Question& q) {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
@@ -113,14 +144,12 @@ Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Question& q)
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, q.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, q.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  static float scale_address[4];  // any address: nothing runs
-  const void* address = scale_address;
   if (q.scale.a >= 0) {
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(q.fast));
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, q.scale.a);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, q.scale.b);
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, address);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, address);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, memory.scales[0]);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, memory.scales[1]);
   }
   auto layout = [&](cublasLtMatrixLayout_t* out, cudaDataType_t type, bool transposed, int64_t rows,
                     int64_t columns) {
@@ -145,6 +174,15 @@ Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Question& q)
   for (int i = 0; i < answer.algorithms; ++i)
     answer.workspace = std::max(answer.workspace, found[i].workspaceSize);
   answer.status = lt.status_string(status);
+  const bool is_doubtful = q.scale.a >= 0 && q.scale.a != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  if (is_doubtful && answer.algorithms > 0) {
+    const float alpha = 1, beta = q.accumulate ? 1 : 0;
+    const auto& [left, right, out] = memory.matrices;
+    status = lt.matmul(handle, desc, &alpha, left, a, right, b, &beta, out, d, out, d, &found[0].algo,
+                       memory.workspace, kWorkspace, static_cast<cudaStream_t>(memory.stream()));
+    cuda::stream_synchronize(memory.stream());
+    answer.ran = lt.status_string(status);
+  }
   if (preference) lt.preference_destroy(preference);
   for (cublasLtMatrixLayout_t made : {a, b, d}) {
     if (made) lt.layout_destroy(made);
@@ -159,10 +197,14 @@ void probe() {
   const cuda::CublasLt& lt = cuda::cublaslt();
   cublasLtHandle_t handle = nullptr;
   if (lt.create(&handle) != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("cublaslt", "cublasLtCreate failed");
-  for (const Question& q : questions()) {
-    Answer answer = ask(lt, handle, q);
-    std::printf("{%s, \"algorithms\": %d, \"workspace_bytes\": %zu, \"status\": \"%s\"}\n",
-                describe(q).c_str(), answer.algorithms, answer.workspace, answer.status.c_str());
+  {
+    const Memory memory(stream);
+    for (const Question& q : questions()) {
+      Answer answer = ask(lt, handle, memory, q);
+      std::printf("{%s, \"algorithms\": %d, \"workspace_bytes\": %zu, \"status\": \"%s\", \"ran\": \"%s\"}\n",
+                  describe(q).c_str(), answer.algorithms, answer.workspace, answer.status.c_str(),
+                  answer.ran.c_str());
+    }
   }
   lt.destroy(handle);
   cuda::stream_destroy(stream);

@@ -71,6 +71,11 @@ class NcclCommunicator final : public Communicator {
         handle_(std::move(handle)),
         options_(options),
         ready_(Device{DeviceType::cuda, options.gpu}) {}
+
+  /// Makes calls of the kinds that come in steps. NCCL connects ranks in their first calls, which keep the
+  /// host until the others make theirs: here all of them do, while in a step of a pipeline one may wait for
+  /// another communicator's call first. Of a handle of its own, once.
+  void connect();
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
   }
@@ -116,7 +121,10 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   check(ncclGroupStart(), "ncclGroupStart");
   for (const CollectiveCall& call : calls) enqueue(call);
   check(ncclGroupEnd(), "ncclGroupEnd");
-  nccl_->settle(handle_, "ncclGroupEnd");
+  nccl_->settle(handle_, "ncclGroupEnd", [&] {
+    state().enter(calls[0].kind, axis(), calls[0].label, std::ssize(calls), calls[0].elements(),
+                  state().work());
+  });
   std::shared_ptr<Event>& done = done_[ticket % kEvents];
   if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own);
@@ -124,6 +132,33 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   nccl_->issued(lane_of(axis()),
                 {done, calls[0].kind, axis(), calls[0].label, std::ssize(calls), calls[0].elements(),
                  calls[0].record, state().work(), std::move(begun), std::move(clock)});
+}
+
+void NcclCommunicator::connect() {
+  auto stream = static_cast<cudaStream_t>(own_stream().native());
+  ncclComm_t comm = handle_->comm;
+  void* zero = nccl_->scratch();
+  const auto finish = [&] {
+    check(ncclGroupEnd(), "ncclGroupEnd");
+    nccl_->settle(handle_, "ncclGroupEnd", [&] { state().enter(Collective::barrier, axis(), "connecting"); });
+  };
+  check(ncclGroupStart(), "ncclGroupStart");
+  check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, comm, stream), "ncclAllReduce");
+  finish();
+  if (axis() == "pp" && size() > 1) {  // other axes' sends and receives come in the same order on all ranks
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      check(ncclSend(zero, 1, ncclInt32, r, comm, stream), "ncclSend");
+      check(ncclRecv(zero, 1, ncclInt32, r, comm, stream), "ncclRecv");
+    }
+    finish();
+  }
+  auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
+  done->record(own_stream());
+  nccl_->issued(lane_of(axis()), {done, Collective::barrier, axis(), "connecting"});
+  own_stream().synchronize();
+  if (state().failed()) throw CommError(state().failure());
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {
@@ -193,10 +228,12 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
   // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside others.
-  std::shared_ptr<Handle> handle = handle_;
-  if (members.world_ranks != world_ranks() || lane_of(members.axis) != 0)
-    handle = split_handle(members.world_ranks[0], members.rank);
-  return std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);
+  if (members.world_ranks == world_ranks() && lane_of(members.axis) == 0)
+    return std::make_unique<NcclCommunicator>(std::move(members), nccl_, handle_, options_);
+  std::shared_ptr<Handle> handle = split_handle(members.world_ranks[0], members.rank);
+  auto part = std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);
+  part->connect();
+  return part;
 }
 
 // Every rank of the parent takes part in ncclCommSplit.
@@ -206,9 +243,10 @@ std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
   auto handle = std::make_shared<Handle>();
   ncclConfig_t config = configuration(options_);
   check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
-  nccl_->settle(handle_, "ncclCommSplit");
+  const auto enter = [&] { state().enter(Collective::barrier, axis(), "splitting"); };
+  nccl_->settle(handle_, "ncclCommSplit", enter);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
-  nccl_->settle(handle, "ncclCommSplit");
+  nccl_->settle(handle, "ncclCommSplit", enter);
   nccl_->watch(handle);
   return handle;
 }
@@ -238,7 +276,10 @@ std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<R
   }
   rank->watch(handle);
   Communicator::Members members{"world", all_ranks(bootstrap.size()), bootstrap.rank()};
-  return std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), options);
+  auto world =
+      std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), options);
+  world->connect();
+  return world;
 }
 
 }  // namespace ottava::nccl

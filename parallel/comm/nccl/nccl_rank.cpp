@@ -34,7 +34,8 @@ NcclRank::~NcclRank() {
   cuda::release(gpu_, scratch_);
 }
 
-void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call) {
+void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call,
+                      const std::function<void()>& enter) {
   auto deadline = Clock::now() + std::chrono::duration<double>(state_->timeout_seconds());
   while (true) {
     ncclResult_t result = ncclSuccess;
@@ -47,6 +48,7 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call) {
     if (result == ncclSuccess) return;
     if (state_->failed()) throw CommError(state_->failure());
     if (Clock::now() > deadline) {
+      if (enter) enter();
       state_->fail(state_->timeout_message());
       throw CommError(state_->failure());
     }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,10 +30,10 @@ struct Handle {
 /// What the NCCL communicators of one rank share: a stream for each lane, on which its collectives run in
 /// program order, and a thread that watches them. NCCL kernels of two lanes may run at once: each takes a few
 /// SMs, and no lane's ever wait for another's. The host
-/// never blocks in a collective, so only that thread can see one that hangs: after the time limit, an
-/// asynchronous NCCL error, or a failure of the rank's state it aborts all handles; kernels end, and whatever
-/// waits for the stream comes back. What the stream computed is then worthless: check RankState::failed()
-/// after synchronizing, before results are used.
+/// never blocks in a collective of ranks that are connected, so only that thread can see one that hangs:
+/// after the time limit, an asynchronous NCCL error, or a failure of the rank's state it aborts all handles;
+/// kernels end, and whatever waits for the stream comes back. What the stream computed is then worthless:
+/// check RankState::failed() after synchronizing, before results are used.
 class NcclRank {
  public:
   NcclRank(std::shared_ptr<RankState> state, int gpu);
@@ -43,11 +44,14 @@ class NcclRank {
   const std::shared_ptr<RankState>& shared_state() const { return state_; }
   void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
 
-  /// Communicators are not blocking: after each NCCL call polls until it is accepted. Throws CommError.
-  /// Collectives reach their stream from a thread of NCCL's own, and may do so later than ncclGroupEnd
-  /// returns: only after this may anything follow them there, the end of a capture included. Captures are
-  /// thread-local, which leaves that thread free to call CUDA while it adds to them.
-  void settle(const std::shared_ptr<Handle>& handle, const char* call);
+  /// Communicators are not blocking: after each NCCL call polls until it is accepted; in a communicator's
+  /// first calls that is when the other ranks have come to them too. Throws CommError, after the time limit
+  /// with the call that `enter` tells the rank's state. Collectives reach their stream from a thread of
+  /// NCCL's own, and may do so later than ncclGroupEnd returns: only after this may anything follow them
+  /// there, the end of a capture included. Captures are thread-local, which leaves that thread free to call
+  /// CUDA while it adds to them.
+  void settle(const std::shared_ptr<Handle>& handle, const char* call,
+              const std::function<void()>& enter = {});
   void watch(const std::shared_ptr<Handle>& handle);
   /// Finalizes and destroys, or aborts after a failure.
   void release(const std::shared_ptr<Handle>& handle) noexcept;

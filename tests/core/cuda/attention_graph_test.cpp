@@ -131,6 +131,9 @@ TEST_CASE(
   CHECK(graph.at(Role::q).dims == std::array<int64_t, 4>{kBatch, 3, kSequence, 16});
   CHECK(graph.at(Role::q).strides == graph_of(Pass::backward).at(Role::q).strides);
   CHECK(graph.at(Role::lse).strides == graph_of(Pass::backward).at(Role::lse).strides);
+  CHECK_FALSE(graph.has_packed_lse());
+  CHECK(graph_of(Pass::backward).has_packed_lse());
+  CHECK(describe(problem_of(Pass::backward, kHeads, 1, kSequence, apart)).has_packed_lse());
   CHECK(describe(problem_of(Pass::forward, kHeads, kBatch, kSequence, {})).at(Role::k).strides ==
         graph_of(Pass::forward).at(Role::k).strides);
 

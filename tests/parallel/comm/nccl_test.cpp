@@ -3,6 +3,7 @@
 #include <future>
 
 #include "core/cuda/graph.h"
+#include "core/cuda/runtime.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/ranks/bootstrap.h"
 #include "tests/parallel/comm/communicator_conformance.h"
@@ -15,6 +16,12 @@ using namespace ottava;
 using namespace ottava::test;
 using namespace ottava::conformance;
 using Catch::Contains;
+
+namespace {
+
+bool is_host_layer() { return cuda::device_name(0) == "host execution layer"; }
+
+}  // namespace
 
 TEST_CASE("NCCL communicator conforms") {
   for (int ranks : {1, 2, 3, 4}) {
@@ -108,6 +115,7 @@ TEST_CASE("NCCL moves tensors of the GPU only") {
     std::vector<float> x(4);
     expect_error<CommError>("'x' is on cpu, and NCCL moves GPU tensors only",
                             [&] { world.all_reduce(host, {.send = view_of(x.data(), {4}), .label = "x"}); });
+    if (!is_host_layer()) return;  // NCCL itself looks at pointers only when it is told to
     Stream stream = stream_for(world);
     expect_error<CommError>("a buffer is not memory of the GPU", [&] {
       world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"});
@@ -151,16 +159,18 @@ TEST_CASE("a rank that does not come ends the others' collectives") {
 
 TEST_CASE("ranks that make different calls over NCCL do not hang") {
   if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
-  CHECK_THROWS_AS(
-      run_nccl_ranks({.ranks = 2},
-                     [](Communicator&, Communicator& world) {
-                       world.state().set_timeout_seconds(1);
-                       Stream stream = stream_for(world);
-                       Values<float> x(8, 1.0f);
-                       const int64_t count = world.rank() == 0 ? 8 : 4;
-                       finish(world.all_reduce(stream, {.send = view_of(x.data(), {count}), .label = "x"}),
-                              stream);
-                       if (world.state().failed()) throw CommError(world.state().failure());
-                     }),
-      CommError);
+  bool has_thrown = false;
+  try {
+    run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
+      world.state().set_timeout_seconds(1);
+      Stream stream = stream_for(world);
+      Values<float> x(8, 1.0f);
+      const int64_t count = world.rank() == 0 ? 8 : 4;
+      finish(world.all_reduce(stream, {.send = view_of(x.data(), {count}), .label = "x"}), stream);
+      if (world.state().failed()) throw CommError(world.state().failure());
+    });
+  } catch (const CommError&) {
+    has_thrown = true;
+  }
+  if (is_host_layer()) CHECK(has_thrown);  // NCCL does not compare counts, and few bytes may come through
 }

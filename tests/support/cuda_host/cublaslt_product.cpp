@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -60,6 +61,40 @@ const char* objection_to_scales(const Description& desc) {
   }
   return nullptr;
 }
+
+constexpr uint64_t kInstruction = 32;  // products that the tensor cores of fp8 add at once
+
+/// sums[i] += the products left[x][i] * right[x] of one instruction, as the fp8 tensor cores of sm_89 and
+/// sm_90 add them (arXiv:2412.19437, arXiv:2411.10958): products and the sum before are cut 13 bits below the
+/// first one of the largest.
+class TensorCoreSums {
+ public:
+  explicit TensorCoreSums(uint64_t count) : largest_(count), unit_(count), units_(count) {}
+
+  void add(std::vector<float>& sums, const float* left, const float* right, uint64_t terms) {
+    const uint64_t m = sums.size();
+    for (uint64_t i = 0; i < m; ++i) largest_[i] = std::abs(sums[i]);
+    for (uint64_t x = 0; x < terms; ++x) {
+      for (uint64_t i = 0; i < m; ++i)
+        largest_[i] = std::max(largest_[i], std::abs(left[x * m + i] * right[x]));
+    }
+    for (uint64_t i = 0; i < m; ++i) {
+      unit_[i] = unit_below(largest_[i]);
+      units_[i] = std::trunc(sums[i] / unit_[i]);
+    }
+    for (uint64_t x = 0; x < terms; ++x) {
+      for (uint64_t i = 0; i < m; ++i) units_[i] += std::trunc(left[x * m + i] * right[x] / unit_[i]);
+    }
+    for (uint64_t i = 0; i < m; ++i) sums[i] = units_[i] * unit_[i];
+  }
+
+ private:
+  static float unit_below(float largest) {
+    const uint32_t exponent = std::bit_cast<uint32_t>(largest) >> 23 & 0xff;
+    return std::bit_cast<float>((exponent > 13 ? exponent - 13 : 1) << 23);
+  }
+  std::vector<float> largest_, unit_, units_;
+};
 
 uint64_t blocks(uint64_t n, uint64_t size) { return (n + size - 1) / size; }
 /// The scale of element (outer, k), by the library's documentation of its layouts.
@@ -154,13 +189,24 @@ void Product::run() const {
       right[j * k + x] = tb ? element(b, b_data, j, x) : element(b, b_data, x, j);
   }
   if (is_dull(left.data(), k * m) || is_dull(right.data(), n * k)) ++dull_products;
-  const uint64_t step = !is_fp8(a.type) ? k : desc.a_scale_mode == kVec32 ? 32 : 128;  // shares its scales
+  const bool cuts = is_fp8(a.type) && settings().capability < 100;
+  // What is added before it goes to the sums in f32: what shares its scales, and what is promoted at once.
+  const uint64_t step = !is_fp8(a.type) || desc.fast_accumulation ? k
+                        : desc.a_scale_mode == kVec32             ? 32
+                                                                  : 128;
+  TensorCoreSums tensor_core(m);
   for (uint64_t j = 0; j < n; ++j) {
     std::fill(sums.begin(), sums.end(), 0.0f);
     for (uint64_t first = 0; first < k; first += step) {
       std::fill(parts.begin(), parts.end(), 0.0f);
       const uint64_t end = std::min(first + step, k);
-      for (uint64_t at = first; at < end; ++at) {
+      for (uint64_t at = first; cuts && at < end; at += kInstruction) {
+        // k is a multiple of 16, and so may the last instruction's share be.
+        const uint64_t terms = std::min(end - at, kInstruction),
+                       x = algorithm % 2 ? first + end - at - terms : at;
+        tensor_core.add(parts, &left[x * m], &right[j * k + x], terms);
+      }
+      for (uint64_t at = first; !cuts && at < end; ++at) {
         const uint64_t x = algorithm % 2 ? first + end - 1 - at : at;
         for (uint64_t i = 0; i < m; ++i) parts[i] += left[x * m + i] * right[j * k + x];
       }

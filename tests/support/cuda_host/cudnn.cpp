@@ -13,9 +13,9 @@
 // cuDNN's attention for the host execution layer: takes or refuses what a graph describes, by the library's
 // rules, and computes from the description alone (addresses, strides, attributes), in stream order. What it
 // claims to take is OTTAVA_CUDA_HOST_CUDNN: fast (no time, less than any kernel) or slow; none (the library
-// is not installed), old (its backward is not deterministic), hungry (the deterministic backward wants 2
-// GiB), ravenous (1 TiB); uneven (the other backward is faster). Compiled with the sanitizers'
-// instrumentation.
+// is not installed), old (its backward is not deterministic, and reads lse as packed), hungry (the
+// deterministic backward wants 2 GiB), ravenous (1 TiB); uneven (the other backward is faster). Compiled with
+// the sanitizers' instrumentation.
 namespace ottava::cuda {
 namespace {
 
@@ -36,6 +36,8 @@ const char* objection(const AttentionGraph& g) {
     return "the bottom right causal mask does not support more queries than keys";
   if (g.problem.pass == Pass::backward && g.deterministic && setting() == "old")
     return "backward is not deterministic";
+  if (g.problem.pass == Pass::backward && !g.has_packed_lse() && setting() == "old")
+    return "lse of backward is not packed";
   for (const Operand& o : g.operands) {
     if (o.strides[3] != 1) return "the last stride is not 1";
     if (o.dtype != (o.role == Role::lse ? DType::f32 : DType::bf16))

@@ -143,6 +143,19 @@ void enqueue_visit(Stream& stream, ncclComm_t comm, const std::vector<NcclCall>&
                    .is_late = settings().collectives == Collectives::late});
 }
 
+void note_ends(ncclComm& comm, const NcclCall& call) {
+  Clique& clique = *comm.clique;
+  if (!is_pair(call)) {
+    comm.has_collectives = true;
+    clique.collective_ends.insert(comm.rank);
+    return;
+  }
+  const bool sends = call.kind == NcclKind::send;
+  const std::pair<int, int> pair = sends ? std::pair(comm.rank, call.peer) : std::pair(call.peer, comm.rank);
+  (sends ? clique.send_ends : clique.recv_ends).insert(pair);
+  comm.pairs.push_back(pair);
+}
+
 // With the lock held: everything that the thread has grouped, by communicator and stream.
 ncclResult_t issue_grouped() {
   std::vector<GroupedCall> calls;
@@ -160,6 +173,7 @@ ncclResult_t issue_grouped() {
         rest.push_back(c);
       }
     }
+    for (const NcclCall& call : together) note_ends(*comm, call);
     comm->launches.emplace_back([comm, stream, together] {
       auto captured = stream->capture ? std::make_shared<CapturedCall>(comm) : nullptr;
       return submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
@@ -189,6 +203,15 @@ ncclResult_t make_call(ncclComm_t comm, cudaStream_t handle, const NcclCall& cal
 }
 
 }  // namespace
+
+bool is_connected(ncclComm& comm) {
+  const Clique& clique = *comm.clique;
+  if (comm.has_collectives && clique.collective_ends.size() < clique.members.size()) return false;
+  for (const auto& pair : comm.pairs)
+    if (!clique.send_ends.contains(pair) || !clique.recv_ends.contains(pair)) return false;
+  comm.pairs.clear();
+  return true;
+}
 
 void begin_launching(ncclComm_t comm) {
   comm->is_launching = true;

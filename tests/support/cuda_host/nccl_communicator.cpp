@@ -132,6 +132,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
     *result = comm->clique->error;
   } else if (!comm->clique || comm->clique->joined < static_cast<int>(comm->clique->members.size())) {
     *result = ncclInProgress;
+  } else if (!is_connected(*comm)) {
+    *result = ncclInProgress;
   } else if (comm->polls > 0) {
     comm->polls--;
     *result = ncclInProgress;

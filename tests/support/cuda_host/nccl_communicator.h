@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,6 +30,10 @@ struct Clique {
   std::map<uint64_t, OperationPtr> collectives;  ///< by number; dropped when all have arrived
   std::map<std::pair<int, int>, std::deque<OperationPtr>> sends,
       recvs;  ///< by (from, to); one end has arrived
+  /// Ranks connect in their first calls, which are in progress until the others have made theirs: what was
+  /// issued, whether or not its stream has come to it.
+  std::set<int> collective_ends;
+  std::set<std::pair<int, int>> send_ends, recv_ends;  ///< (from, to)
   struct Split {
     std::map<int, std::vector<std::pair<int, ncclComm_t>>> colors;  ///< key, handle
     int asked = 0;
@@ -43,9 +48,11 @@ struct ncclComm {
   int rank = 0, gpu = 0, max_ctas = 0;
   bool is_aborted = false, is_destroyed = false;
   uint64_t splits = 0;
-  int visits = 0;    ///< groups under way
-  int captured = 0;  ///< groups in graphs
-  int polls = 1;     ///< how often it still says "in progress": calls of non-blocking communicators end later
+  int visits = 0;                          ///< groups under way
+  int captured = 0;                        ///< groups in graphs
+  bool has_collectives = false;            ///< made one
+  std::vector<std::pair<int, int>> pairs;  ///< (from, to) that are not known to be connected
+  int polls = 1;  ///< how often it still says "in progress": calls of non-blocking communicators end later
   /// What ncclGroupEnd left to be put on streams. A thread of NCCL's own does that, as it does for
   /// communicators that do not block; here not before it was asked how far it is.
   std::vector<std::function<cudaError_t()>> launches;
@@ -57,6 +64,8 @@ struct ncclComm {
 namespace ottava::cuda_host {
 
 // With the lock held.
+/// That the other ends of all that the rank issued so far were issued too.
+bool is_connected(ncclComm& comm);
 void begin_launching(ncclComm_t comm);
 void set_last_error(std::string reason);
 /// Gives back `result`; the reason is what ncclGetLastError says.
