@@ -17,7 +17,10 @@ void declare(config::Section& s, CheckpointConfig& c) {
           "checkpoints of steps that are multiples of it are kept for good, beside the latest; 0: none")
       .at_least(0)
       .unit("steps");
-  s.field("load_step", c.load_step, "checkpoint to resume from; -1: the newest good one")
+  s.field(
+       "load_step", c.load_step,
+       "checkpoint to go back to: the first save from there renames later ones to step-N.abandoned, and the "
+       "same command goes on with what it began; -1: resume from the newest good one")
       .at_least(-1)
       .unit("steps");
   s.field("advance_data_steps", c.advance_data_steps,
@@ -26,9 +29,10 @@ void declare(config::Section& s, CheckpointConfig& c) {
       .at_least(0)
       .unit("steps");
   s.field("load_only", c.load_only, "load, but never save");
-  s.field("exclude_from_loading", c.exclude_from_loading,
-          "parts that start afresh: train_state counts steps and tokens, lr_scheduler is the position in the "
-          "schedule")
+  s.field(
+       "exclude_from_loading", c.exclude_from_loading,
+       "parts that start afresh, at every start or, with load_step or train_state among them, when a branch "
+       "begins: train_state counts steps and tokens, lr_scheduler is the position in the schedule")
       .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})
       .rename_value("data_loader", "dataloader")
       .refuse_value("model",

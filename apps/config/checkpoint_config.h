@@ -19,7 +19,7 @@ struct CheckpointConfig {
   int64_t interval = 500;
   int64_t keep_latest_k = 10;  ///< 0: all
   int64_t keep_every = 0;      ///< steps; 0: none
-  int64_t load_step = -1;      ///< -1: the newest
+  int64_t load_step = -1;      ///< to go back to; -1: the newest
   int64_t advance_data_steps = 0;
   bool load_only = false;
   std::vector<std::string> exclude_from_loading;

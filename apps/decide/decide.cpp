@@ -36,7 +36,7 @@ std::string circumstances(const Experiment& e, Device device) {
 // Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
 // said to be so when it is loaded.
 Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
-  const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config);
+  const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";

@@ -13,6 +13,7 @@
 #include "core/io/file.h"
 #include "core/io/safetensors_folder.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/sharding/repeated_weights.h"
@@ -49,22 +50,58 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
   return out;
 }
 
-std::vector<checkpoint::SavedStep> steps_to_load(const Config& c) {
-  if (!c.checkpoint.enable) return {};
-  std::vector<checkpoint::SavedStep> steps =
-      checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder));
+std::string branch_of(const CheckpointConfig& c) {
+  if (c.load_step < 0 && !contains(c.exclude_from_loading, "train_state")) return "";
+  std::string text = c.load_step < 0 ? "the newest" : fmt::format("load_step {}", c.load_step);
+  if (c.advance_data_steps > 0) text += fmt::format(", advance_data_steps {}", c.advance_data_steps);
+  if (!c.exclude_from_loading.empty())
+    text += fmt::format(", without {}", fmt::join(c.exclude_from_loading, ", "));
+  return text;
+}
+
+namespace {
+
+// The newest checkpoint that says which branch it is of, if it is `branch`.
+const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::SavedStep>& steps,
+                                              const std::string& branch) {
+  for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
+    const std::string path = saved->path + "/" + kStateName;
+    try {
+      return parse_training_state(read_file(path), path).branch == branch ? &*saved : nullptr;
+    } catch (const Error&) {  // broken: loading names it
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+StepsToLoad steps_to_load(const Config& c) {
+  StepsToLoad out;
+  if (!c.checkpoint.enable) return out;
+  out.steps = checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder));
   const int64_t wanted = c.checkpoint.load_step;
-  if (wanted >= 0) std::erase_if(steps, [&](const auto& saved) { return saved.step != wanted; });
-  return steps;
+  const std::string branch = branch_of(c.checkpoint);
+  if (branch.empty()) return out;
+  const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch);
+  out.is_of_branch = newest != nullptr;
+  if (wanted < 0) return out;
+  // Steps that are counted anew may not have come to load_step yet.
+  const int64_t first = newest ? std::min(wanted, newest->step) : wanted;
+  std::erase_if(out.steps, [&](const auto& saved) {
+    return out.is_of_branch ? saved.step < first : saved.step != wanted;
+  });
+  return out;
 }
 
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   // With training.epochs the data is to be counted first.
-  if (!c.checkpoint.enable || c.checkpoint.load_step >= 0 || c.training.epochs) return "";
+  if (!c.checkpoint.enable || c.training.epochs) return "";
   checkpoint::RankGroup group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
-    std::vector<checkpoint::SavedStep> steps = steps_to_load(c);
+    auto [steps, is_of_branch] = steps_to_load(c);
+    if (!is_of_branch && !branch_of(c.checkpoint).empty()) return;
     while (!steps.empty()) {
       try {
         checkpoint::open_checkpoint(steps.back().path);
@@ -96,7 +133,14 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
       coordinates_(ranks.coordinates),
       group_(*ranks.control),
       folder_(experiment.config.job.in_dump_folder(experiment.config.checkpoint.folder)) {
-  if (!config_.enable || config_.load_only) return;
+  if (!config_.enable) return;
+  std::string begin;
+  group_.on_rank_0([&] {
+    const StepsToLoad found = steps_to_load(experiment.config);
+    if (found.is_of_branch) begin = std::to_string(found.steps.front().step);
+  });
+  branch_begin_ = parse_number<int64_t>(group_.of_rank_0(begin));
+  if (config_.load_only) return;
   if (config_.export_dtype != DType::f32 && !config_.last_save_model_only) {
     log::warning(
         "checkpoint.export_dtype {} is not used: it is the dtype of a last save of only weights "
@@ -125,18 +169,18 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
 Checkpoints::~Checkpoints() = default;
 
 bool Checkpoints::excludes(std::string_view what) const {
-  return contains(config_.exclude_from_loading, what);
+  return !branch_begin_ && contains(config_.exclude_from_loading, what);
 }
 
 int64_t Checkpoints::data_position_to_load() const {
   if (excludes("dataloader")) return 0;
-  const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config);
+  const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config).steps;
   if (steps.empty() && (config_.initial_load_model_only || !config_.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
     const std::string path =
         (steps.empty() ? *config_.initial_load_path : steps.back().path) + "/" + kStateName;
     return parse_training_state(read_file(path), path).data_position +
-           config_.advance_data_steps * experiment_.global_batch;
+           (begins_branch() ? config_.advance_data_steps * experiment_.global_batch : 0);
   } catch (const Error&) {
     return 0;
   }
@@ -158,13 +202,22 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   if (config_.enable) {
     loaded =
         checkpoint::load_newest(folder_, trained_parameters(engine.parameters(), stream_, with_optimizer),
-                                group_, config_.load_step, {.before_each = clear_moments});
+                                group_, branch_begin_ ? -1 : config_.load_step,
+                                {.before_each = clear_moments, .first_step = branch_begin_.value_or(0)});
   }
   if (loaded) {
     require_same_model(loaded->path);
     take_state(loaded->path, state);
     take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
+    if (begins_branch()) state.branch = branch_of(config_);
+    if (branch_begin_) {
+      log::info(
+          "It is of the branch that this configuration began ({}), which goes on; to begin it anew, move its "
+          "checkpoints away",
+          state.branch);
+    }
+    if (saver_) saver_->go_on_after(state.step);
     log_changes(loaded->path);
   } else {
     if (!config_.initial_load_path || config_.initial_load_model_only) initialise();
@@ -224,6 +277,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
     checkpoint::load_checkpoint(
         path, trained_parameters(engine.parameters(), stream_, !excludes("optimizer")), group_);
     take_state(path, state);
+    state.branch.clear();  // of the other folder
     take_history(path, engine);
     log::info("Loaded {} to go on after step {}", path, state.step);
     return;
@@ -246,6 +300,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
 void Checkpoints::take_state(const std::string& folder, TrainingState& state) const {
   const std::string path = folder + "/" + kStateName;
   const TrainingState saved = parse_training_state(read_file(path), path);
+  state.branch = saved.branch;
   if (!excludes("train_state")) {
     state.step = saved.step;
     state.tokens_seen = saved.tokens_seen;

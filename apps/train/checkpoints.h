@@ -15,12 +15,23 @@
 
 namespace ottava {
 
-/// The checkpoints of the run's folder that it may load, the earliest first: none where checkpoint.enable is
-/// false, only that of checkpoint.load_step where one is asked for.
-std::vector<checkpoint::SavedStep> steps_to_load(const Config& config);
+/// What names the branch that a run begins by going back to earlier step numbers: checkpoint.load_step and
+/// what else says where it begins, "load_step 20, advance_data_steps 3, without optimizer", or the newest
+/// checkpoint, where exclude_from_loading has train_state. Empty otherwise. Checkpoints carry it
+/// (TrainingState::branch), so that the same command, started again, goes on with its branch.
+std::string branch_of(const CheckpointConfig& config);
+
+struct StepsToLoad {
+  std::vector<checkpoint::SavedStep> steps;  ///< the earliest first
+  /// The newest whose state can be read is of branch_of() this configuration, which it goes on with.
+  bool is_of_branch = false;
+};
+/// The checkpoints of the run's folder that it may load: none where checkpoint.enable is false; where
+/// checkpoint.load_step is set, only that one, or those from it on of a branch that goes on.
+StepsToLoad steps_to_load(const Config& config);
 
 /// Why there is nothing to train: the newest checkpoint has reached training.steps, or is past it. Empty
-/// where there is, also when checkpoint.load_step asks for an earlier one. Collective.
+/// where there is, also when the run goes back to earlier step numbers. Collective.
 std::string nothing_to_train(const Config& config, RankGroups& ranks);
 
 /// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
@@ -37,8 +48,12 @@ class Checkpoints {
   /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
   int64_t data_position_to_load() const;
   /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what
-  /// neither gives, or exclude_from_loading names, begins as in a new run, `state` as it is given.
+  /// neither gives, or exclude_from_loading names, begins as in a new run, `state` as it is given. Of a
+  /// branch that goes on everything is loaded: exclude_from_loading was followed when it began.
   void load(TrainingEngine& engine, TrainingState& state);
+
+  /// Whether the run begins branch_of() its configuration: false where it goes on with it.
+  bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
 
   bool is_due(int64_t step, bool is_last) const;
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
@@ -69,6 +84,7 @@ class Checkpoints {
   ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;
   std::string folder_;
+  std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
 };
 

@@ -36,7 +36,7 @@ void check_data_unchanged(TrainingState& state, const data::MixedLoader& data) {
 void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment) {
   const CheckpointConfig& c = experiment.config.checkpoint;
   const int64_t samples = c.advance_data_steps * experiment.global_batch;
-  if (samples == 0 || state.step != c.load_step) return;
+  if (samples == 0) return;
   log::info("The data of {} is left out: samples {} to {} (checkpoint.advance_data_steps)",
             counted(c.advance_data_steps, "step"), state.data_position, state.data_position + samples - 1);
   state.data_position += samples;

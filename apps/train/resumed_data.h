@@ -11,7 +11,8 @@ void note_data(TrainingState& state, const data::MixedLoader& data);
 /// After a checkpoint was loaded. Throws ConfigError where its samples were drawn by other weights, and warns
 /// of other data; then notes what is here.
 void check_data_unchanged(TrainingState& state, const data::MixedLoader& data);
-/// Passes over the data of checkpoint.advance_data_steps steps, where the run begins at checkpoint.load_step.
+/// Passes over the data of checkpoint.advance_data_steps steps: where a branch begins at
+/// checkpoint.load_step.
 void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment);
 
 }  // namespace ottava

@@ -135,7 +135,7 @@ void Trainer::load() {
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   engine_->restore(state_.spikes);
   check_data_unchanged(state_, data_->loader());
-  leave_out_data(state_, data_->loader(), experiment_);
+  if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);
 }
 
 Trainer::~Trainer() = default;

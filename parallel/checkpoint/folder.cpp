@@ -25,6 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 
+bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
+
 }  // namespace
 
 std::string step_folder(const std::string& folder, int64_t step) {
@@ -90,13 +92,26 @@ void commit_step(const std::string& folder, int64_t step) {
   fs::remove_all(old);
 }
 
+std::vector<std::string> set_aside_after(const std::string& folder, int64_t step) {
+  std::vector<std::string> paths;
+  for (const SavedStep& saved : list_steps(folder)) {
+    if (saved.step <= step || !is_complete(saved)) continue;
+    const std::string name = step_folder(folder, saved.step) + ".abandoned";
+    std::string path = name;
+    for (int number = 2; fs::exists(path); ++number) path = fmt::format("{}-{}", name, number);
+    rename_file("checkpoint", saved.path, path);
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
 std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, int64_t just_saved) {
   std::vector<int64_t> gone;
   if (rotation.keep_latest_k == 0) return gone;
   std::vector<SavedStep> complete = list_steps(folder);
   std::erase_if(complete, [&](const SavedStep& s) {
     const bool is_kept = rotation.keep_every > 0 && s.step % rotation.keep_every == 0;
-    return is_kept || !fs::exists(manifest_path(s.path));
+    return is_kept || !is_complete(s);
   });
   auto excess = std::ssize(complete) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {

@@ -10,7 +10,7 @@ namespace ottava::checkpoint {
 
 /// Names in the folder of a run's checkpoints: `step-N` is complete (it is renamed to that last),
 /// `step-N.tmp` is being written or was left by a job that died, `step-N.old` was replaced, `step-N.deleted`
-/// is on its way out.
+/// is on its way out, `step-N.abandoned` was left by a run that went back behind it.
 std::string step_folder(const std::string& folder, int64_t step);
 
 struct SavedStep {
@@ -29,6 +29,12 @@ std::string newest_step_or_itself(const std::string& path);
 /// Puts `step-N.tmp` in the place of `step-N` in one step and flushes the folder; an older `step-N` is
 /// replaced.
 void commit_step(const std::string& folder, int64_t step);
+
+/// Gives the complete checkpoints of later steps than `step` the name `step-N.abandoned` (`-2` and so on
+/// behind it where that is taken): nothing lists, deletes or replaces them any more. Returns their new paths.
+/// For a run that goes on after `step`: two branches in one folder would be rotated as one, and loaded as
+/// one.
+std::vector<std::string> set_aside_after(const std::string& folder, int64_t step);
 
 struct Rotation {
   int keep_latest_k = 10;  ///< 0: all

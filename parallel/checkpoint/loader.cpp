@@ -106,11 +106,12 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
 
 // Paths of checkpoints that may be loaded, oldest first, one per line. A run does not go on from behind an
 // export (weights only) by itself: it would come to that step with other weights.
-std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step) {
+std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step,
+                       int64_t first_step) {
   std::string all, complete, passed_over;
   int64_t full_step = 0;
   for (const SavedStep& saved : list_steps(folder)) {
-    if (load_step >= 0 && saved.step != load_step) continue;
+    if (load_step >= 0 ? saved.step != load_step : saved.step < first_step) continue;
     auto has = [&](const std::string& name) { return std::filesystem::exists(saved.path + "/" + name); };
     all += saved.path + "\n";
     if (has(std::string(kManifestName)) && !has(safetensors_index_name("optimizer"))) {
@@ -125,8 +126,8 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
   if (!passed_over.empty()) {
     fail<ConfigError>(
         "checkpoint",
-        "{} holds only weights: going on from step {} would train its steps again and replace it. For that, "
-        "set "
+        "{} holds only weights: going on from step {} would train its steps again and set it aside. For "
+        "that, set "
         "checkpoint.load_step: {}; to train on from its weights, begin a run in another job.dump_folder with "
         "checkpoint.initial_load_path: {}",
         passed_over, full_step, full_step, passed_over);
@@ -166,7 +167,7 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step, const LoadOptions& options) {
   std::string listed;
-  group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step); });
+  group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step, options.first_step); });
   listed = group.of_rank_0(listed);
   if (listed.empty()) {
     if (load_step >= 0) {

@@ -17,6 +17,8 @@ struct LoadOptions {
   /// load_newest(): called before each checkpoint that is tried, to clear what one may not hold. Null:
   /// nothing.
   std::function<void()> before_each = nullptr;
+  /// load_newest(): checkpoints of earlier steps are as if they were not there.
+  int64_t first_step = 0;
 };
 
 /// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are

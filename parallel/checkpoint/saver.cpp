@@ -1,5 +1,7 @@
 #include "parallel/checkpoint/saver.h"
 
+#include <fmt/ranges.h>
+
 #include <filesystem>
 #include <set>
 
@@ -198,6 +200,7 @@ void CheckpointSaver::commit(Pending& pending) {
     manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
     write_file_synced(manifest_path(pending.temporary), to_text(manifest));
     sync_folder(pending.temporary);
+    set_later_ones_aside();
     commit_step(options_.folder, pending.checkpoint.step);
     const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
@@ -209,6 +212,20 @@ void CheckpointSaver::commit(Pending& pending) {
       log::warning("an old checkpoint could not be deleted: {}", error.what());
     }
   });
+}
+
+// Before the commit: a job that dies between the two finds the checkpoint that it began with as the newest.
+void CheckpointSaver::set_later_ones_aside() {
+  if (!set_aside_after_) return;
+  const std::vector<std::string> paths = set_aside_after(options_.folder, *set_aside_after_);
+  if (!paths.empty()) {
+    log::warning(
+        "this run goes on after step {} and has left the branch of later checkpoints: they are called {} "
+        "now. "
+        "Nothing loads or deletes them: delete them, or give them their names back to go on from them",
+        *set_aside_after_, fmt::join(paths, ", "));
+  }
+  set_aside_after_.reset();
 }
 
 }  // namespace ottava::checkpoint

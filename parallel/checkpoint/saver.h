@@ -51,6 +51,10 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
+  /// The run goes on after `step`. Checkpoints of later steps, which it did not write, stand until its first
+  /// save has been written, and are set aside then (folder.h).
+  void go_on_after(int64_t step) { set_aside_after_ = step; }
+
   /// Collective. Saves and returns when the checkpoint is complete. Finishes one in flight first.
   void save(const Checkpoint& checkpoint);
 
@@ -72,12 +76,14 @@ class CheckpointSaver {
   struct Pending;
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
   void commit(Pending& pending);
+  void set_later_ones_aside();
   /// Gives back the space: on a full disk the next save needs it.
   void discard(const Pending& pending) const;
 
   SaveOptions options_;
   RankGroup& group_;
   Snapshot snapshot_;
+  std::optional<int64_t> set_aside_after_;  ///< until the first save
   std::unique_ptr<Pending> pending_;
 };
 

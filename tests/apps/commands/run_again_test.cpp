@@ -78,7 +78,7 @@ TEST_CASE("a run whose last save holds only weights is not trained over unasked"
   CHECK_THAT(
       runs.train("--training.steps 8", 1),
       Contains(
-          "step-6 holds only weights: going on from step 4 would train its steps again and replace it") &&
+          "step-6 holds only weights: going on from step 4 would train its steps again and set it aside") &&
           Contains("set checkpoint.load_step: 4"));
   CHECK(fs::last_write_time(weights) == written);
   CHECK_THAT(runs.train("--training.steps 8 --checkpoint.load_step 4"),

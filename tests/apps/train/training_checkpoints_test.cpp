@@ -142,6 +142,8 @@ TEST_CASE("exclude_from_loading starts exactly the named part afresh") {
   Everything counts = without("train_state");
   CHECK(counts.state.step == 0);
   CHECK(counts.state.tokens_seen == 0);
+  CHECK(counts.state.branch == "the newest, without train_state");
+  counts.state.branch.clear();
   counts.state.step = 8;
   counts.state.tokens_seen = saved.state.tokens_seen;
   CHECK((counts == saved));
@@ -164,6 +166,82 @@ TEST_CASE("a run goes back to an earlier step and leaves out data from there") {
   CHECK(run->state().data_position == 11 * batch);
   // It is what the checkpoints say from now on.
   CHECK(tiny.start("run", saving + Overrides{"--training.steps", "9"})->state().data_position == 11 * batch);
+}
+
+namespace {
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a branch that begins at load_step sets the one it leaves aside, and the same command goes on with it") {
+  TinyTraining tiny;
+  using Names = std::vector<std::string>;
+  const Overrides saving =
+      kSaving + Overrides{"--checkpoint.interval", "2", "--checkpoint.keep_latest_k", "3"};
+  finish(tiny, "run", saving);
+  const std::string folder = tiny / "run/checkpoint";
+  CHECK((names_in(folder) == Names{"step-4", "step-6", "step-8"}));
+
+  const Overrides back =
+      saving + Overrides{"--checkpoint.load_step", "4", "--checkpoint.advance_data_steps", "3",
+                         "--training.steps",       "7"};
+  {
+    // One that ends before its first save leaves everything as it was, and begins at step 4 again.
+    TinyTraining::Run run = tiny.start("run", back);
+    run->step(nullptr);
+  }
+  CHECK((names_in(folder) == Names{"step-4", "step-6", "step-8"}));
+  const CapturedOutput log;
+  TinyTraining::Run run = tiny.start("run", back);
+  CHECK(run->state().step == 4);
+  const int64_t batch = run->experiment().global_batch;
+  CHECK(run->state().data_position == 7 * batch);
+  CHECK(run->run() == Trainer::End::completed);
+  const Everything expected = everything_of(*run.trainer);
+  CHECK((names_in(folder) == Names{"step-4", "step-6", "step-6.abandoned", "step-7", "step-8.abandoned"}));
+  CHECK(has(log.text(), "goes on after step 4 and has left the branch of later checkpoints"));
+  CHECK(has(log.text(), "checkpoint/step-6.abandoned, "));
+
+  log::set_level(log::Level::info);
+  CHECK((everything_of(*tiny.start("run", back).trainer) == expected));
+  log::set_level(log::Level::warning);
+  CHECK(has(log.text(), "of the branch that this configuration began (load_step 4, advance_data_steps 3)"));
+  CHECK(tiny.start("run", saving)->state() == expected.state);
+  TinyTraining::Run longer = tiny.start("run", back + Overrides{"--training.steps", "10"});
+  CHECK(longer->state().step == 7);
+  CHECK(longer->run() == Trainer::End::completed);
+  CHECK((names_in(folder) == Names{"step-10", "step-6.abandoned", "step-7", "step-8", "step-8.abandoned"}));
+  // What it began at has been deleted since.
+  CHECK(tiny.start("run", back)->state().step == 10);
+  CHECK(tiny.start("run", back)->state().data_position == 13 * batch);
+
+  // Another way back is another branch.
+  const Overrides other = saving + Overrides{"--checkpoint.load_step", "7", "--training.steps", "8"};
+  CHECK(finish(tiny, "run", other).state.branch == "load_step 7");
+  CHECK((names_in(folder) == Names{"step-10.abandoned", "step-6.abandoned", "step-7", "step-8",
+                                   "step-8.abandoned", "step-8.abandoned-2"}));
+}
+
+TEST_CASE("steps that are counted anew begin a branch, which is begun once") {
+  TinyTraining tiny;
+  finish(tiny, "run", kSaving);
+  const Overrides anew =
+      kSaving + Overrides{"--checkpoint.exclude_from_loading", "train_state", "--training.steps", "4"};
+  CHECK(nothing_to_train(tiny.config("run", anew), *tiny.start("other").ranks) == "");
+  const Everything expected = finish(tiny, "run", anew);
+  CHECK((names_in(tiny / "run/checkpoint") == std::vector<std::string>{"step-3", "step-3.abandoned", "step-4",
+                                                                       "step-6.abandoned",
+                                                                       "step-8.abandoned"}));
+  TinyTraining::Run again = tiny.start("run", anew);
+  CHECK((everything_of(*again.trainer) == expected));
+  CHECK(has(nothing_to_train(tiny.config("run", anew), *again.ranks), "This run is finished"));
 }
 
 TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by name") {

@@ -26,6 +26,7 @@ TrainingState full() {
   s.spikes = {.known = 9, .values = {3.5F, 3.25F, 1, 0.1F}};
   s.data_fingerprint = 0xfedcba9876543210;
   s.mixture = "0: web 49152, books 16384";
+  s.branch = "load_step 4";
   return s;
 }
 
@@ -48,6 +49,7 @@ TEST_CASE("the state of a run is read as it was written") {
   plain.skipped_spikes = 0;
   plain.spikes = {};
   plain.mixture.clear();
+  plain.branch.clear();
   CHECK(to_json(plain).find("spike") == std::string::npos);
   CHECK(parse_training_state(to_json(plain), "x") == plain);
 }

@@ -148,6 +148,43 @@ TEST_CASE("rotation keeps the newest, never touches what is not complete, and kn
                     Contains("keep_latest_k is -1"));
 }
 
+TEST_CASE("what a run has gone back behind is set aside by its first save, whole and by name") {
+  TemporaryFolder folder;
+  for (int64_t step : {10, 20, 30, 40}) save(folder.path(), {}, step, step);
+  fs::create_directory(folder / "step-30.abandoned");
+  fs::create_directory(folder / "step-50");  // torn: no manifest
+  std::vector<ParameterSpec> specs = tiny_model();
+  run_ranks({1, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
+    TinyRank rank(specs, at);
+    rank.fill(31);
+    CheckpointSaver saver({.folder = folder.path(), .keep_latest_k = 3}, group);
+    saver.go_on_after(20);
+    saver.begin(checkpoint_of(rank, 31));
+    saver.finish();
+    saver.save(checkpoint_of(rank, 32));
+  });
+  std::vector<int64_t> steps;
+  for (const SavedStep& saved : list_steps(folder.path())) steps.push_back(saved.step);
+  CHECK(steps == std::vector<int64_t>{20, 31, 32, 50});
+  CHECK(fs::exists(manifest_path(folder / "step-30.abandoned-2")));
+  CHECK(fs::exists(manifest_path(folder / "step-40.abandoned")));
+  remove_leftovers(folder.path());
+  fs::rename(folder / "step-40.abandoned", folder / "step-40");
+  CHECK(load(folder.path(), 40, 40) == 40);
+
+  // A save that fails sets nothing aside.
+  RankGroup group;
+  TinyRank rank(specs, {});
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  saver.go_on_after(20);
+  Checkpoint broken = checkpoint_of(rank, 35);
+  broken.copies = {{"tokenizer.json", folder / "none"}};
+  CHECK_THROWS_AS(saver.save(broken), FileError);
+  CHECK(fs::exists(folder / "step-40"));
+  saver.save(checkpoint_of(rank, 35));
+  CHECK_FALSE(fs::exists(folder / "step-40"));
+}
+
 TEST_CASE("saving a step again replaces it as a whole") {
   TemporaryFolder folder;
   save(folder.path(), {}, 7, 1);
