@@ -7,7 +7,6 @@
 
 #include "apps/config/changed_keys.h"
 #include "apps/train/float8_history.h"
-#include "apps/train/model_files.h"
 #include "core/contains.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
@@ -158,11 +157,12 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                                               : checkpoint::Snapshot::Memory::pageable,
                               .spans = spans},
       group_);
+  group_.on_rank_0([&] {
+    files_ = model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32);
+  });
   if (const std::optional<std::string> source = source_config_path(experiment.config)) {
-    const std::vector<std::string> changes =
-        model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32).changes;
     log::info("Checkpoints keep {} and the files beside it{}{}", *source,
-              changes.empty() ? "" : ", but for: ", fmt::join(changes, ", "));
+              files_.changes.empty() ? "" : ", but for: ", fmt::join(files_.changes, ", "));
   }
 }
 
@@ -340,16 +340,14 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
                              .parameters = trained_parameters(engine.parameters(), stream_, !model_only)};
   const Config& c = experiment_.config;
   if (model_only) out.export_dtype = config_.export_dtype;
-  ModelFiles files = model_files(experiment_, model_only ? config_.export_dtype : DType::f32);
-  out.texts = {{"config.json", std::move(files.config_json)},
+  out.texts = {{"config.json", model_only ? files_.exported_config_json : files_.config_json},
                {"ottava_config.yaml", print_config(c)},
                {"decisions.json", to_json(experiment_.decisions)},
                {kStateName, to_json(state)}};
   if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
     out.texts.push_back({kHistoryName, std::move(history)});
   }
-  std::ranges::move(files.texts, std::back_inserter(out.texts));
-  out.copies = std::move(files.copies);
+  out.texts.insert(out.texts.end(), files_.others.begin(), files_.others.end());
   return out;
 }
 

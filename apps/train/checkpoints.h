@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/train/model_files.h"
 #include "apps/train/training_engine.h"
 #include "apps/train/training_state.h"
 #include "parallel/checkpoint/folder.h"
@@ -37,7 +38,8 @@ std::string nothing_to_train(const Config& config, RankGroups& ranks);
 /// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
 class Checkpoints {
  public:
-  /// Checks the folder (every rank must see it) when the run saves. Throws FileError, ConfigError.
+  /// Checks the folder (every rank must see it) when the run saves, and reads the files that lie beside the
+  /// weights. Throws FileError, ConfigError.
   /// `spans` (null: none) is where writing is noted, for traces.
   Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans = nullptr);
   ~Checkpoints();
@@ -86,6 +88,7 @@ class Checkpoints {
   std::string folder_;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
+  ModelFiles files_;  ///< rank 0's, where it saves
 };
 
 /// The shards of an engine as checkpoints see them: weights, and moments `with_optimizer`.

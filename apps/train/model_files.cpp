@@ -42,13 +42,22 @@ bool belongs_to_tokenizer(std::string_view name) {
                           "merges.txt"});
 }
 
+using Files = std::vector<checkpoint::TextFile>;
+
 template <class Wanted>
-void add_files(const fs::path& folder, const Wanted& wanted, std::vector<checkpoint::CopiedFile>& out) {
+void add_files(const fs::path& folder, const Wanted& wanted, Files& out) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool is_new = std::ranges::none_of(out, [&](const auto& file) { return file.name == name; });
-    if (entry.is_regular_file() && is_new && wanted(name)) out.push_back({name, entry.path().string()});
+    if (entry.is_regular_file() && is_new && wanted(name))
+      out.push_back({name, read_file(entry.path().string())});
   }
+}
+
+// In the place of one of that name.
+void set_file(Files& files, std::string_view name, std::string content) {
+  std::erase_if(files, [&](const checkpoint::TextFile& file) { return file.name == name; });
+  files.push_back({std::string(name), std::move(content)});
 }
 
 std::string dtype_name(DType stored) {
@@ -64,13 +73,13 @@ int64_t positions_of(const Experiment& e) {
 }
 
 // `folder` is where the model came from, or its tokenizer.
-void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out) {
+void add_chat_files(const Experiment& e, const fs::path& folder, Files& out) {
   constexpr std::string_view kTemplate = "chat_template.jinja", kGeneration = "generation_config.json";
   const std::optional<data::ChatOptions> chat = chat_options(e);
   if (!chat) return;
   const std::optional<data::TemplateFile> own = data::read_template_file(folder);
   if (!own || own->style != chat->style) {
-    out.texts.push_back({std::string(kTemplate), std::string(data::jinja_of(chat->style))});
+    set_file(out, kTemplate, std::string(data::jinja_of(chat->style)));
   }
   const std::string path = (folder / kGeneration).string();
   const Json before = fs::exists(path) ? Json::parse(read_file(path), path) : Json(Json::Object{});
@@ -87,47 +96,51 @@ void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out
   if (auto bos = e.tokenizer->bos_id(); bos && !now.find("bos_token_id"))
     now.set("bos_token_id", int64_t{*bos});
   now.set("eos_token_id", Json::Array(stops.begin(), stops.end()));
-  out.texts.push_back({std::string(kGeneration), now.dump(2) + "\n"});
-  for (const checkpoint::TextFile& text : out.texts)
-    std::erase_if(out.copies, [&](const auto& copy) { return copy.name == text.name; });
+  set_file(out, kGeneration, now.dump(2) + "\n");
 }
 
 }  // namespace
 
-ModelFiles model_files(const Experiment& e, DType stored) {
+ModelFiles model_files(const Experiment& e, DType exported) {
   ModelFiles out;
   if (e.tokenizer) {
     for (const fs::path& file : e.tokenizer->files())
-      out.copies.push_back({file.filename().string(), file.string()});
+      out.others.push_back({file.filename().string(), read_file(file.string())});
   }
   const std::optional<int64_t>& max_seq_len = e.config.model.max_seq_len;
   if (const std::optional<std::string> path = source_config_path(e.config)) {
     const std::string text = read_file(*path);
     const HfConfig source = parse_hf_config(text, *path);
     HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(source.max_position_embeddings));
-    now.dtype = dtype_name(stored);
-    HfConfigEdit edit = edit_hf_config(text, *path, now);
-    out.config_json = std::move(edit.json);
+    const auto edited = [&](DType stored) {
+      now.dtype = dtype_name(stored);
+      return edit_hf_config(text, *path, now);
+    };
+    out.config_json = edited(DType::f32).json;
+    HfConfigEdit edit = edited(exported);
+    out.exported_config_json = std::move(edit.json);
     out.changes = std::move(edit.changes);
     const fs::path folder = fs::path(*path).parent_path();
     add_files(
         folder, [](std::string_view name) { return !is_weights(name) && !is_checkpoint_state(name); },
-        out.copies);
-    add_chat_files(e, folder, out);
+        out.others);
+    add_chat_files(e, folder, out.others);
     return out;
   }
   HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(positions_of(e)));
-  now.dtype = dtype_name(stored);
   if (e.tokenizer) {
     now.bos_token_id = e.tokenizer->bos_id();
     if (auto eos = e.tokenizer->eos_id()) now.eos_token_ids = {*eos};
     if (!e.tokenizer->files().empty()) {
       const fs::path folder = e.tokenizer->files()[0].parent_path();
-      add_files(folder, belongs_to_tokenizer, out.copies);
-      add_chat_files(e, folder, out);
+      add_files(folder, belongs_to_tokenizer, out.others);
+      add_chat_files(e, folder, out.others);
     }
   }
+  now.dtype = dtype_name(DType::f32);
   out.config_json = to_json(now);
+  now.dtype = dtype_name(exported);
+  out.exported_config_json = to_json(now);
   return out;
 }
 

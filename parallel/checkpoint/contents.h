@@ -40,15 +40,10 @@ struct TrainedParameters {
 /// Bytes of what this rank writes: of the weights and, with_optimizer, of the moments. Memory may be null.
 int64_t owned_bytes(const TrainedParameters& parameters);
 
-/// A small file of the checkpoint, made by the caller.
+/// A small file of the checkpoint, given by the caller.
 struct TextFile {
-  std::string name;  ///< "config.json", "training_state.json"
+  std::string name;  ///< "config.json", "training_state.json", "tokenizer.json"
   std::string content;
-};
-/// A file that is copied as it is (the tokenizer).
-struct CopiedFile {
-  std::string name;
-  std::string source_path;
 };
 
 }  // namespace ottava::checkpoint

@@ -52,7 +52,6 @@ struct CheckpointSaver::Pending {
   void write_small_files() {
     for (const TextFile& index : layout.indexes) add(index.name, index.content);
     for (const TextFile& text : checkpoint.texts) add(text.name, text.content);
-    for (const CopiedFile& copy : checkpoint.copies) add(copy.name, read_file(copy.source_path));
   }
   void add(const std::string& name, const std::string& content) {
     write_file_synced(temporary + "/" + name, content);
@@ -90,7 +89,6 @@ void check_names(const Checkpoint& checkpoint, const Layout& layout) {
     }
   };
   for (const TextFile& text : checkpoint.texts) add(text.name);
-  for (const CopiedFile& copy : checkpoint.copies) add(copy.name);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct SaveOptions {
   HostSpans* spans = nullptr;  ///< where writing is noted, for traces; outlives the saver
 };
 
-/// One checkpoint. Texts and copied files matter only on rank 0.
+/// One checkpoint. Texts matter only on rank 0.
 struct Checkpoint {
   int64_t step = 0;
   TrainedParameters parameters;
@@ -32,7 +32,6 @@ struct Checkpoint {
   /// checkpoint does not continue a run bitwise.
   std::optional<DType> export_dtype = {};
   std::vector<TextFile> texts;
-  std::vector<CopiedFile> copies;
 };
 
 /// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every

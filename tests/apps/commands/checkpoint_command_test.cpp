@@ -26,8 +26,7 @@ void save(const std::string& folder, int64_t step, int64_t version, Kept kept = 
   CheckpointSaver saver({.folder = folder, .max_file_bytes = 9000}, group);
   saver.save({.step = step,
               .parameters = rank.parameters,
-              .texts = {{"training_state.json", "{\"step\": 7, \"loss_scale\": 1.5}"}},
-              .copies = {}});
+              .texts = {{"training_state.json", "{\"step\": 7, \"loss_scale\": 1.5}"}}});
 }
 
 TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/io/file.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
@@ -242,6 +243,23 @@ TEST_CASE("steps that are counted anew begin a branch, which is begun once") {
   TinyTraining::Run again = tiny.start("run", anew);
   CHECK((everything_of(*again.trainer) == expected));
   CHECK(has(nothing_to_train(tiny.config("run", anew), *again.ranks), "This run is finished"));
+}
+
+TEST_CASE("checkpoints keep the tokenizer that the run began with, whatever becomes of its folder") {
+  TinyTraining tiny;
+  const std::string shipped = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256", own = tiny / "tokenizer";
+  fs::copy(shipped, own);
+  const Overrides saving = kSaving + Overrides{"--model.hf_assets_path", own};
+  TinyTraining::Run run = tiny.start("run", saving);
+  SECTION("replaced") { std::ofstream(own + "/tokenizer.json") << "{}"; }
+  SECTION("gone") { fs::remove_all(own); }
+  CHECK(run->run() == Trainer::End::completed);
+  for (const char* step : {"step-3", "step-8"}) {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+      CHECK(read_file(tiny / ("run/checkpoint/" + std::string(step) + "/" + name)) ==
+            read_file(shipped + "/" + name));
+    }
+  }
 }
 
 TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by name") {

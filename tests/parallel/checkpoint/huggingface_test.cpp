@@ -25,7 +25,7 @@ std::string export_model(const std::string& folder, DType dtype, bool tied = fal
   rank.fill(1);
   rank.parameters.with_optimizer = false;
   CheckpointSaver saver({.folder = folder, .max_file_bytes = max_file_bytes}, group);
-  saver.save({.step = 1, .parameters = rank.parameters, .export_dtype = dtype, .texts = {}, .copies = {}});
+  saver.save({.step = 1, .parameters = rank.parameters, .export_dtype = dtype, .texts = {}});
   return folder + "/step-1";
 }
 

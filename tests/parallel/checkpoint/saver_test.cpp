@@ -18,6 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
+// A file that no file system takes: a save that fails after its tensors have been written.
+const TextFile kUnwritable{std::string(300, 'x'), ""};
+
 TEST_CASE("asynchronous saving keeps the values of the moment it began") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
@@ -178,7 +181,7 @@ TEST_CASE("what a run has gone back behind is set aside by its first save, whole
   CheckpointSaver saver({.folder = folder.path()}, group);
   saver.go_on_after(20);
   Checkpoint broken = checkpoint_of(rank, 35);
-  broken.copies = {{"tokenizer.json", folder / "none"}};
+  broken.texts = {kUnwritable};
   CHECK_THROWS_AS(saver.save(broken), FileError);
   CHECK(fs::exists(folder / "step-40"));
   saver.save(checkpoint_of(rank, 35));
@@ -214,10 +217,10 @@ TEST_CASE("requests that cannot be met are refused") {
   checkpoint.texts = {{"a", "x"}, {"a", "y"}};
   CHECK_THROWS_WITH(saver.save(checkpoint), Contains("cannot be the name"));
   checkpoint = checkpoint_of(rank, 1);
-  checkpoint.copies = {{"tokenizer.json", folder / "none"}};
-  CHECK_THROWS_WITH(saver.save(checkpoint), Contains("none: No such file"));
+  checkpoint.texts = {kUnwritable};
+  CHECK_THROWS_WITH(saver.save(checkpoint), Contains("x: File name too long"));
   CHECK(fs::is_empty(folder.path()));  // the failed save gave its space back
-  checkpoint.copies = {};
+  checkpoint.texts = {};
   checkpoint.parameters.shards[2].exp_avg.data = nullptr;
   CHECK_THROWS_WITH(saver.save(checkpoint), Contains("q_proj.weight.exp_avg' has no memory on this rank"));
   checkpoint.parameters.shards.pop_back();
@@ -229,15 +232,14 @@ TEST_CASE("requests that cannot be met are refused") {
   CHECK_THROWS_AS(blocked.save(checkpoint_of(rank, 1)), std::exception);
 }
 
-TEST_CASE("small files and copies lie beside the weights") {
+TEST_CASE("small files lie beside the weights") {
   TemporaryFolder folder;
-  write_file_atomically(folder / "tokenizer.json", "tok");
   std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
   TinyRank rank(specs, {});
   rank.fill(1);
   Checkpoint checkpoint = checkpoint_of(rank, 1);
-  checkpoint.copies = {{"tokenizer.json", folder / "tokenizer.json"}};
+  checkpoint.texts.push_back({"tokenizer.json", "tok"});
   CheckpointSaver(SaveOptions{.folder = folder.path()}, group).save(checkpoint);
   CHECK(read_file(folder / "step-1/tokenizer.json") == "tok");
   CHECK(read_file(folder / "step-1/config.json") == "{}\n");

@@ -15,7 +15,7 @@
 namespace ottava::checkpoint {
 
 inline Checkpoint checkpoint_of(const TinyRank& rank, int64_t step) {
-  return {.step = step, .parameters = rank.parameters, .texts = {{"config.json", "{}\n"}}, .copies = {}};
+  return {.step = step, .parameters = rank.parameters, .texts = {{"config.json", "{}\n"}}};
 }
 
 inline void save(const std::string& folder, const TinyLayout& layout, int64_t step, int64_t version,

@@ -25,8 +25,7 @@ void save(const std::string& folder, int64_t step, int64_t version, std::optiona
   saver.save({.step = step,
               .parameters = rank.parameters,
               .export_dtype = export_dtype,
-              .texts = {{"config.json", "{}\n"}, {"empty.txt", ""}},
-              .copies = {}});
+              .texts = {{"config.json", "{}\n"}, {"empty.txt", ""}}});
 }
 
 std::vector<std::string> files_of(const std::string& folder) {
