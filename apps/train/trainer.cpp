@@ -200,10 +200,22 @@ bool Trainer::is_stop_asked_anywhere() {
   return asked > 0;
 }
 
+// A save in flight holds the weights of before the error. It takes all ranks to complete it, and only a
+// NumericsError is known to be that of all.
+void Trainer::finish_save(const std::exception& error) {
+  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) return;
+  try {
+    checkpoints_->finish();
+  } catch (const std::exception& second) {
+    log::warning("the save in flight was not completed: {}", second.what());
+  }
+}
+
 Trainer::End Trainer::run() {
   try {
     return train();
   } catch (const std::exception& error) {
+    finish_save(error);
     try {
       events_.add("failed", state_.step, error.what());
     } catch (const Error& second) {  // of a full disk: what ended the run is what is told

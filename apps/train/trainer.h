@@ -57,6 +57,7 @@ class Trainer {
   End train();
   StepOutputs timed_step();
   bool is_stop_asked_anywhere();
+  void finish_save(const std::exception& error);
   double learning_rate(int64_t step) const;
   void log_step(const StepOutputs& out);
   void save(bool is_last);

@@ -1,5 +1,10 @@
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "apps/train/non_finite.h"
@@ -12,6 +17,7 @@
 
 using namespace ottava;
 using namespace ottava::test;
+namespace fs = std::filesystem;
 
 TEST_CASE("a step whose gradient is not finite moves nothing but data and schedule") {
   TinyTraining tiny;
@@ -50,6 +56,49 @@ TEST_CASE("a step whose gradient is not finite moves nothing but data and schedu
   CHECK(run->state().skipped_steps == 1);
   CHECK(run->state().consecutive_skips == 0);
   CHECK(non_finite_gradients(run->engine()) == "");
+}
+
+TEST_CASE(
+    "a run that its own error ends completes the save in flight, and says that error whatever comes of it") {
+  TinyTraining tiny;
+  const std::string tokenizer = tiny / "tokenizer";
+  fs::copy(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256", tokenizer);
+  // The error comes one step after the save began, before the loop looks at it again.
+  const Overrides overflowing = kSaving + Overrides{"--training.seq_len",
+                                                    "1",
+                                                    "--training.local_batch_size",
+                                                    "1",
+                                                    "--training.loss_scale",
+                                                    "3e38",
+                                                    "--training.max_consecutive_skipped_steps",
+                                                    "4",
+                                                    "--checkpoint.interval",
+                                                    "4",
+                                                    "--checkpoint.async_mode",
+                                                    "async",
+                                                    "--model.hf_assets_path",
+                                                    tokenizer};
+  const std::string reason = "5 consecutive steps had non-finite gradients";
+  const CapturedOutput captured;
+  CHECK(has(message_of([&] { tiny.start("run", overflowing)->run(); }), reason));
+  CHECK(tiny.start("run", overflowing)->state().step == 4);
+
+  // Behind the tensors comes a file that is too long to be written.
+  std::ofstream(tokenizer + "/vocab.json") << std::string(3'000'000, ' ');
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit little{2'000'000, before.rlim_max};
+  std::string message;
+  {
+    TinyTraining::Run full = tiny.start("full", overflowing);
+    ::setrlimit(RLIMIT_FSIZE, &little);
+    message = message_of([&] { full->run(); });
+    ::setrlimit(RLIMIT_FSIZE, &before);
+  }
+  CHECK(has(message, reason));
+  CHECK(has(captured.text(), "the save in flight was not completed: "));
+  CHECK(fs::is_empty(tiny / "full/checkpoint"));
 }
 
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
