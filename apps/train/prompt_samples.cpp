@@ -23,7 +23,8 @@ std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
 
 // As many passes on every rank, whenever texts end: passes gather parameters.
 std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>>& prompts,
-                                          const Experiment& e, TrainingEngine& engine) {
+                                          const Experiment& e, TrainingEngine& engine,
+                                          const std::function<void()>& before_each) {
   const EvaluationConfig& c = e.config.evaluation;
   const int64_t vocabulary = e.tokenizer->vocab_size(), row = e.shape.model.vocab_size;
   struct Text {
@@ -39,6 +40,7 @@ std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>
   }
   std::vector<int32_t> now(prompts.size());
   for (size_t position = 0; position + 1 < longest + c.max_new_tokens; ++position) {
+    before_each();
     for (size_t i = 0; i < texts.size(); ++i)
       now[i] = position < texts[i].tokens.size() ? texts[i].tokens[position] : 0;
     const std::vector<float> logits = engine.next_logits(now, position);

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/launcher/stop_signal_set.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 
@@ -52,6 +53,12 @@ StopSignals::~StopSignals() {
     for (int signal : {SIGTERM, SIGUSR1}) ::signal(signal, SIG_IGN);
   }
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+bool is_stop_asked(const StopSignals* signals, Communicator& ranks) {
+  double asked = signals && signals->received() != 0 ? 1 : 0;
+  reduce_on_host(ranks, view_of(&asked, {1}), "stop");
+  return asked > 0;
 }
 
 }  // namespace ottava

@@ -4,6 +4,8 @@
 #include <csignal>
 #include <thread>
 
+#include "parallel/comm/communicator.h"
+
 namespace ottava {
 
 /// Takes SIGTERM, SIGUSR1 and SIGINT while it lives: they are blocked in every thread made after it, and one
@@ -26,5 +28,8 @@ class StopSignals {
   std::atomic<bool> is_ending_ = false;
   std::thread thread_;
 };
+
+/// Whether any rank was asked to stop (`signals`, null: never). All ranks call it.
+bool is_stop_asked(const StopSignals* signals, Communicator& ranks);
 
 }  // namespace ottava

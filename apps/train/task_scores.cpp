@@ -46,7 +46,7 @@ std::vector<int32_t> taken(std::span<const int32_t> all, const std::vector<size_
 }  // namespace
 
 ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEngine& engine,
-                        RankGroups& ranks) {
+                        RankGroups& ranks, const std::function<void()>& before_each) {
   const bool shares = ranks.context_parallel.size() > 1;
   const std::vector<size_t> places =
       shares ? places_of_rank(e.shape, ranks.context_parallel) : std::vector<size_t>{};
@@ -58,6 +58,7 @@ ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEng
                         .share_windows = e.shape.block_causal,
                         .pass =
                             [&](const HostTokens& tokens, std::span<float> losses) {
+                              before_each();
                               if (!shares) {
                                 engine.validate(tokens);
                                 std::ranges::copy(engine.token_losses(), losses.begin());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "apps/config/experiment.h"
@@ -12,8 +13,9 @@ namespace ottava {
 /// The tasks of evaluation.tasks; none unless evaluation.enable. Throws what reading them throws.
 std::vector<ChoiceTask> open_tasks(const Experiment& experiment);
 
-/// Asks the model that is being trained. All ranks call it; all get the scores.
+/// Asks the model that is being trained. All ranks call it; all get the scores. What `before_each` pass
+/// throws on all ranks, it throws.
 ChoiceScores score_task(const ChoiceTask& task, const Experiment& experiment, TrainingEngine& engine,
-                        RankGroups& ranks);
+                        RankGroups& ranks, const std::function<void()>& before_each);
 
 }  // namespace ottava

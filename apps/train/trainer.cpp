@@ -71,7 +71,7 @@ void Trainer::open_data() {
                                         training_batches(experiment_, ranks_));
   if (config_.training.epochs)
     experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks_);
-  validation_ = std::make_unique<Validation>(experiment_, ranks_);
+  validation_ = std::make_unique<Validation>(experiment_, ranks_, signals_);
 }
 
 void Trainer::look_at_data() {
@@ -193,13 +193,6 @@ StepOutputs Trainer::step(StepProfile* profile) {
   return out;
 }
 
-// By a signal that came while the ranks got ready.
-bool Trainer::is_stop_asked_anywhere() {
-  double asked = signals_ && signals_->received() != 0 ? 1 : 0;
-  reduce_on_host(*ranks_.control, view_of(&asked, {1}), "stop");
-  return asked > 0;
-}
-
 // A save in flight holds the weights of before the error. It takes all ranks to complete it, and only a
 // NumericsError is known to be that of all.
 void Trainer::finish_save(const std::exception& error) {
@@ -231,7 +224,7 @@ Trainer::End Trainer::train() {
   log::info("Training starts at step {}", state_.step + 1);
   show_first_sample();
   speed_.begin(state_.step, data_->seconds_waited());
-  if (is_stop_asked_anywhere()) {
+  if (is_stop_asked(signals_, *ranks_.control)) {  // while the ranks got ready
     log::info("Stopped before step {}; nothing was saved", state_.step + 1);
     return End::stopped;
   }
@@ -247,7 +240,7 @@ Trainer::End Trainer::train() {
     check_health(out);
     reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());
     const Stopwatch validating;
-    validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans());
+    if (!validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans())) stop_asked_ = true;
     speed_.leave_out(validating.seconds());
     checkpoints_->poll();
     const bool ends_early = (stop_asked_ || data_is_bad_) && !is_last;

@@ -32,7 +32,7 @@ class Trainer {
 
   enum class End { completed, stopped };
   /// A stop that was asked for before the first step ends it at once, one asked for later after the step,
-  /// with a checkpoint.
+  /// with a checkpoint; a validation is broken off.
   End run();
 
   const TrainingState& state() const { return state_; }
@@ -56,7 +56,6 @@ class Trainer {
 
   End train();
   StepOutputs timed_step();
-  bool is_stop_asked_anywhere();
   void finish_save(const std::exception& error);
   double learning_rate(int64_t step) const;
   void log_step(const StepOutputs& out);

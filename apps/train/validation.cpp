@@ -8,14 +8,22 @@
 #include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/stopwatch.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
 
-Validation::Validation(const Experiment& experiment, RankGroups& ranks)
+namespace {
+
+struct Stopped {};
+
+}  // namespace
+
+Validation::Validation(const Experiment& experiment, RankGroups& ranks, const StopSignals* signals)
     : experiment_(experiment),
       ranks_(ranks),
+      signals_(signals),
       sets_(open_validation_data(experiment, ranks)),
       tasks_(open_tasks(experiment)),
       prompts_(encode_prompts(experiment)) {
@@ -27,8 +35,8 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks)
   }
 }
 
-void Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
-                     HostSpans* spans) {
+bool Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
+                     HostSpans* spans) try {
   const Config& c = experiment_.config;
   if (!sets_.empty() && (step == 1 || step % c.validation.freq == 0)) {
     const HostSpans::Scope validating(spans, HostSpans::Track::host, "validate");
@@ -42,6 +50,14 @@ void Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& pla
     const HostSpans::Scope evaluating(spans, HostSpans::Track::host, "evaluate");
     evaluate(step, engine, reporter);
   }
+  return true;
+} catch (const Stopped&) {
+  log::info("Validation after step {} was broken off: what it had not finished is not reported", step);
+  return false;
+}
+
+void Validation::stop_if_asked() {
+  if (is_stop_asked(signals_, *ranks_.control)) throw Stopped();
 }
 
 MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEngine& engine) {
@@ -50,6 +66,7 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
   double sum = 0, tokens = 0, nats = 0, bytes = 0;
   const int64_t per_step = set.data->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
+    stop_if_asked();
     if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
     const HostTokens& batch = set.data->read(i * per_step);
     // Where the text ends is known once it was read to the end, which may be only now.
@@ -74,7 +91,7 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
 
 void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter) {
   for (const ChoiceTask& task : tasks_) {
-    const ChoiceScores scores = score_task(task, experiment_, engine, ranks_);
+    const ChoiceScores scores = score_task(task, experiment_, engine, ranks_, [&] { stop_if_asked(); });
     MetricsReporter::Scalars scalars;
     for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
                                          std::pair{"acc_bytes", scores.acc_bytes}}) {
@@ -86,7 +103,7 @@ void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter&
   }
   if (!prompts_.empty())
     reporter.log_samples(step, experiment_.config.evaluation.prompts,
-                         continue_prompts(prompts_, experiment_, engine));
+                         continue_prompts(prompts_, experiment_, engine, [&] { stop_if_asked(); }));
 }
 
 // The first batch is read for the first validation anyway; text that ends before it does is found here.

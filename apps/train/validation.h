@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/report/metrics_reporter.h"
+#include "apps/train/stop_signals.h"
 #include "apps/train/task_scores.h"
 #include "apps/train/training_data.h"
 #include "core/trace/host_spans.h"
@@ -14,24 +15,29 @@ namespace ottava {
 /// tasks, and how it goes on with prompts.
 class Validation {
  public:
-  /// Opens sets and tasks; `experiment` and `ranks` must outlive it. Throws what opening them throws.
-  Validation(const Experiment& experiment, RankGroups& ranks);
+  /// Opens sets and tasks; all that is given must outlive it, `signals` may be null. Throws what opening them
+  /// throws.
+  Validation(const Experiment& experiment, RankGroups& ranks, const StopSignals* signals);
 
   std::vector<ValidationSet>& sets() { return sets_; }
   /// Throws DataError on all ranks for a set that ends before its first batch.
   void require_data();
   /// After step `step`: what is due, into `reporter`. All ranks call it. `plan` is that of the engine's
-  /// arena.
-  void run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
+  /// arena. False where a rank was asked to stop on the way: all break off at the same pass, and what was
+  /// not finished is not reported.
+  bool run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
            HostSpans* spans);
 
  private:
+  // Throw Stopped on all ranks.
   MetricsReporter::Validation validate(ValidationSet& set, TrainingEngine& engine);
   void evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter);
   bool is_past_end(BatchSource& data, int64_t samples);
+  void stop_if_asked();
 
   const Experiment& experiment_;
   RankGroups& ranks_;
+  const StopSignals* signals_;
   std::vector<ValidationSet> sets_;
   std::vector<int32_t> token_bytes_;  ///< by id; 0 of special tokens
   std::vector<ChoiceTask> tasks_;

@@ -156,3 +156,35 @@ TEST_CASE("a stopped run that may only load does not say that it saved") {
   CHECK_THAT(o.output, Contains("nothing was saved because checkpoint.load_only is true"));
   CHECK(job.newest_checkpoint() == 0);
 }
+
+TEST_CASE("a stop is heard by a validation, by questions and by samples, on all ranks at the same pass") {
+  const std::string launcher = GENERATE("", " launch -n 2 --");
+  const std::string what = GENERATE("validation", "questions", "samples");
+  const Job job;
+  // Hours, or as long as takes a signal many times.
+  std::string asking = " --validation.dataset_path " + job.in("text.txt") +
+                       " --validation.seq_len 16 --validation.local_batch_size 1";
+  if (what == "validation") asking += " --validation.enable true --validation.steps 1000000000";
+  if (what != "validation") asking += " --evaluation.enable true";
+  if (what == "samples") asking += " --evaluation.prompts '[the octave]' --evaluation.max_new_tokens 20000";
+  if (what == "questions") {
+    std::ofstream items(job.in("items.jsonl"));
+    for (int i = 0; i < 50'000; ++i)
+      items << R"({"query": "the octave", "choices": ["above", "is played with one hand"], "gold": 0})"
+            << "\n";
+    asking += " --evaluation.tasks '[{name: items, path: " + job.in("items.jsonl") + "}]'";
+  }
+  const Outcome o = run_command("exec " OTTAVA + launcher + job.train(kSave + asking), [&](int group) {
+    wait_until(200, [&] { return job.last_step() == 1; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::kill(group, SIGTERM);
+  });
+  INFO(launcher << " " << what << "\n" << o.output);
+  CHECK(o.exit_code == 0);
+  CHECK_FALSE(o.timed_out);
+  CHECK_THAT(o.output, Contains("Validation after step 1 was broken off") &&
+                           Contains("Stopped after step 1; the same command continues from here"));
+  CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-1"));
+  CHECK(logged(job.out(), "validation_metrics/loss").empty());
+  CHECK(logged(job.out(), "evaluation_metrics/items/acc").empty());
+}
