@@ -27,6 +27,34 @@ constexpr std::string_view kPrefix = "step-";
 
 bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
 
+// `path`, or that with the first number behind it that makes a new one.
+std::string unused_name(const std::string& path) {
+  std::string name = path;
+  for (int number = 2; fs::exists(name); ++number) name = fmt::format("{}-{}", path, number);
+  return name;
+}
+
+void remove_or_warn(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) log::warning("checkpoint {} cannot be removed: {}", path.string(), error.message());
+}
+
+// Of the step whose folder is `step_path`. Renamed first: a job that dies while deleting leaves no half
+// checkpoint under a good name, and what cannot be removed (NFS keeps files that another program has open)
+// stands in nobody's way. Says so where it did not even get another name.
+bool delete_step(const std::string& path, const std::string& step_path) {
+  const std::string deleted = unused_name(step_path + ".deleted");
+  std::error_code error;
+  fs::rename(path, deleted, error);
+  if (error) {
+    log::warning("checkpoint {} cannot be renamed to be deleted: {}", path, error.message());
+    return false;
+  }
+  remove_or_warn(deleted);
+  return true;
+}
+
 }  // namespace
 
 std::string step_folder(const std::string& folder, int64_t step) {
@@ -81,24 +109,22 @@ void commit_step(const std::string& folder, int64_t step) {
     // Exchanged in one step where the file system can: at no moment is there no checkpoint of this step.
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
       sync_folder(folder);
-      fs::remove_all(temporary);
+      delete_step(temporary, path);
       return;
     }
-    fs::remove_all(old);
+    if (fs::exists(old)) delete_step(old, path);
     rename_file("checkpoint", path, old);
   }
   rename_file("checkpoint", temporary, path);
   sync_folder(folder);
-  fs::remove_all(old);
+  if (fs::exists(old)) delete_step(old, path);
 }
 
 std::vector<std::string> set_aside_after(const std::string& folder, int64_t step) {
   std::vector<std::string> paths;
   for (const SavedStep& saved : list_steps(folder)) {
     if (saved.step <= step || !is_complete(saved)) continue;
-    const std::string name = step_folder(folder, saved.step) + ".abandoned";
-    std::string path = name;
-    for (int number = 2; fs::exists(path); ++number) path = fmt::format("{}-{}", name, number);
+    std::string path = unused_name(step_folder(folder, saved.step) + ".abandoned");
     rename_file("checkpoint", saved.path, path);
     paths.push_back(std::move(path));
   }
@@ -115,14 +141,10 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
   });
   auto excess = std::ssize(complete) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {
-    if (std::ssize(gone) >= excess) break;
+    if (excess <= 0) break;
     if (saved.step == just_saved) continue;
-    // Renamed first: a job that dies while deleting leaves no half checkpoint under a good name.
-    std::string deleted = saved.path + ".deleted";
-    fs::remove_all(deleted);
-    rename_file("checkpoint", saved.path, deleted);
-    fs::remove_all(deleted);
-    gone.push_back(saved.step);
+    if (delete_step(saved.path, step_folder(folder, saved.step))) gone.push_back(saved.step);
+    --excess;
   }
   return gone;
 }
@@ -133,7 +155,8 @@ void remove_leftovers(const std::string& folder) {
     std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     bool replaced = name.ends_with(".old");
-    if (replaced || name.ends_with(".tmp") || name.ends_with(".deleted")) leftovers.push_back(entry.path());
+    const bool deleted = name.find(".deleted") != std::string::npos;
+    if (replaced || deleted || name.ends_with(".tmp")) leftovers.push_back(entry.path());
     if (!replaced) continue;
     std::string path = folder + "/" + name.substr(0, name.size() - 4);
     if (!fs::exists(path)) {
@@ -142,13 +165,11 @@ void remove_leftovers(const std::string& folder) {
     }
   }
   for (const fs::path& path : leftovers) {
-    std::error_code error;
-    fs::remove_all(path, error);
-    // Files that another program has open stay on NFS until it closes them.
-    if (error && path.extension() != ".tmp")
-      log::warning("checkpoint {} cannot be removed: {}", path.string(), error.message());
-    else if (error)
-      fail<FileError>("checkpoint", "cannot remove {}: {}", path.string(), error.message());
+    if (path.extension() != ".tmp") {
+      remove_or_warn(path);
+    } else if (!delete_step(path.string(), fs::path(path).replace_extension().string())) {
+      fail<FileError>("checkpoint", "{} is in the way of the next save", path.string());
+    }
   }
 }
 

@@ -27,7 +27,8 @@ std::vector<SavedStep> list_steps(const std::string& folder);
 std::string newest_step_or_itself(const std::string& path);
 
 /// Puts `step-N.tmp` in the place of `step-N` in one step and flushes the folder; an older `step-N` is
-/// replaced.
+/// replaced. What cannot be removed of that is left under the name `step-N.deleted` (`-2` and so on), and a
+/// warning tells.
 void commit_step(const std::string& folder, int64_t step);
 
 /// Gives the complete checkpoints of later steps than `step` the name `step-N.abandoned` (`-2` and so on
@@ -46,7 +47,8 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
 
 /// Removes what jobs that died left (.tmp, .old, .deleted); a `step-N.old` whose replacement never came is
 /// given its name back. Only while no save is in flight. Of what cannot be removed (NFS keeps files that
-/// others have open) a warning tells; a .tmp throws FileError, since the next save may need its name.
+/// others have open) a warning tells; throws FileError for a .tmp that cannot even be renamed, since the next
+/// save may need its name.
 void remove_leftovers(const std::string& folder);
 
 /// Collective, at start, before the first save: creates the folder and checks that every rank sees a file

@@ -126,23 +126,27 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
     pending->work.runs = held_runs(pending->layout, checkpoint.parameters);
     if (group_.rank() == 0) check_names(checkpoint, pending->layout);
   });
-  try {
+  or_discard(*pending, [&] {
     group_.on_rank_0([&] {
       fs::create_directories(options_.folder);
       remove_leftovers(options_.folder);
       fs::create_directory(pending->temporary);
       create_files(pending->layout, pending->temporary);
     });
-  } catch (const FileError&) {
-    discard(*pending);
-    throw;
-  }
+  });
   return pending;
 }
 
-void CheckpointSaver::discard(const Pending& pending) const {
-  std::error_code ignored;
-  if (group_.rank() == 0) fs::remove_all(pending.temporary, ignored);
+void CheckpointSaver::or_discard(const Pending& pending, const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const CommError&) {
+    throw;
+  } catch (...) {
+    std::error_code ignored;
+    if (group_.rank() == 0) fs::remove_all(pending.temporary, ignored);
+    throw;
+  }
 }
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {
@@ -153,10 +157,12 @@ void CheckpointSaver::save(const Checkpoint& checkpoint) {
 
 void CheckpointSaver::begin(const Checkpoint& checkpoint) {
   std::unique_ptr<Pending> pending = prepare(checkpoint);
-  group_.together([&] {
-    pending->work.runs =
-        snapshot_.take(pending->layout, std::move(pending->work.runs), checkpoint.parameters);
-    pending->work.copy = nullptr;
+  or_discard(*pending, [&] {
+    group_.together([&] {
+      pending->work.runs =
+          snapshot_.take(pending->layout, std::move(pending->work.runs), checkpoint.parameters);
+      pending->work.copy = nullptr;
+    });
   });
   pending_ = std::move(pending);
   pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] { p->write(spans); });
@@ -177,14 +183,7 @@ void CheckpointSaver::finish() {
   if (!in_flight()) return;
   std::unique_ptr<Pending> pending = std::move(pending_);
   if (pending->thread.joinable()) pending->thread.join();
-  try {
-    commit(*pending);
-  } catch (const CommError&) {
-    throw;
-  } catch (const Error&) {
-    discard(*pending);
-    throw;
-  }
+  or_discard(*pending, [&] { commit(*pending); });
 }
 
 void CheckpointSaver::commit(Pending& pending) {

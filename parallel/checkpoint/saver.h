@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,8 +77,9 @@ class CheckpointSaver {
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
   void commit(Pending& pending);
   void set_later_ones_aside();
-  /// Gives back the space: on a full disk the next save needs it.
-  void discard(const Pending& pending) const;
+  /// `work`; where it fails, what was written is deleted: on a full disk the next save needs the space. Not
+  /// where ranks have lost each other: others may be writing.
+  void or_discard(const Pending& pending, const std::function<void()>& work) const;
 
   SaveOptions options_;
   RankGroup& group_;

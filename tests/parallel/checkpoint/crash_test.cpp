@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <thread>
 
+#include "core/io/atomic_file.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/saver.h"
 #include "parallel/checkpoint/verify.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -19,6 +21,7 @@ namespace ottava::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
 
 void save(const std::string& folder, int64_t step) {
   std::vector<ParameterSpec> specs = tiny_model();
@@ -149,6 +152,63 @@ TEST_CASE("a disk that fills up under the writer thread") {
   CHECK(load(folder.path()) == 1);
 }
 
+TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named and ends no save") {
+  TemporaryFolder folder;
+  // As a user whom the rights of a folder bind: a file in one without the right to write stays, as one that
+  // is open stays on NFS.
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() == 0) CHECK(::chown(folder.path().c_str(), kNobody, kNobody) == 0);
+  const CapturedOutput log;
+  int status = in_child([&] {
+    if (::geteuid() == 0 && ::seteuid(kNobody) != 0) ::_exit(9);
+    const auto hold = [&](const std::string& step) {
+      fs::create_directory(folder / (step + "/held"));
+      write_file_atomically(folder / (step + "/held/file"), "");
+      fs::permissions(folder / (step + "/held"), fs::perms::owner_read | fs::perms::owner_exec);
+    };
+    save(folder.path(), 7);
+    hold("step-7");
+    save(folder.path(), 7);
+    hold("step-7");
+    save(folder.path(), 7);  // its leftovers are two
+    save(folder.path(), 8);
+    hold("step-8");
+    save(folder.path(), 9);   // 7 goes
+    save(folder.path(), 10);  // 8 should
+    // Of a job that died.
+    fs::create_directory(folder / "step-11.tmp");
+    hold("step-11.tmp");
+    save(folder.path(), 11);
+    save(folder.path(), 11);
+  });
+  CHECK(WEXITSTATUS(status) == 0);
+  for (const char* name : {"step-7.deleted", "step-7.deleted-2", "step-8.deleted", "step-11.deleted"}) {
+    INFO(name);
+    CHECK_THAT(log.text(), Contains(folder / name + " cannot be removed: Permission denied"));
+    CHECK(fs::exists(folder / name + "/held/file"));
+    fs::permissions(folder / name + "/held", fs::perms::owner_all);
+  }
+  CHECK(load(folder.path()) == 11);
+  save(folder.path(), 12);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
+}
+
+TEST_CASE("whatever ends a save, its space is given back") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  rank.parameters.copy = [](void*, const void*, size_t) { throw std::runtime_error("the device is lost"); };
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  for (const bool in_background : {false, true}) {
+    CHECK_THROWS_WITH(
+        in_background ? saver.begin(checkpoint_of(rank, 1)) : saver.save(checkpoint_of(rank, 1)),
+        "the device is lost");
+    CHECK(fs::is_empty(folder.path()));
+  }
+}
+
 TEST_CASE("a rank that dies during a save stops the others; what was saved before loads") {
   TemporaryFolder folder;
   save(folder.path(), 1);
@@ -162,7 +222,7 @@ TEST_CASE("a rank that dies during a save stops the others; what was saved befor
                                 if (group.rank() == 1) throw std::runtime_error("killed");
                                 saver.finish();
                               }),
-                    Catch::Matchers::Contains("killed"));
+                    Contains("killed"));
   CHECK_FALSE(fs::exists(folder / "step-2"));
   CHECK(load(folder.path()) == 1);
 }
