@@ -220,3 +220,19 @@ TEST_CASE("the log names the data of training and of validation, each read by it
   CHECK_THAT(line("Validation data: "),
              StartsWith("Validation data: other: 1 file, ") && EndsWith("; 3 threads, 4 segments ahead"));
 }
+
+TEST_CASE("a run whose events find no room ends with that, and says it once more of its end") {
+  TinyTraining tiny;
+  const Overrides saving = kSaving + Overrides{"--training.steps", "3"};
+  finish(tiny, "run", saving);
+  const std::string events = tiny / "run/events.jsonl";
+  fs::remove(events);
+  fs::create_symlink("/dev/full", events);
+  const CapturedOutput log;
+  CHECK_THAT(message_of([&] { tiny.start("run", kSaving)->run(); }),
+             Contains(events) && Contains("No space left on device"));
+  CHECK_THAT(log.text(), Contains("WARNING") && Contains(events + ": No space left on device"));
+  // Nothing is lost by it.
+  fs::remove(events);
+  CHECK(finish(tiny, "run", kSaving).state.step == 8);
+}
