@@ -218,6 +218,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
           state.branch);
     }
     if (saver_) saver_->go_on_after(state.step);
+    if (saver_) log_later_ones(state.step);
     log_changes(loaded->path);
   } else {
     if (!config_.initial_load_path || config_.initial_load_model_only) initialise();
@@ -247,6 +248,17 @@ std::optional<std::string> Checkpoints::initial_path() const {
         folder);
   }
   return folder;
+}
+
+// What the saver will set aside.
+void Checkpoints::log_later_ones(int64_t step) const {
+  if (group_.rank() != 0) return;
+  const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
+  if (steps.empty() || steps.back().step <= step) return;
+  log::info(
+      "The run goes on after step {} and leaves the branch of later checkpoints (to step {}): they stand "
+      "until its first save, which renames them to step-N.abandoned",
+      step, steps.back().step);
 }
 
 // What a resubmitted job may have changed unintentionally.

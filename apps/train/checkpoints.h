@@ -78,6 +78,7 @@ class Checkpoints {
   std::optional<std::string> initial_path() const;
   void require_same_model(const std::string& path) const;
   void log_changes(const std::string& path) const;
+  void log_later_ones(int64_t step) const;
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 
   const Experiment& experiment_;

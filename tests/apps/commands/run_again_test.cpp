@@ -81,9 +81,13 @@ TEST_CASE("a run whose last save holds only weights is not trained over unasked"
           "step-6 holds only weights: going on from step 4 would train its steps again and set it aside") &&
           Contains("set checkpoint.load_step: 4"));
   CHECK(fs::last_write_time(weights) == written);
-  CHECK_THAT(runs.train("--training.steps 8 --checkpoint.load_step 4"),
-             Contains("Training starts at step 5"));
-  CHECK_THAT(runs.train("--checkpoint.load_step 5 --training.steps 9", 1), Contains("has steps 2, 4, 6, 8"));
+  const std::string back = "--training.steps 8 --checkpoint.load_step 4";
+  CHECK_THAT(runs.train(back), Contains("Training starts at step 5"));
+  CHECK(fs::exists(runs / "out/checkpoint/step-6.abandoned/model.safetensors"));
+  CHECK_THAT(runs.train(back), Contains("This run is finished: out/checkpoint/step-8 holds step 8 of 8"));
+  CHECK_THAT(runs.train(back + " --training.steps 9"), Contains("Training starts at step 9"));
+  CHECK_THAT(runs.train("--checkpoint.load_step 5 --training.steps 9", 1),
+             Contains("has steps 2, 4, 6, 8, 9"));
 }
 
 TEST_CASE("a dump folder belongs to one run at a time") {

@@ -195,8 +195,13 @@ TEST_CASE(
                          "--training.steps",       "7"};
   {
     // One that ends before its first save leaves everything as it was, and begins at step 4 again.
+    const CapturedOutput log;
+    log::set_level(log::Level::info);
     TinyTraining::Run run = tiny.start("run", back);
+    log::set_level(log::Level::warning);
     run->step(nullptr);
+    CHECK(has(log.text(),
+              "leaves the branch of later checkpoints (to step 8): they stand until its first save"));
   }
   CHECK((names_in(folder) == Names{"step-4", "step-6", "step-8"}));
   const CapturedOutput log;
