@@ -1,16 +1,18 @@
-"""What keys_change_test.py runs: groups of runs in which keys are at work, and for every used key a change and where it shows.
+"""What keys_change_test.py runs: groups of runs in which keys are at work, and for every used key a change and where it must show.
 
-`sees`, the first word and what follows it:
-    loss              losses and gradient norms of the steps, in metrics.jsonl
-    metric: REGEX     numbers of metrics.jsonl by these names
-    weights           the bytes of model*.safetensors
-    content: GLOB     the bytes of other files that the run wrote
-    files             the names of the files that it wrote
-    log: REGEX        what REGEX finds in the output; plan: REGEX, in that of `ottava plan`
-    error: REGEX      the change is refused in these words
-    says: REGEX       as log, be either run refused or not
-    loss or error: .. the change is refused in these words, where the machine has not what it takes
-    traced steps      the numbers of the steps in each trace
+Row.sees, what is to be another one in the changed run:
+    loss                      losses and gradient norms of the steps, in metrics.jsonl
+    metric: REGEX             numbers of metrics.jsonl by these names
+    weights                   bytes of model*.safetensors
+    content: GLOB             bytes of other files that it wrote
+    files                     names of the files that it wrote
+    traced steps              numbers of the steps in each trace
+    log: REGEX                what is found in its output
+    plan: REGEX               what is found in the output of `ottava plan`
+    says: REGEX               as log, whether either run is refused or not
+    error: REGEX              the change is refused in these words
+    weights or error: REGEX   weights, or that, where the machine has not what it takes
+The echo of a configuration is no proof.
 """
 
 import json
@@ -28,20 +30,26 @@ COMMON = {
 BF16 = {"training.mixed_precision_param": "bfloat16"}
 FP8 = BF16 | {"model.converters": ["quantize.linear.float8"]}
 SAVES = {"checkpoint.enable": True, "checkpoint.interval": 2}
+OVERFLOWS = {"training.loss_scale": 3e38, "training.local_batch_size": 1, "training.seq_len": 1}
+TRACES = {"training.steps": 8, "profiling.enable_profiling": True, "profiling.profile_freq": 4, "profiling.profiler_warmup": 1}
 FLOAT8 = "quantize.linear.float8."
 PIPELINE = {"parallelism.pipeline_parallel_degree": 2, "model.n_layers": 4, "training.local_batch_size": 4}
 
 
 def group(keys=None, **more):
-    """`keys`: beside COMMON. `how`: train, plan, launch (two ranks), terminal; alone, stopped: rank 0 of two whose other one does not
-    come, or stands still after step 2. `fails`: its runs end with an error. `after`: begins in a copy of that group's folder. `words`: for
-    plan."""
+    """`keys`: over COMMON. `after`: it begins in a copy of what that group's run left. `fails`: its runs end with an error.
+    `how`: train, plan (with `words`), launch (on two ranks), terminal (train on one); alone, stopped: train on two ranks, of which the
+    other one does not come, or stands still after step 2."""
     return {"keys": keys or {}, **more}
+
+
+def sources(*weights):
+    return [{"name": name, "path": f"{name}.txt", "weight": weight} for name, weight in zip(("text", "other"), weights)]
 
 
 GROUPS = {
     "plain": group(),
-    "bf16": group(BF16),
+    "bf16": group(BF16 | SAVES),
     "level": group({"training.mixed_precision_param": None}),
     "rotary": group({"model.rope_theta": 100, "model.rope_scaling.factor": 8, "model.rope_scaling.low_freq_factor": 1,
                      "model.rope_scaling.high_freq_factor": 4, "model.rope_scaling.original_max_position_embeddings": 64}),
@@ -49,10 +57,9 @@ GROUPS = {
     "lines": group({"training.dataset_path": "lines.jsonl"}),
     "bad lines": group({"training.dataset_path": "bad.jsonl", "training.bad_records": "skip"}),
     "much data": group({"training.dataset_path": "much.txt", "training.data_check_seconds": 1000}),
-    "mixture": group({"training.dataset_path": None, "training.mixture": [{"name": "text", "path": "text.txt", "weight": 1},
-                                                                         {"name": "other", "path": "other.txt", "weight": 1}]}),
+    "mixture": group({"training.dataset_path": None, "training.mixture": sources(1, 1)}),
     "spiky": group({"training.steps": 20, "training.skip_spikes.window": 8, "training.skip_spikes.sigma": 0.5, "optimizer.lr": 0}),
-    "overflowing": group({"training.loss_scale": 3e38, "training.local_batch_size": 1, "training.seq_len": 1}),
+    "overflowing": group(OVERFLOWS),
     "measured": group({"training.gemm_cache": "kept", "metrics.peak_tflops_bf16": None, "metrics.peak_tflops_fp8": None}),
     "chat": group({"training.dataset_path": "chats.jsonl", "training.format": "messages", "training.seq_len": 160,
                    "chat.template": "llama3.1", "model.hf_assets_path": "{root}/tests/golden/chat/llama"}),
@@ -74,25 +81,21 @@ GROUPS = {
     "evaluating": group({"evaluation.enable": True, "evaluation.freq": 2, "evaluation.tasks": [{"name": "items", "path": "items.jsonl"}],
                          "evaluation.prompts": ["the dog"], "evaluation.max_new_tokens": 4, "validation.seq_len": 32,
                          "validation.local_batch_size": 2}),
-    "profiling": group({"training.steps": 8, "profiling.enable_profiling": True, "profiling.profile_freq": 4, "profiling.profiler_warmup": 1}),
-    "nvtx": group({"training.steps": 8, "profiling.enable_profiling": True, "profiling.profile_freq": 4, "profiling.profiler_warmup": 1,
-                   "profiling.enable_nvtx": True}),
+    "profiling": group(TRACES),
+    "nvtx": group(TRACES | {"profiling.enable_nvtx": True}),
     "terminal": group(how="terminal"),
     "two ranks": group({"training.global_batch_size": 8}, how="launch"),
-    "two of bf16": group(BF16, how="launch"),
     "two of float8": group(FP8, how="launch"),
-    "two that trace": group({"profiling.enable_profiling": True, "profiling.profile_freq": 4}, how="launch"),
-    "two that fail": group({"training.loss_scale": 3e38, "training.local_batch_size": 1, "training.seq_len": 1, "training.max_consecutive_skipped_steps": 1}, how="launch", fails=True),
+    "two that trace": group(TRACES, how="launch"),
+    "two that fail": group(OVERFLOWS | {"training.max_consecutive_skipped_steps": 1}, how="launch", fails=True),
     "tensor parallel": group({"parallelism.tensor_parallel_degree": 2}, how="launch"),
     "tensor parallel float8": group(FP8 | {"parallelism.tensor_parallel_degree": 2}, how="launch"),
     "pipeline": group(PIPELINE, how="launch"),
     "planned": group(how="plan"),
-    "planned pipeline": group(PIPELINE, how="plan"),
     "planned for a GPU": group(FP8 | {"training.device": "cuda", "model.head_dim": 16}, how="plan",
                                words=["--device", "h100_sxm", "--compute-capability", "90"]),
     "planned for an older GPU": group(FP8 | {"training.device": "cuda", "model.head_dim": 16}, how="plan",
                                       words=["--device", "a100_sxm", "--compute-capability", "80"]),
-    "long sequences": group({"training.seq_len": 512, "training.local_batch_size": 1}, how="plan"),
     "alone": group({"comm.init_timeout_seconds": 2}, how="alone"),
     "stopped": group({"comm.train_timeout_seconds": 2, "training.steps": 1000000}, how="stopped"),
 }
@@ -103,7 +106,7 @@ class Row(NamedTuple):
     group: str
     value: object
     sees: str
-    also: dict = {}  # given to the run without the change too
+    also: dict = {}  # over the group's keys, in both runs
 
 
 MEMORY = "log: Memory plan: .*"
@@ -142,8 +145,7 @@ ROWS = [
 
     Row("training.dataset", "plain", "a name", "log: Data: .*: 1 file"),
     Row("training.dataset_path", "plain", "other.txt", "loss"),
-    Row("training.mixture", "mixture", [{"name": "text", "path": "text.txt", "weight": 1}, {"name": "other", "path": "other.txt", "weight": 3}],
-        "loss"),
+    Row("training.mixture", "mixture", sources(1, 3), "loss"),
     Row("training.mixture_stages", "mixture", [{"from_step": 2, "weights": [0, 1]}], "loss"),
     Row("training.text_key", "lines", "title", "loss"),
     Row("training.format", "lines", "text", "loss"),
@@ -203,9 +205,9 @@ ROWS = [
 
     Row("parallelism.data_parallel_replicate_degree", "two ranks", 2, MEMORY),
     Row("parallelism.data_parallel_shard_degree", "planned", 2, "plan: (?m)^  (?:parameters|optimizer|gradients) .*|Ranks: .*"),
-    Row("parallelism.context_parallel_degree", "long sequences", 2, "plan: (?m)^  (?:parameters|optimizer|gradients) .*|Ranks: .*"),
+    Row("parallelism.context_parallel_degree", "two ranks", 2, "loss", {"training.seq_len": 512}),
     Row("parallelism.tensor_parallel_degree", "two ranks", 2, "loss"),
-    Row("parallelism.pipeline_parallel_degree", "planned", 2, "plan: (?m)^  (?:parameters|optimizer|gradients) .*|Ranks: .*"),
+    Row("parallelism.pipeline_parallel_degree", "two ranks", 2, "loss"),
     Row("parallelism.pipeline_parallel_schedule", "pipeline", "GPipe", MEMORY),
     Row("parallelism.pipeline_parallel_microbatch_size", "pipeline", 2, "log: Pipeline: .*"),
     Row("parallelism.pipeline_parallel_layers_per_stage", "pipeline", 1, "log: Pipeline: .*",
@@ -238,9 +240,9 @@ ROWS = [
     Row("activation_checkpoint.mode", "plain", "none", MEMORY),
     Row("activation_checkpoint.selective_ac_option", "plain", "1", MEMORY),
     Row("attention.backend", "planned for a GPU", "flash", r"plan: attention by (.*)"),
-    Row("cpu.bf16_matmul", "bf16", "direct", "loss or error: cpu.bf16_matmul is direct, but this machine has no bf16 instructions",
+    Row("cpu.bf16_matmul", "bf16", "direct", "weights or error: cpu.bf16_matmul is direct, but this machine has no bf16 instructions",
         {"cpu.bf16_matmul": "widened"}),
-    Row("cpu.bf16_attention", "bf16", "direct", "loss or error: cpu.bf16_attention is direct, but this machine has no bf16 instructions",
+    Row("cpu.bf16_attention", "bf16", "direct", "weights or error: cpu.bf16_attention is direct, but this machine has no bf16 instructions",
         {"cpu.bf16_attention": "widened"}),
 
     Row(FLOAT8 + "recipe_name", "float8", "rowwise", "loss"),
@@ -263,7 +265,8 @@ ROWS = [
     Row(FLOAT8 + "enable_statistics", "float8", False, "metric: fp8/.*"),
     Row(FLOAT8 + "alert_underflow", "delayed", 1, "log: FP8 underflow of [xw] above", {FLOAT8 + "margin": 16}),
     Row(FLOAT8 + "alert_gradient_underflow", "delayed", 0, "log: FP8 underflow of dy above", {FLOAT8 + "margin": 16}),
-    Row(FLOAT8 + "alert_saturation", "delayed", 1, "log: FP8 saturation of .* above", {FLOAT8 + "alert_saturation": 0, "optimizer.lr": 0.3}),
+    Row(FLOAT8 + "alert_saturation", "delayed", 1, "log: FP8 saturation of .* above",
+        {FLOAT8 + "alert_saturation": 0, "optimizer.lr": 0.3}),
 
     Row("metrics.log_freq", "plain", 2, "loss"),
     Row("metrics.enable_tensorboard", "plain", True, "files"),
@@ -280,8 +283,8 @@ ROWS = [
     Row("profiling.profiler_active", "profiling", 2, "traced steps"),
     Row("profiling.profile_ranks", "two that trace", "1", "files"),
 
-    Row("validation.enable", "plain", True, "metric: validation_metrics/loss", {"validation.dataset_path": "other.txt", "validation.steps": 1,
-                                                                                "validation.seq_len": 32}),
+    Row("validation.enable", "plain", True, "metric: validation_metrics/loss",
+        {"validation.dataset_path": "other.txt", "validation.steps": 1, "validation.seq_len": 32}),
     Row("validation.dataset", "validating", "a name", "log: Validation data: .*: 1 file"),
     Row("validation.dataset_path", "validating", "text.txt", "metric: validation_metrics/loss"),
     Row("validation.datasets", "validating sets", [{"name": "one", "path": "other.txt"}, {"name": "two", "path": "text.txt"}],
@@ -294,7 +297,7 @@ ROWS = [
     Row("validation.dataloader.prefetch_factor", "validating", 3, r"log: Validation data: .*(\d+ threads?, \d+ segments? ahead)"),
 
     Row("evaluation.enable", "evaluating", False, "metric: evaluation_metrics/.*"),
-    Row("evaluation.tasks", "evaluating", [{"name": "others", "path": "items.jsonl"}], "metric: evaluation_metrics/items/acc"),
+    Row("evaluation.tasks", "evaluating", [{"name": "items", "path": "others.jsonl"}], "metric: evaluation_metrics/items/acc.*"),
     Row("evaluation.freq", "evaluating", 3, "metric: evaluation_metrics/.*"),
     Row("evaluation.max_examples", "evaluating", 5, "metric: evaluation_metrics/.*"),
     Row("evaluation.prompts", "evaluating", ["a cat", "the tree"], "log: (?s)the dog"),
@@ -319,7 +322,7 @@ WITHOUT_NVTX_ROWS = [
     Row("profiling.enable_nvtx", "profiling", True, "error: this program was built without NVTX"),
     Row("profiling.profiler_warmup", "profiling", 4, "error: have no room for profiler_warmup 4"),
 ]
-# What only a GPU does, and the CPU says nothing of.
+# What only a GPU does, while a run on the CPU and a plan say nothing of it.
 NOTHING_TO_SEE = {
     "attention.deterministic": "which backward cuDNN takes",
     "debug.deterministic": "what NCCL is told when it starts",
@@ -346,4 +349,5 @@ def write_inputs(folder):
     talk = lambda: {"messages": [{"role": role, "content": some()[:40]} for role in ("user", "assistant") * 2]}
     (folder / "chats.jsonl").write_text("".join(json.dumps(talk()) + "\n" for _ in range(80)))
     ask = lambda i: {"query": f"item {i} of many", "choices": [f"one {i}", "two", "three and four"], "gold": i % 3}
-    (folder / "items.jsonl").write_text("".join(json.dumps(ask(i)) + "\n" for i in range(10)))
+    for name, first in (("items", 0), ("others", 100)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(ask(i)) + "\n" for i in range(first, first + 10)))

@@ -1,11 +1,11 @@
 """Every key that configs/keys.md calls "used" does something: a run in which only that key is changed behaves, writes, plans or says
-otherwise than the same run without the change. The rows are in keys_change_rows.py; a used key without one fails, and so does a row
-of a key that is no longer used.
+otherwise than the same run without the change. Changes and where they show: keys_change_rows.py; a used key without a row fails, and
+so does a row of a key that is no longer used.
 
-    keys_change_test.py OTTAVA [--nvtx-recorder LIBRARY] [--without-change] [--only WORD] [--keep FOLDER]
+    keys_change_test.py OTTAVA [--nvtx-recorder LIBRARY] [--without-change] [--only REGEX] [--keep FOLDER]
 
 Losses, weights and files are compared exactly: a run on the CPU repeats bit for bit. No time is compared. --without-change leaves the
-changes out: then every row must fail, or it would pass whatever its key does.
+changes out: then every row must fail, since one that passes would do so whatever its key does.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -56,7 +57,7 @@ def free_port():
 
 
 class Process:
-    """A command with its output in a file, in a session of its own, which ends with it."""
+    """A command in a process group of its own, with its output in a file."""
 
     def __init__(self, command, folder, environment, name="output.txt"):
         self.output = folder / name
@@ -74,15 +75,13 @@ class Process:
             self.kill()
 
     def kill(self):
-        try:
+        if self.popen.poll() is None:
             os.killpg(self.popen.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.popen.wait()
+            self.popen.wait()
 
 
 def on_terminal(command, folder, environment):
-    """The same with a terminal for output."""
+    """The exit code of a command whose output is a terminal, and goes from there to output.txt."""
     ours, theirs = os.openpty()
     popen = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -101,23 +100,24 @@ def on_terminal(command, folder, environment):
     return code if code >= 0 else None
 
 
-def by_hand(command, folder, environment, ranks, stops):
-    """Rank 0 of two, with rank 1 (which stands still once step 2 is logged) or alone."""
-    of_rank = lambda r: {**environment, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "MASTER_ADDR": "127.0.0.1"}
-    port = {"MASTER_PORT": str(free_port())}
-    processes = [Process(command, folder, of_rank(r) | port, f"output{r or ''}.txt") for r in range(ranks)]
+def by_hand(command, folder, environment, how):
+    """Rank 0 of two, alone or with a rank 1 that is stopped when step 2 is logged; of the former are output and exit code."""
+    both = {**environment, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    start = lambda rank, name: Process(command, folder, both | {"RANK": rank, "LOCAL_RANK": rank}, name)
+    first, second = start("0", "output.txt"), None if how == "alone" else start("1", "output of rank 1.txt")
     try:
-        if stops:
+        if second:
             metrics, begin = folder / "out/metrics.jsonl", time.monotonic()
-            while processes[0].popen.poll() is None and time.monotonic() < begin + TIME_LIMIT:
+            while first.popen.poll() is None and time.monotonic() < begin + TIME_LIMIT:
                 if metrics.exists() and '{"step":2,' in metrics.read_text():
                     break
                 time.sleep(0.05)
-            processes[1].popen.send_signal(signal.SIGSTOP)
-        return processes[0].end()
+            second.popen.send_signal(signal.SIGSTOP)
+        return first.end()
     finally:
-        for process in processes:
-            process.kill()
+        first.kill()
+        if second:
+            second.kill()
 
 
 def base_of(group, also):
@@ -134,25 +134,27 @@ class Run:
             shutil.copytree(test.bases[base_of(before, {})].folder, self.folder)
         else:
             self.folder.mkdir(parents=True)
-        how = self.group.get("how", "train")
         words = [str(test.work / f"{group}.yaml")] + [w for k, v in overrides.items() for w in (f"--{k}", as_text(v))]
-        launched = ["launch", "-n", "2", "--grace", "5", "--"] if how == "launch" else []
-        self.command = [test.ottava, *launched, "train", *words]
         self.planning = [test.ottava, "plan", *words[:1], *self.group.get("words", []), *words[1:]]
-        self.environment = {**os.environ, "HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache"), "TERM": "xterm"}
+        self.started = [test.ottava, "train", *words]
+        self.environment = {k: v for k, v in os.environ.items() if k not in ("LOG_RANK", "NO_COLOR")} | {
+            "HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache"), "TERM": "xterm"}
         if test.recorder:
             self.environment |= {"NVTX_INJECTION64_PATH": test.recorder, "OTTAVA_NVTX_FILE": str(self.folder / "nvtx.txt")}
-        self.start(how)
+        self.start(self.group.get("how", "train"))
 
     def start(self, how):
         if how == "plan":
-            self.code = Process(self.planning, self.folder, self.environment).end()
-        elif how == "terminal":
-            self.code = on_terminal(self.command, self.folder, self.environment)
+            self.started = self.planning
+        elif how == "launch":
+            self.started[1:1] = ["launch", "-n", "2", "--grace", "5", "--"]
+        what = self.started, self.folder, self.environment
+        if how == "terminal":
+            self.code = on_terminal(*what)
         elif how in ("alone", "stopped"):
-            self.code = by_hand(self.command, self.folder, self.environment, 1 if how == "alone" else 2, how == "stopped")
+            self.code = by_hand(*what, how)
         else:
-            self.code = Process(self.command, self.folder, self.environment).end()
+            self.code = Process(*what).end()
         self.text = (self.folder / "output.txt").read_text(errors="replace")
 
     def plan(self):
@@ -167,12 +169,8 @@ class Run:
         path = self.folder / self.group["keys"].get("job.dump_folder", "out") / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def files(self):
-        """Of TensorBoard's events without what comes after their time."""
-        return {re.sub(r"(tfevents).*", r"\1", str(p.relative_to(self.folder))) for p in self.folder.rglob("*") if p.is_file()}
 
-
-# What is compared, by the first word of a row's `sees`; the rest of it says which.
+# What Row.sees names, of one run.
 def loss(run, _):
     return [[line.get(k) for k in ("step", "loss_metrics/global_avg_loss", "grad_norm")] for line in run.metrics()]
 
@@ -190,7 +188,8 @@ def weights(run, _):
 
 
 def files(run, _):
-    return run.files()
+    """Those of TensorBoard have the time in their names."""
+    return {re.sub(r"(tfevents).*", r"\1", str(p.relative_to(run.folder))) for p in run.folder.rglob("*") if p.is_file()}
 
 
 def traced_steps(run, _):
@@ -206,16 +205,16 @@ def plan(run, regex):
 
 
 SEES = {f.__name__.replace("_", " "): f for f in (loss, metric, content, weights, files, traced_steps, log, plan)}
-SEES |= {"says": log, "error": log, "loss or error": log}
+SEES |= {"says": log, "error": log, "weights or error": log}
 
 
 def complaint(row, base, changed):
-    """What is wrong with a row, or None. `error`: the changed run is refused in these words; `says`: it may be."""
+    """What is wrong with a row, or None."""
     kind, _, what = row.sees.partition(": ")
-    if kind == "loss or error":
-        kind = "error" if changed.code else "loss"
+    if kind == "weights or error":
+        kind = "error" if changed.code else "weights"
     if None in (base.code, changed.code):
-        return f"a run took more than {TIME_LIMIT} s"
+        return f"a run was killed after {TIME_LIMIT} s"
     fails = base.group.get("fails", False)
     if kind != "says" and (base.code != 0) != fails:
         return f"the run without the change ended with {base.code}"
@@ -234,7 +233,8 @@ def complaint(row, base, changed):
 
 class Test:
     def __init__(self, arguments, work):
-        self.ottava, self.recorder = str(Path(arguments.ottava).resolve()), arguments.nvtx_recorder and str(arguments.nvtx_recorder.resolve())
+        self.ottava = str(arguments.ottava.resolve())
+        self.recorder = arguments.nvtx_recorder and str(arguments.nvtx_recorder.resolve())
         self.work, self.with_change, self.bases = work, not arguments.without_change, {}
         write_inputs(work)
         for name, group in GROUPS.items():
@@ -254,7 +254,7 @@ class Test:
         if wrong is None:
             return None
         last = "\n    ".join(changed.text.splitlines()[-5:])
-        return f"{row.key} ({row.group}): expected another {row.sees}; {wrong}\n  {' '.join(changed.command)}\n    {last}"
+        return f"{row.key} ({row.group}): expected another {row.sees}; {wrong}\n  {shlex.join(changed.started)}\n    {last}"
 
     def run(self, rows):
         needed = list(dict.fromkeys(base_of(r.group, r.also) for r in rows))
@@ -263,6 +263,7 @@ class Test:
         several = lambda group: GROUPS[group].get("how") in ("launch", "stopped")
         failures = []
         with ThreadPoolExecutor(workers) as one, ThreadPoolExecutor(max(workers // 2, 1)) as two:
+            # Those that others begin after come first.
             for bases in (before, [b for b in needed if b not in before]):
                 for pool, some in ((one, [b for b in bases if not several(b[0])]), (two, [b for b in bases if several(b[0])])):
                     self.bases |= dict(zip(some, pool.map(self.make_base, some)))
@@ -280,11 +281,11 @@ def problems_of_table(rows, used):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("ottava")
-    parser.add_argument("--nvtx-recorder", type=Path)
-    parser.add_argument("--without-change", action="store_true")
+    parser.add_argument("ottava", type=Path)
+    parser.add_argument("--nvtx-recorder", type=Path, help="tests/support/nvtx_recorder.cpp, where the program was built with NVTX")
+    parser.add_argument("--without-change", action="store_true", help="leave the changes out; every row must fail")
     parser.add_argument("--only", default="", metavar="REGEX", help="rows whose key or group has this in it")
-    parser.add_argument("--keep", help="a folder for what the runs write, which stays")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="an empty folder for what the runs write, which stays")
     arguments = parser.parse_args()
     used = used_keys()
     ROWS.extend(NVTX_ROWS if arguments.nvtx_recorder else WITHOUT_NVTX_ROWS)
@@ -293,7 +294,7 @@ def main():
         failures.append(f"configs/keys.md lists {len(used)} used keys; expected more than 100: has its form changed?")
     rows = [row for row in ROWS if re.search(arguments.only, f"{row.key} {row.group}")]
     with tempfile.TemporaryDirectory() as folder:
-        failed = Test(arguments, Path(arguments.keep or folder).resolve()).run(rows)
+        failed = Test(arguments, (arguments.keep or Path(folder)).resolve()).run(rows)
     if arguments.without_change:
         passed = [row for row in rows if row not in [failing for failing, _ in failed]]
         print("\n".join(f"{row.key} ({row.group}): passes without its change" for row in passed))
