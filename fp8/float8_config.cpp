@@ -68,10 +68,13 @@ void declare(config::Section& s, Float8Config& c) {
            "promoted to FP32 every so often): those of forward, of backward too, or none; with scales of "
            "blocks, sums are promoted block by block anyway");
   s.field("amax_history_length", c.amax_history_length,
-          "recipe delayed: steps whose largest amax gives the scale")
+          "recipe delayed: steps whose largest amax gives the scale, once there have been so many; before, "
+          "each tensor's own does")
       .range(1, 1 << 16)
       .unit("steps");
-  s.field("margin", c.margin, "recipe delayed: scale is divided by 2^margin").range(0, 16).unit("bits");
+  s.field("margin", c.margin, "recipe delayed: scales of the history are divided by 2^margin")
+      .range(0, 16)
+      .unit("bits");
   s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather,
           "FSDP gathers weights as FP8 codes");
   using Keep = Float8Config::KeepCodes;

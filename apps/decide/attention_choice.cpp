@@ -177,6 +177,10 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
 
 void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   const std::string& wish = e.config.attention.backend;
+  if (!e.config.attention.deterministic && (!device.is_gpu() || wish == "flash"))
+    log::info(
+        "attention.deterministic: false changes nothing: only cuDNN has an attention that does not repeat "
+        "bitwise");
   if (!device.is_gpu()) {
     if (wish == "cudnn")
       fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash",

@@ -5,6 +5,7 @@
 
 #include "apps/config/resolved_float8.h"
 #include "core/contains.h"
+#include "core/counted.h"
 #include "core/gib.h"
 
 namespace ottava {
@@ -43,6 +44,32 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
       names.size(), gib(bytes), made.calls, gib(made.bytes));
 }
 
+// "" where tensor cores that sum fast or not run products.
+std::string fast_accumulation_text(const Experiment& e) {
+  if (e.config.float8.fast_accumulation == fp8::FastAccumulation::forward) return "";
+  constexpr std::string_view kIdle = "fast_accumulation changes nothing: ";
+  if (!e.compute_capability) return fmt::format("{}a CPU sums in FP32", kIdle);
+  if (*e.compute_capability >= 100) return fmt::format("{}this GPU's tensor cores sum in FP32", kIdle);
+  const auto sums = [](const fp8::GemmDecision& d) { return d.recipe && !d.is_emulated; };
+  return std::ranges::none_of(e.shape.float8_policy.decisions, sums)
+             ? fmt::format("{}emulated products sum in FP32", kIdle)
+             : "";
+}
+
+// "" where scales of recipe `delayed` are the history's before the run ends.
+std::string history_text(const Experiment& e) {
+  const Float8Config& c = e.config.float8;
+  const auto is_delayed = [](const fp8::GemmDecision& d) { return d.recipe && d.recipe->has_history(); };
+  if (std::ranges::none_of(e.shape.float8_policy.decisions, is_delayed)) return "";
+  if (e.config.training.steps > c.amax_history_length) return "";
+  return fmt::format(
+      "the amax history of recipe delayed, of {}, does not fill in {}: scales are each tensor's own "
+      "throughout, "
+      "as in tensorwise{}",
+      counted(c.amax_history_length, "step"), counted(e.config.training.steps, "step"),
+      c.margin > 0 ? ", and margin changes nothing" : "");
+}
+
 }  // namespace
 
 WeightQuantizing weight_quantizing(const StepPlan& plan) {
@@ -60,7 +87,8 @@ std::vector<std::string> float8_remarks(const Experiment& e, const StepPlan& pla
   std::vector<std::string> lines = float8_remarks(
       e.shape.float8_policy, e.config.float8,
       {.shards = e.mesh.shards(), .tensor_parallel = e.mesh.size(MeshAxis::tp), .traffic = plan.traffic});
-  if (std::string codes = weight_codes_text(e, plan); !codes.empty()) lines.push_back(std::move(codes));
+  for (std::string text : {weight_codes_text(e, plan), fast_accumulation_text(e), history_text(e)})
+    if (!text.empty()) lines.push_back(std::move(text));
   return lines;
 }
 

@@ -1,6 +1,8 @@
 #include "apps/train/launch_session.h"
 
 #include <cstdlib>
+#include <string_view>
+#include <utility>
 
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
@@ -23,9 +25,22 @@ Device device_of_rank(const Config& config, const Launch& launch) {
 }
 
 // NCCL chooses by measured topology; sums in another order are other sums. What the user has set stays.
+constexpr std::pair<const char*, const char*> kNcclAlgorithms[] = {{"NCCL_ALGO", "Ring"},
+                                                                   {"NCCL_PROTO", "Simple"}};
 void pin_nccl_algorithms() {
-  ::setenv("NCCL_ALGO", "Ring", 0);
-  ::setenv("NCCL_PROTO", "Simple", 0);
+  for (const auto& [name, value] : kNcclAlgorithms) ::setenv(name, value, 0);
+}
+
+void log_determinism(Device device) {
+  if (!device.is_gpu())
+    return log::info(
+        "debug.deterministic changes nothing: it holds NCCL to one algorithm, and the device is {}",
+        to_string(device));
+  for (const auto& [name, value] : kNcclAlgorithms) {
+    const std::string_view now = ::getenv(name);
+    log::info("debug.deterministic holds NCCL to {}={}{}", name, now,
+              now == value ? "" : fmt::format(", which the environment says, instead of {}", value));
+  }
 }
 
 void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
@@ -34,6 +49,7 @@ void work(const Config& config, Device device, World& world, const std::function
                              checkpoint::text_checksum(read_file("/proc/self/exe")));
   require_equal_everywhere(*world.control, "the configuration",
                            checkpoint::text_checksum(print_config(config)));
+  if (config.debug.deterministic) log_determinism(device);
   std::optional<int> capability;
   if (device.is_gpu()) capability = cuda::compute_capability(device.index);
   Experiment experiment =

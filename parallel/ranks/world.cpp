@@ -59,6 +59,7 @@ void connect(World& world, const WorldRequest& request) {
   if (!is_known(request.backend)) {
     fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
   }
+  const bool by_nccl = wants_nccl(request);
   const Launch& launch = world.launch;
   if (launch.launcher == Launcher::none) {
     world.control = std::make_unique<SoloCommunicator>();
@@ -75,7 +76,7 @@ void connect(World& world, const WorldRequest& request) {
   CommunicatorBootstrap bootstrap(*world.control);
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
                                           Ledger::Options{.last_seconds = request.last_seconds});
-  if (!wants_nccl(request)) return;
+  if (!by_nccl) return;
   require_own_gpus(bootstrap.all_gather(gpu_identity(request.device.index)));
   world.device = nccl::make_world(bootstrap, world.control->shared_state(),
                                   {.gpu = request.device.index, .max_ctas = request.max_ctas});

@@ -240,6 +240,7 @@ ROWS = [
 
     Row("activation_checkpoint.mode", "plain", "none", MEMORY),
     Row("activation_checkpoint.selective_ac_option", "plain", "1", MEMORY),
+    Row("attention.deterministic", "plain", False, "log: attention.deterministic: false changes nothing.*"),
     Row("attention.backend", "planned for a GPU", "flash", r"plan: attention by (.*)"),
     Row("cpu.bf16_matmul", "bf16", "direct", "weights or error: cpu.bf16_matmul is direct, but this machine has no bf16 instructions",
         {"cpu.bf16_matmul": "widened"}),
@@ -256,6 +257,7 @@ ROWS = [
     Row(FLOAT8 + "emulate", "planned for an older GPU", True, "says: set quantize.linear.float8.emulate|are emulated"),
     Row(FLOAT8 + "power_of_two_scales", "float8", True, "loss"),
     Row(FLOAT8 + "amax_history_length", "delayed", 2, "loss"),
+    Row(FLOAT8 + "fast_accumulation", "delayed", "all", "log: fast_accumulation changes nothing.*"),
     Row(FLOAT8 + "margin", "delayed", 16, "loss"),
     Row(FLOAT8 + "enable_fsdp_float8_all_gather", "two of float8", True, "log: Traffic: .*"),
     Row(FLOAT8 + "keep_weight_codes", "two of float8", "false", MEMORY),
@@ -312,6 +314,7 @@ ROWS = [
     Row("comm.trace_buf_size", "two that fail", 0, "files"),
     Row("comm.save_traces_folder", "two that fail", "elsewhere", "files"),
     Row("comm.save_traces_file_prefix", "two that fail", "of_rank_", "files"),
+    Row("debug.deterministic", "plain", True, "log: debug.deterministic changes nothing.*"),
     Row("comm.mode", "plain", "fake", "error: comm.mode: .*default"),
 ]
 # Where the program has NVTX, a tool records its ranges.
@@ -323,12 +326,6 @@ WITHOUT_NVTX_ROWS = [
     Row("profiling.enable_nvtx", "profiling", True, "error: this program was built without NVTX"),
     Row("profiling.profiler_warmup", "profiling", 4, "error: have no room for profiler_warmup 4"),
 ]
-# What only a GPU does, while a run on the CPU and a plan say nothing of it.
-NOTHING_TO_SEE = {
-    "attention.deterministic": "which backward cuDNN takes",
-    "debug.deterministic": "what NCCL is told when it starts",
-    FLOAT8 + "fast_accumulation": "how tensor cores sum",
-}
 
 
 def write_inputs(folder):

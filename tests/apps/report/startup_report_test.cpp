@@ -206,6 +206,16 @@ TEST_CASE(
         "in FP8\n"}) {
     CHECK_THAT(alone, Contains(line));
   }
+  CHECK_THAT(
+      remarks(1, "delayed",
+              {"--training.steps", "16", "--quantize.linear.float8.amax_history_length", "16",
+               "--quantize.linear.float8.margin", "1", "--quantize.linear.float8.fast_accumulation", "none"}),
+      Contains("FP8: the amax history of recipe delayed, of 16 steps, does not fill in 16 steps: scales "
+               "are each tensor's own throughout, as in tensorwise, and margin changes nothing\n") &&
+          Contains("FP8: fast_accumulation changes nothing: a CPU sums in FP32\n"));
+  CHECK_THAT(
+      remarks(1, "delayed", {"--training.steps", "17", "--quantize.linear.float8.amax_history_length", "16"}),
+      !Contains("the amax history of recipe delayed"));
   const std::string exchange = "--quantize.linear.float8.enable_float8_gradient_all_to_all";
   CHECK_THAT(remarks(2, "tensorwise", {exchange, "true"}),
              Contains("FP8: FSDP exchanges gradients in FP8: 16 all-to-alls, 0.8 MiB sent per step\n"));
