@@ -15,6 +15,7 @@
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::checkpoint {
@@ -161,6 +162,7 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
   const CapturedOutput log;
   int status = in_child([&] {
     if (::geteuid() == 0 && ::seteuid(kNobody) != 0) ::_exit(9);
+    if (::eaccess(folder.path().c_str(), W_OK) != 0) ::_exit(9);
     const auto hold = [&](const std::string& step) {
       fs::create_directory(folder / (step + "/held"));
       write_file_atomically(folder / (step + "/held/file"), "");
@@ -181,6 +183,8 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
     save(folder.path(), 11);
     save(folder.path(), 11);
   });
+  if (WEXITSTATUS(status) == 9)
+    return test::skip("a user whom rights bind cannot write into temporary folders");
   CHECK(WEXITSTATUS(status) == 0);
   for (const char* name : {"step-7.deleted", "step-7.deleted-2", "step-8.deleted", "step-11.deleted"}) {
     INFO(name);
