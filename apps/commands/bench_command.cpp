@@ -165,7 +165,8 @@ std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device
 }
 
 // How long a step takes and where its time goes.
-void print_step(const Measured& m, Trainer& trainer, const Session& session, std::ostream& out) {
+void print_step(const Measured& m, const StepFlops& flops, Trainer& trainer, const Session& session,
+                std::ostream& out) {
   const StepPlan& plan = trainer.plan();
   const Experiment& experiment = trainer.experiment();
   const TrainingShape& shape = experiment.shape;
@@ -179,9 +180,9 @@ void print_step(const Measured& m, Trainer& trainer, const Session& session, std
                           .cache = experiment.config.training.gemm_cache};
   DevicePeaks peaks = find_device_peaks(session.device, search);
   raise_peaks(peaks, session.device, search, [&](const DevicePeaks& p) {
-    return utilization_of(m, plan, p, throughput(plan, p, rate).utilization_percent / 100);
+    return utilization_of(m, plan, p, throughput(flops, p, rate).utilization_percent / 100);
   });
-  const Throughput rates = throughput(plan, peaks, rate);
+  const Throughput rates = throughput(flops, peaks, rate);
   const auto print = [&]<class... Values>(fmt::format_string<Values...> text, Values&&... values) {
     out << fmt::format(text, std::forward<Values>(values)...) << '\n';
   };
@@ -233,8 +234,9 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     SaveTimes saves;
     if (command.saves > 0) saves = measure_saves(trainer, command.saves);
     remove_saves();
+    const StepFlops flops = mean_flops(trainer.plan(), *session.ranks.control);
     if (!session.ranks.is_first()) return;
-    print_step(m, trainer, session, out);
+    print_step(m, flops, trainer, session, out);
     out << memory << '\n';
     if (command.saves > 0)
       out << saves_text(saves, config.checkpoint, snapshot_bytes(experiment, session.ranks.coordinates))

@@ -142,7 +142,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
-  if (machine) print_time(*recorded.time, plan, *machine, e, out);
+  if (machine) print_time(recorded, *machine, e, out);
   if (!machine)
     out << "Time, and whether it fits: no table has this GPU; --device names one, or a file of your own\n";
   print_float8_gather(recorded, config, planned, machine, out);

@@ -150,12 +150,13 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
   }
 }
 
-void print_time(const StepTime& time, const StepPlan& plan, const Machine& machine, const Experiment& e,
+void print_time(const RecordedLayout& recorded, const Machine& machine, const Experiment& e,
                 std::ostream& out) {
+  const StepTime& time = *recorded.time;
   const DeviceTable& d = machine.device;
   const int ranks = e.mesh.world_size();
   const Throughput rates =
-      throughput(plan,
+      throughput(recorded.mean_flops,
                  {.fp32 = d.fp32_tflops * 1e12,
                   .bf16 = d.bf16_tflops * 1e12,
                   .fp8 = (d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops) * 1e12},
@@ -184,7 +185,7 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
   }
   out << "  longest operations:\n";
   constexpr size_t kShown = 6;
-  std::vector<OperationForecast> longest = predict_operations(plan, machine);
+  std::vector<OperationForecast> longest = predict_operations(recorded.plan, machine);
   for (const auto& [operation, one] : std::span(longest).first(std::min(kShown, longest.size()))) {
     const double all = one.seconds * operation->calls;
     print(out, "    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",

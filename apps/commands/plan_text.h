@@ -25,8 +25,8 @@ void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, cons
 void print_compute(const StepPlan& plan, std::ostream& out);
 void print_traffic(const CommStats& stats, std::ostream& out);
 /// The step's time with its range, where it goes, the longest operations and where the figures come from.
-void print_time(const StepTime& time, const StepPlan& plan, const Machine& machine,
-                const Experiment& experiment, std::ostream& out);
+void print_time(const RecordedLayout& recorded, const Machine& machine, const Experiment& experiment,
+                std::ostream& out);
 /// What gathering FP8 weights as codes saves against the compute type, where FP8 and shards are in use.
 /// Without, codes of weights that are gathered in the compute type may be kept through the step, or those
 /// weights be gathered again for the backward: both are said where the configuration leaves it open.

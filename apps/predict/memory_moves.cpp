@@ -94,7 +94,7 @@ RecordedLayout LayoutRecorder::record(const Layout& layout) const {
 }
 
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine) {
-  RecordedLayout out{.layout = layout};
+  RecordedLayout out{.layout = layout, .mean_flops = mean_flops(roles)};
   if (machine) out.time = predict_step(roles, *machine);
   for (const StepPlan& role : roles) out.bytes_of_roles.push_back(role.memory.total_bytes());
   out.role = static_cast<int>(std::ranges::max_element(out.bytes_of_roles) - out.bytes_of_roles.begin());

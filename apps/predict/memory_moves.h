@@ -14,6 +14,7 @@ namespace ottava {
 struct RecordedLayout {
   Layout layout;
   StepPlan plan;                 ///< of the fullest rank
+  StepFlops mean_flops;          ///< of all ranks
   std::optional<StepTime> time;  ///< where the device is known
   int role = 0;                  ///< of that rank, in its pipeline
   std::vector<int64_t> bytes_of_roles = {};

@@ -13,7 +13,8 @@ struct Throughput {
   double mfu_percent = 0;        ///< of the bf16 peak, whatever precision runs: the conventional figure
   double conservative_mfu_percent = 0;  ///< of the FP8 peak where anything runs in FP8: as if everything did
   /// Mixed precision: the time that the FLOPs as computed would take at the peak of the precision of each,
-  /// over the time taken. Attention counts what a causal mask leaves; limits of documents are not taken off.
+  /// over the time taken; of the mean rank, since those of a pipeline do unequal parts. Attention counts what
+  /// a causal mask leaves; limits of documents are not taken off.
   double utilization_percent = 0;
 };
 
@@ -23,6 +24,7 @@ struct StepRate {
   int ranks = 1;
   double model_flops_per_token = 0;
 };
-Throughput throughput(const StepPlan& plan, const DevicePeaks& peaks, const StepRate& rate);
+/// `flops`: of the mean rank (mean_flops()).
+Throughput throughput(const StepFlops& flops, const DevicePeaks& peaks, const StepRate& rate);
 
 }  // namespace ottava

@@ -13,14 +13,15 @@ PeakSearch RunSpeed::peak_search() const {
   return {.metrics = experiment_.config.metrics,
           .decisions = experiment_.decisions,
           .cache = experiment_.config.training.gemm_cache,
-          .uses_fp32 = plan_.flops(Precision::fp32) > 0,
-          .uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0};
+          .uses_fp32 = flops_.fp32 > 0,
+          .uses_bf16 = flops_.bf16 + flops_.fp8 > 0};
 }
 
 std::optional<Machine> RunSpeed::find_peaks() {
+  flops_ = mean_flops(plan_, *ranks_.control);
   peaks_ = find_device_peaks(device_, peak_search());
   log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
-  if (plan_.flops(Precision::fp8) > 0) {
+  if (flops_.fp8 > 0) {
     log::info(
         "Peak FLOPS of FP8: {:.3e}; mfu is against the bf16 peak, mfu(fp8) the same FLOPs against this one, "
         "util weighs each product with the peak of its own precision",
@@ -60,16 +61,16 @@ void RunSpeed::fill(StepMetrics& m, double seconds_waited) {
       .ranks = ranks_.world->size(),
       .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)};
   raise_peaks(peaks_, device_, peak_search(), [&](const DevicePeaks& peaks) {
-    return throughput(plan_, peaks, rate).utilization_percent / 100;
+    return throughput(flops_, peaks, rate).utilization_percent / 100;
   });
-  const Throughput rates = throughput(plan_, peaks_, rate);
+  const Throughput rates = throughput(flops_, peaks_, rate);
   m.tokens_per_second = rates.tokens_per_second;
   m.devices = ranks_.world->size();
   m.tflops = rates.tflops;
   m.mfu_percent = rates.mfu_percent;
   m.conservative_mfu_percent = rates.conservative_mfu_percent;
   m.utilization_percent = rates.utilization_percent;
-  m.runs_float8 = plan_.flops(Precision::fp8) > 0;
+  m.runs_float8 = flops_.fp8 > 0;
 }
 
 }  // namespace ottava

@@ -47,6 +47,7 @@ class RunSpeed {
   const StepPlan& plan_;
   RankGroups& ranks_;
   Device device_;
+  StepFlops flops_;  ///< of the mean rank
   DevicePeaks peaks_;
   FirstSteps first_steps_;
   Stopwatch since_fill_;

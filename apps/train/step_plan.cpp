@@ -3,6 +3,7 @@
 #include "apps/train/training_engine.h"
 #include "core/sum_of.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {
@@ -20,6 +21,25 @@ struct Recording {
 
 double StepPlan::flops(Precision precision) const {
   return sum_of(costs, [&](const CostRecorder::Total& t) { return t.precision == precision ? t.flops : 0; });
+}
+
+StepFlops StepPlan::flops() const {
+  return {.fp32 = flops(Precision::fp32), .bf16 = flops(Precision::bf16), .fp8 = flops(Precision::fp8)};
+}
+
+StepFlops mean_flops(std::span<const StepPlan> ranks) {
+  const auto mean = [&](Precision precision) {
+    return sum_of(ranks, [&](const StepPlan& plan) { return plan.flops(precision); }) / std::ssize(ranks);
+  };
+  return {.fp32 = mean(Precision::fp32), .bf16 = mean(Precision::bf16), .fp8 = mean(Precision::fp8)};
+}
+
+StepFlops mean_flops(const StepPlan& plan, Communicator& ranks) {
+  const StepFlops own = plan.flops();
+  double sums[3] = {own.fp32, own.bf16, own.fp8};
+  reduce_on_host(ranks, view_of(sums, {3}), "FLOPs");
+  const int size = ranks.size();
+  return {.fp32 = sums[0] / size, .bf16 = sums[1] / size, .fp8 = sums[2] / size};
 }
 
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "apps/train/training_shape.h"
@@ -10,6 +11,11 @@
 
 namespace ottava {
 
+/// FLOPs of a step as computed, by the precision that they run in.
+struct StepFlops {
+  double fp32 = 0, bf16 = 0, fp8 = 0;
+};
+
 /// What a recorded run of the step on `meta` says about memory and cost, for one rank.
 struct StepPlan {
   MemoryPlan memory;
@@ -18,8 +24,15 @@ struct StepPlan {
   RecordedOrder order;                        ///< of that step
   CommStats traffic;                          ///< of that step
   double flops(Precision precision) const;
+  StepFlops flops() const;
   int64_t matmul_workspace_bytes = 0;
 };
+
+/// Of ranks that each do one of these.
+StepFlops mean_flops(std::span<const StepPlan> ranks);
+/// Of the ranks of a job, each of which brings its own plan. All ranks call it;
+/// `ranks` moves host memory.
+StepFlops mean_flops(const StepPlan& plan, Communicator& ranks);
 
 /// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);

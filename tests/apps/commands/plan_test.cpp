@@ -8,6 +8,7 @@
 
 #include "apps/decide/decide.h"
 #include "apps/predict/memory_moves.h"
+#include "apps/predict/sample_step.h"
 #include "core/counted.h"
 #include "core/cpu/bf16_products.h"
 #include "core/io/file.h"
@@ -292,6 +293,38 @@ TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of 
   CHECK(idle < 0.9);
   CHECK(time.at("median", "time").as_number("median") > time.at("compute", "time").as_number("compute"));
   CHECK(row.at("keys", "row").at("parallelism.pipeline_parallel_degree", "keys").as_string("degree") == "4");
+}
+
+TEST_CASE("the utilization of a pipeline is the mean of its ranks'") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  // The output layer makes the last rank compute several times what the first does.
+  const Overrides overrides = changed_to(
+      small_model_on_gpu({"--parallelism.pipeline_parallel_degree", "2"}),
+      {"--model.vocab_size", "32000", "--training.local_batch_size", "8", "--training.seq_len", "1024"});
+  const std::string text =
+      printed({.overrides = overrides, .world_size = 2, .machine = {.device = "h100_sxm"}, .json = file});
+  const PlannedExperiment planned = plan_experiment(load_config("", overrides), 2, 90);
+  const std::vector<StepPlan> roles =
+      sample_roles(planned.experiment.shape, planned.device, planned.experiment.mesh);
+  REQUIRE(roles.size() == 2);
+  const DeviceTable device = find_device("h100_sxm");
+  const auto ideal_seconds = [&](const StepPlan& plan) {
+    return (plan.flops(Precision::fp32) / device.fp32_tflops +
+            plan.flops(Precision::bf16) / device.bf16_tflops) /
+           1e12;
+  };
+  REQUIRE(ideal_seconds(roles[1]) > 2 * ideal_seconds(roles[0]));
+  const double seconds = Json::parse(read_file(file), "plan")
+                             .at("layouts", "plan")
+                             .as_array("layouts")
+                             .at(0)
+                             .at("time", "row")
+                             .at("median", "time")
+                             .as_number("median");
+  CHECK_THAT(text,
+             Contains(fmt::format(", util {:.1f}%\n",
+                                  100 * (ideal_seconds(roles[0]) + ideal_seconds(roles[1])) / 2 / seconds)));
 }
 
 TEST_CASE("4,096 ranks on all five axes are planned, every rank of the pipeline") {

@@ -3,8 +3,10 @@
 
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
+using namespace ottava::test;
 
 namespace {
 
@@ -54,7 +56,7 @@ StepPlan plan_8b(int ranks, int tensor_parallel, bool float8, std::vector<std::s
 const DevicePeaks kH100{.fp32 = 67e12, .bf16 = 989e12, .fp8 = 1979e12, .source = "NVIDIA H100"};
 
 Throughput rates(const StepPlan& plan, double seconds, int ranks, double sequences) {
-  return throughput(plan, kH100,
+  return throughput(plan.flops(), kH100,
                     {.seconds = seconds,
                      .tokens = sequences * kTokens,
                      .ranks = ranks,
@@ -98,6 +100,29 @@ TEST_CASE("8B at 8192 on 64 ranks, 8 to a tensor-parallel group: an eighth of th
   const Throughput t = rates(plan, 0.2, 64, 8);
   CHECK(t.tokens_per_second == Approx(8192 / 8 / 0.2));
   CHECK(t.mfu_percent == Approx(100 * kModelFlops * 8192 / 8 / 0.2 / 989e12));
+}
+
+TEST_CASE("ranks that do unequal parts of a step use their devices as well as the mean of them") {
+  StepPlan first, last;
+  first.costs = {{.label = "layers.0", .op = "matmul", .precision = Precision::bf16, .flops = 1e12}};
+  last.costs = {{.label = "layers.1", .op = "matmul", .precision = Precision::bf16, .flops = 3e12},
+                {.label = "layers.1", .op = "matmul", .precision = Precision::fp8, .flops = 5e12},
+                {.label = "output", .op = "matmul", .precision = Precision::fp32, .flops = 7e12}};
+  const std::vector<StepPlan> roles{first, last};
+  const StepFlops mean = mean_flops(roles);
+  CHECK(mean.bf16 == 2e12);
+  CHECK(mean.fp8 == 2.5e12);
+  CHECK(mean.fp32 == 3.5e12);
+  const StepRate rate{.seconds = 2, .tokens = 1, .ranks = 2, .model_flops_per_token = 1};
+  const auto used = [&](const StepFlops& flops) {
+    return throughput(flops, kH100, rate).utilization_percent;
+  };
+  CHECK(used(mean) == Approx((used(first.flops()) + used(last.flops())) / 2));
+  std::vector<StepFlops> of_job(2);
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    of_job[world.rank()] = mean_flops(roles[world.rank()], world);
+  });
+  for (const StepFlops& flops : of_job) CHECK(used(flops) == Approx(used(mean)));
 }
 
 TEST_CASE("a weight gradient in high precision is a third of the linear layers") {

@@ -4,6 +4,8 @@
 
 #include <map>
 
+#include "apps/config/planned_experiment.h"
+#include "apps/predict/sample_step.h"
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "parallel/pipeline/pipeline_program.h"
@@ -106,6 +108,28 @@ TEST_CASE("eight processes, pp 2 x tp 2 x dp 2, send what the schedule says, in 
     }
     CHECK(sent_to_stages(job, kSteps, rank) == want);
   }
+}
+
+TEST_CASE("the utilization of a pipeline's run is the mean of its ranks'") {
+  Job job;
+  const std::string options =
+      kWhole + pp(2) + " --training.mixed_precision_param bfloat16 --metrics.peak_tflops_bf16 100";
+  run(launch(2, job.train(options + " --training.steps 2")));
+  const Config config = load_config(
+      job.file(), {"--model.n_layers", "6", "--training.local_batch_size", "8",
+                   "--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule",
+                   "1F1B", "--training.mixed_precision_param", "bfloat16"});
+  const auto [device, e] = plan_experiment(config, 2);
+  const std::vector<StepPlan> roles = sample_roles(e.shape, device, e.mesh);
+  const StepFlops mean = mean_flops(roles);
+  REQUIRE(roles[1].flops().bf16 > 1.5 * roles[0].flops().bf16);
+  REQUIRE(mean.fp32 == 0);
+  // Both against the same peak and time: what is left is FLOPs as computed over the model's.
+  const double model_flops = model_flops_per_token(e.shape.model, e.shape.sequence) * e.tokens_per_step() / 2;
+  const Json line = logged_lines(job.out()).back();
+  CHECK(line.at("utilization(%)", "line").as_number("utilization") /
+            line.at("mfu(%)", "line").as_number("mfu") ==
+        Approx(mean.bf16 / model_flops));
 }
 
 TEST_CASE("checkpoints and validation of a pipeline are those of any layout") {
