@@ -15,12 +15,14 @@
 #include "apps/commands/tokenizer_command.h"
 #include "apps/commands/trace_command.h"
 #include "apps/commands/train_command.h"
+#include "apps/standard_streams.h"
 #include "apps/wait_policy.h"
 #include "parallel/launcher/stop_signal_set.h"
 
 int main(int argc, char** argv) {
   using namespace ottava;
-  // First: a signal that comes while the program starts waits for the thread that listens. A rank of another
+  open_standard_streams();
+  // A signal that comes while the program starts waits for the thread that listens. A rank of another
   // command has its launcher's blocked signals, and hears them again.
   const std::string_view name = argc > 1 ? argv[1] : "";
   const sigset_t stop_signals = stop_signal_set();

@@ -395,6 +395,18 @@ TEST_CASE("every command prints what it should") {
   CHECK(place.run("nonsense").exit_code != 0);
 }
 
+TEST_CASE("a run without standard streams keeps its files to itself") {
+  const Workplace place;
+  const Outcome out = place.run("train tiny.yaml <&- >&- 2>&-");
+  CHECK(out.exit_code == 0);
+  CHECK(logged(place / "out", "lr").size() == 6);
+  std::istringstream lines(read_file(place / "out/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) CHECK_NOTHROW(Json::parse(line, "metrics.jsonl"));
+  const std::string lock = read_file(place / "out/.lock");
+  CHECK(lock.starts_with("process "));
+  CHECK_FALSE(has(lock, "\n"));
+}
+
 TEST_CASE("commands that take text read a pipe, and say so where there is none") {
   Workplace place;
   const std::string tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
