@@ -7,8 +7,8 @@
 #include "apps/evaluate/evaluator.h"
 #include "apps/generate/saved_model.h"
 #include "core/error.h"
-#include "core/io/atomic_file.h"
 #include "core/io/json.h"
+#include "core/io/output_file.h"
 
 namespace ottava {
 namespace {
@@ -49,7 +49,7 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
     out << to_text(scores) << std::endl;
     results.push(to_json(scores));
   }
-  if (!c.json.empty()) write_file_atomically(c.json, results.dump() + "\n");
+  if (!c.json.empty()) write_output_file(c.json, results.dump() + "\n");
 }
 
 void add_eval_command(Command& commands) {

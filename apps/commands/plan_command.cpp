@@ -20,8 +20,8 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
-#include "core/io/atomic_file.h"
 #include "core/io/gzip.h"
+#include "core/io/output_file.h"
 #include "core/metrics/step_line.h"
 #include "core/threads_for.h"
 #include "parallel/ranks/launch.h"
@@ -110,7 +110,7 @@ void write_trace(const std::string& path, const PlannedExperiment& planned, cons
   const Experiment& e = planned.experiment;
   const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), *machine,
                                            fmt::format("planned, {}", machine->device.name));
-  write_file_atomically(path, path.ends_with(".gz") ? gzip(text) : text);
+  write_output_file(path, path.ends_with(".gz") ? gzip(text) : text);
   print(out, "Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
 }
 

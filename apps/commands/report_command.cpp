@@ -12,7 +12,7 @@
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/error.h"
-#include "core/io/atomic_file.h"
+#include "core/io/output_file.h"
 
 namespace ottava {
 namespace {
@@ -59,7 +59,7 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
         "the page would have {:.1f} MB, more than {:.0f} that browsers show well: report fewer runs at once",
         bytes * 1e-6, kLargest * 1e-6);
   }
-  write_file_atomically(command.output, page);
+  write_output_file(command.output, page);
   for (const std::string& text : unreadable) out << "left out: " << text << "\n";
   for (const RunHistory& run : runs)
     for (const std::string& note : run.notes) out << run.name << ": " << note << "\n";

@@ -8,10 +8,10 @@
 #include <map>
 
 #include "apps/commands/command_line.h"
-#include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
+#include "core/io/output_file.h"
 #include "core/trace/chrome_trace.h"
 #include "core/trace/time_split.h"
 
@@ -89,7 +89,7 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
   std::vector<std::string> texts;
   for (const auto& [rank, file] : ranks) texts.push_back(file.text);
   const std::string text = merged_traces(texts);
-  write_file_atomically(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
+  write_output_file(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
   print(out, "All ranks: {} (open it at https://ui.perfetto.dev)\n", command.merged);
 }
 

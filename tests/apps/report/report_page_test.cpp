@@ -306,6 +306,11 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
   CHECK_THAT(text, Contains("bare has no metrics.jsonl") && Contains("good against other"));
   CHECK(island(text).at("runs", "p").as_array("runs").size() == 2);
 
+  fs::create_symlink("page.html", folder / "link.html");
+  run_report_command({.runs = {good.folder()}, .output = folder / "link.html"}, out);
+  CHECK(fs::is_symlink(folder / "link.html"));
+  CHECK(island(read_file(page)).at("runs", "p").as_array("runs").size() == 1);
+
   auto report = [&](std::vector<std::string> runs, const std::string& baseline = "",
                     const std::string& x = "steps") {
     run_report_command({.runs = std::move(runs), .output = page, .baseline = baseline, .x = x}, out);

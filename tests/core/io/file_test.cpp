@@ -1,17 +1,22 @@
 #include "core/io/file.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
 
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/gzip.h"
+#include "core/io/output_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -126,6 +131,40 @@ TEST_CASE("atomic files: a write that fails leaves the old content") {
   CHECK(WEXITSTATUS(status) == 7);
   CHECK(read_file(folder / "a") == "old");
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("output files: a link and what it leads to stay, and a pipe gets what it is told") {
+  TemporaryFolder folder;
+  write_output_file(folder / "plain", "one");
+  write_output_file(folder / "plain", "two");
+  CHECK(read_file(folder / "plain") == "two");
+
+  fs::create_directory(folder / "dir");
+  fs::create_symlink("dir/target", folder / "link");
+  fs::create_symlink(folder / "link", folder / "second");
+  write_output_file(folder / "second", "made");  // the target was not there
+  write_output_file(folder / "second", "replaced");
+  CHECK(read_file(folder / "dir/target") == "replaced");
+  CHECK(fs::is_symlink(folder / "second"));
+  CHECK(fs::is_symlink(folder / "link"));
+  fs::create_symlink("round", folder / "round");
+  CHECK_THROWS_WITH(write_output_file(folder / "round", "x"), Contains("cannot write " + (folder / "round")));
+
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const std::string content(200000, 'x');  // more than a pipe holds
+  std::string got;
+  std::thread reader([&] {
+    std::ifstream in(folder / "pipe");
+    got.assign(std::istreambuf_iterator<char>(in), {});
+  });
+  write_output_file(folder / "pipe", content);
+  reader.join();
+  CHECK(got == content);
+  CHECK(fs::is_fifo(folder / "pipe"));
+
+  CHECK_THROWS_WITH(write_output_file(folder / "dir", "x"), Contains("dir: Is a directory"));
+  CHECK_THROWS_WITH(write_output_file(folder / "no/file", "x"), Contains("no/file"));
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 6);
 }
 
 TEST_CASE("gzip refuses what zlib cannot count") {

@@ -1,0 +1,51 @@
+#include "core/io/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "core/io/descriptor.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_to_write(const std::string& path) {
+  fail<FileError>("file", "cannot write {}: {}", path, std::strerror(errno));
+}
+
+// Renaming would put a file in the place of a link.
+fs::path behind_links(fs::path path) {
+  constexpr int kMost = 40;  // as the system follows
+  for (int i = 0; i < kMost && fs::is_symlink(path); ++i) path = path.parent_path() / fs::read_symlink(path);
+  return path;
+}
+
+void write_into(const std::string& path, std::string_view content) {
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  if (!file.is_open()) fail_to_write(path);
+  while (!content.empty()) {
+    const ssize_t wrote = ::write(file, content.data(), content.size());
+    if (wrote < 0 && errno != EINTR) fail_to_write(path);
+    if (wrote > 0) content.remove_prefix(static_cast<size_t>(wrote));
+  }
+}
+
+}  // namespace
+
+void write_output_file(const std::string& path, std::string_view content) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return write_into(path, content);
+  if (error && status.type() != fs::file_type::not_found)
+    fail<FileError>("file", "cannot write {}: {}", path, error.message());
+  write_file_atomically(behind_links(path).string(), content);
+}
+
+}  // namespace ottava
