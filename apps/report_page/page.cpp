@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <limits>
 #include <map>
+#include <optional>
 
 #include "apps/report_page/decimate.h"
 #include "apps/report_page/float8_map.h"
@@ -96,20 +98,21 @@ Json series_of(const Points& points) {
   return out;
 }
 
-// Hours of training: what steps took, without the pauses between restarts.
+// Hours of training: what steps took, without the pauses between restarts. A line has the mean of the steps
+// since the line before it that has one: validation's, in between, have none.
 Column hours_of(const RunHistory& run) {
   const Column* seconds = run.column("time_metrics/end_to_end(s)");
-  Column hours;
+  Column hours(run.steps.size(), std::numeric_limits<double>::quiet_NaN());
   double sum = 0;
-  int64_t before = 0;
-  for (size_t i = 0; i < run.steps.size(); ++i) {
-    const double took = seconds && std::isfinite((*seconds)[i]) ? (*seconds)[i] : 0;
+  std::optional<int64_t> before;
+  for (size_t i = 0; seconds && i < run.steps.size(); ++i) {
+    if (!std::isfinite((*seconds)[i])) continue;
     // The first line of a file stands for its own step only.
-    sum += took * (i == 0 ? 1 : run.steps[i] - before) / 3600;
+    sum += (*seconds)[i] * (before ? run.steps[i] - *before : 1) / 3600;
     before = run.steps[i];
-    hours.push_back(sum);
+    hours[i] = sum;
   }
-  return hours;
+  return interpolated(run.steps, std::move(hours));
 }
 
 Json axes_of(const RunHistory& run, const std::vector<std::pair<size_t, size_t>>& buckets) {
@@ -117,7 +120,7 @@ Json axes_of(const RunHistory& run, const std::vector<std::pair<size_t, size_t>>
   Json steps{Json::Array{}}, tokens{Json::Array{}}, time{Json::Array{}};
   for (const auto& [begin, end] : buckets) {
     steps.push(run.steps[end - 1]);
-    tokens.push(Json(static_cast<int64_t>(run.tokens[end - 1])));
+    tokens.push(Json(static_cast<int64_t>(std::llround(run.tokens[end - 1]))));
     time.push(rounded(hours[end - 1]));
   }
   Json out;

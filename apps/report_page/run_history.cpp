@@ -67,7 +67,6 @@ class MetricsReader {
       }
       Column& column = column_of(name);
       column.back() = value.is_number() ? value.as_number(name) : kNaN;
-      if (value.is_number() && name == "n_tokens_seen") run_.tokens.back() = column.back();
       if (value.is_null() && !name.starts_with("fp8/")) {
         const Json* what = non_finite ? non_finite->find(name) : nullptr;
         run_.non_finite.emplace_back(
@@ -83,7 +82,6 @@ class MetricsReader {
     if (kept < run_.steps.size()) cut(kept, step);
     run_.steps.push_back(step);
     run_.times.push_back(run_.times.empty() ? 0 : run_.times.back());
-    run_.tokens.push_back(run_.tokens.empty() ? 0 : run_.tokens.back());
     for (auto& [name, column] : run_.columns) column.push_back(kNaN);
   }
   void cut(size_t kept, int64_t step) {
@@ -93,7 +91,6 @@ class MetricsReader {
                      run_.steps.back())});
     run_.steps.resize(kept);
     run_.times.resize(kept);
-    run_.tokens.resize(kept);
     for (auto& [name, column] : run_.columns) column.resize(kept);
     std::erase_if(run_.non_finite, [&](const auto& entry) { return entry.first >= step; });
   }
@@ -263,6 +260,23 @@ const Column* RunHistory::column(std::string_view name) const {
   return found == columns.end() ? nullptr : &found->second;
 }
 
+Column interpolated(const std::vector<int64_t>& steps, Column values) {
+  const auto known = [](double value) { return std::isfinite(value); };
+  auto before = std::ranges::find_if(values, known);
+  std::fill(values.begin(), before, 0);
+  while (before != values.end()) {
+    const auto after = std::find_if(before + 1, values.end(), known);
+    const auto step = [&](auto at) { return static_cast<double>(steps[at - values.begin()]); };
+    for (auto at = before + 1; at != after; ++at) {
+      *at = *before;
+      if (after != values.end())
+        *at += (*after - *before) * (step(at) - step(before)) / (step(after) - step(before));
+    }
+    before = after;
+  }
+  return values;
+}
+
 RunHistory read_run(const std::string& given) {
   const bool is_file = fs::is_regular_file(given);
   const fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
@@ -284,6 +298,8 @@ RunHistory read_run(const std::string& given) {
     fail<FileError>("report", "{} has no whole line: the run has not logged a step yet (metrics.log_freq){}",
                     path, run.notes.empty() ? "" : "; " + run.notes[0]);
   }
+  const Column* tokens = run.column("n_tokens_seen");
+  run.tokens = interpolated(run.steps, tokens ? *tokens : Column(run.steps.size(), kNaN));
   read_events(run.folder, run);
   read_trace(run.folder, run);
   return run;

@@ -36,7 +36,7 @@ struct TracedTime {
 struct RunHistory {
   std::string name, folder;
   std::vector<int64_t> steps;  ///< ascending
-  Column times, tokens;        ///< Unix seconds; tokens seen
+  Column times, tokens;        ///< Unix seconds; tokens seen, interpolated() where a line has none
   std::map<std::string, Column, std::less<>> columns;
   /// Steps and columns whose number was not finite: "grad_norm is nan".
   std::vector<std::pair<int64_t, std::string>> non_finite;
@@ -54,6 +54,10 @@ struct RunHistory {
 
   const Column* column(std::string_view name) const;
 };
+
+/// `values` of lines of these steps: what is not finite is interpolated by step between its neighbours that
+/// are; 0 before the first of them, the last behind it.
+Column interpolated(const std::vector<int64_t>& steps, Column values);
 
 /// Reads metrics.jsonl, events.jsonl and the newest trace of `folder` (or of the file's folder, where it
 /// names a metrics.jsonl). A line that is written twice, by a run that went on from an earlier step, counts

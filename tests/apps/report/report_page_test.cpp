@@ -115,6 +115,27 @@ TEST_CASE("a page holds everything itself and its numbers are the file's") {
         "0.001");
 }
 
+TEST_CASE("a validation between two logged steps is where its step is, in tokens and in hours") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  const std::string validation = R"j("time":1790000012.0,"validation_metrics/loss":7.5})j";
+  run.metrics(MadeRun::line(1, 8) + "\n" + R"j({"step":9,)j" + validation + "\n" + MadeRun::line(10, 7) +
+              "\n" + R"j({"step":10,)j" + validation + "\n" + R"j({"step":12,)j" + validation + "\n");
+  const Json json = island(page_of({read_run(run.folder())}));
+  const Json& x = json.at("runs", "p").as_array("r")[0].at("x", "r");
+  const auto numbers = [&](const char* axis) {
+    std::vector<double> out;
+    for (const Json& number : x.at(axis, "x").as_array(axis)) out.push_back(number.as_number(axis));
+    return out;
+  };
+  CHECK(numbers("steps") == std::vector<double>{1, 9, 10, 12});
+  CHECK(numbers("tokens") == std::vector<double>{512, 9 * 512, 5120, 5120});
+  // Each of the ten steps took half a second, though the line of step 10 comes behind that of step 9.
+  const std::vector<double> hours = numbers("hours"), want{0.5 / 3600, 4.5 / 3600, 5.0 / 3600, 5.0 / 3600};
+  REQUIRE(hours.size() == want.size());
+  for (size_t i = 0; i < want.size(); ++i) CHECK(hours[i] == Approx(want[i]).epsilon(1e-5));
+}
+
 TEST_CASE("sources, validation texts and tasks are curves of one chart each, and stages are told") {
   TemporaryFolder folder;
   MadeRun run(folder / "run"), other(folder / "other");
