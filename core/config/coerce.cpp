@@ -26,6 +26,8 @@ bool in_range(const Field& field, double x) {
   return low && high;
 }
 
+bool is_one_word(Type type) { return type == Type::boolean || type == Type::integer || type == Type::real; }
+
 /// Text of the command line as the kind of value that the field takes.
 Value typed(const Field& field, const Value& value) {
   std::string_view text = value.text;
@@ -146,6 +148,12 @@ std::string expectation(const Field& field) {
 }
 
 std::optional<Value> coerce(const Field& field, const Value& value, Problems& problems) {
+  if (value.untyped && value.text.empty() &&
+      is_one_word(field.type)) {  // a variable of a shell that is unset
+    problems.add(value.at, "{}: expected {}, got nothing; null gives the default", field.path,
+                 expectation(field));
+    return std::nullopt;
+  }
   try {
     return Coercion(field, problems)(value.untyped ? typed(field, value) : value);
   } catch (const ConfigError& e) {  // a malformed [list] on the command line

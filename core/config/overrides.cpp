@@ -82,7 +82,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   if (has_value) {
     value = Value::of(std::string(argument.substr(equals + 1)), at);
     value.untyped = true;
-  } else if (field.type == Type::boolean) {
+  } else if (field.type == Type::boolean && !(next && next->empty())) {
     bool is_spelled = next && !option.is_negated && (*next == "true" || *next == "false");
     value = Value::of(is_spelled ? *next == "true" : !option.is_negated, at);
     taken += is_spelled;

@@ -245,6 +245,17 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
         "command line: --outer.inner.count needs a value: an integer >= 1 and <= 100");
   CHECK(problem({"--outer.inner.count", "x"}) ==
         "command line: outer.inner.count: expected an integer >= 1 and <= 100, got the text \"x\"");
+  // A shell's variable that is unset. A default in place of the file's value is not what was asked for.
+  for (const auto& [key, expected] :
+       std::vector<std::pair<std::string, std::string>>{{"flag", "true or false"},
+                                                        {"count", "an integer >= 1 and <= 100"},
+                                                        {"rate", "a number > 0 and < 1"}}) {
+    const std::string nothing = "command line: outer.inner." + key + ": expected " + expected +
+                                ", got nothing; null gives the default";
+    CHECK(problem({"--outer.inner." + key + "="}) == nothing);
+    CHECK(problem({"--outer.inner." + key, ""}) == nothing);
+  }
+  CHECK(inner("name: y", {"--outer.inner.name="}).sample.name.empty());
   CHECK(problem({"--outer.inner.flag=2"}).find("expected true or false, got the integer 2") !=
         std::string::npos);
   CHECK(problem({"--outer.inner.names", "[a"}).find("expected a list of a, b or c, got the text \"[a\"") !=
