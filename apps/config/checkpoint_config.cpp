@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "core/config/problems.h"
 #include "core/config/section.h"
 
@@ -61,6 +63,12 @@ void declare(config::Section& s, CheckpointConfig& c) {
 }
 
 void validate(const CheckpointConfig& c, config::Problems& problems) {
+  // last_save_model_only stays, which TorchTitan's files have though they save nothing.
+  for (const auto& [key, is_set] :
+       {std::pair{"load_step", c.load_step >= 0}, std::pair{"load_only", c.load_only},
+        std::pair{"exclude_from_loading", !c.exclude_from_loading.empty()}})
+    if (is_set && !c.enable)
+      problems.add(fmt::format("checkpoint.{}", key), "it goes with checkpoint.enable: true");
   if (c.keep_every % c.interval != 0) {
     problems.add("checkpoint.keep_every",
                  "{} is not a multiple of interval {}: no checkpoint is saved at most of its steps",

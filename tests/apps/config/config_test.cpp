@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -101,6 +102,15 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "would delete the only good checkpoint"));
   CHECK(has(error("checkpoint: {keep_every: 700}"), "700 is not a multiple of interval 500"));
   CHECK(has(error("checkpoint: {advance_data_steps: 3}"), "it goes with checkpoint.load_step"));
+  for (const char* setting : {"load_step: 4", "load_only: true", "exclude_from_loading: [optimizer]"}) {
+    const std::string key(setting, std::strchr(setting, ':'));
+    CHECK(has(error(fmt::format("checkpoint: {{{}}}", setting)),
+              fmt::format("checkpoint.{}: it goes with checkpoint.enable: true", key)));
+    CHECK(error(fmt::format("checkpoint: {{enable: true, {}}}", setting)) == "no error");
+  }
+  CHECK(has(error("checkpoint: {load_step: 4, load_only: true, exclude_from_loading: [optimizer]}"),
+            "3 problems in"));
+  CHECK(error("checkpoint: {initial_load_path: else, last_save_model_only: true}") == "no error");
   CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
             "expected op or an integer >= 1, got the text \"0\""));
   CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));

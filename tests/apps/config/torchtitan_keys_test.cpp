@@ -184,6 +184,12 @@ Config load(const std::string& path, const std::string& value) {
   return test::config_of_text(yaml_of(path, value), "f.yaml");
 }
 
+/// Refused without checkpoint.enable.
+bool goes_with_checkpoints(std::string_view path) {
+  return path == "checkpoint.load_step" || path == "checkpoint.load_only" ||
+         path == "checkpoint.exclude_from_loading";
+}
+
 std::string notes_of(const Config& c) {
   std::string text;
   for (const std::string& note : c.provenance.notes) text += note + "\n";
@@ -218,13 +224,15 @@ TEST_CASE("every TorchTitan key set to something else is used, noted or refused"
       CHECK(message.find(" is refused: ") != std::string::npos);
       continue;
     }
-    Config c;
-    REQUIRE_NOTHROW(c = load(key.path, key.other));
+    Config c, unset;
+    unset.checkpoint.enable = goes_with_checkpoints(key.path);
+    const std::string beside = unset.checkpoint.enable ? "  enable: true\n" : "";
+    REQUIRE_NOTHROW(c = test::config_of_text(yaml_of(key.path, key.other) + beside, "f.yaml"));
     std::string notes = notes_of(c);
     if (key.fate == used) {
       bool has_one_value = key.fallback == key.other;
       bool names_one_family = key.path == "model.name" || key.path == "optimizer.name";
-      CHECK((has_one_value || !(c == Config{})));
+      CHECK((has_one_value || !(c == unset)));
       CHECK((!has_one_value || names_one_family || key.path == "training.mixed_precision_reduce"));
       CHECK(notes.find(key.path + ": no meaning") == std::string::npos);
     } else if (key.fate == noted) {
