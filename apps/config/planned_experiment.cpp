@@ -18,6 +18,14 @@ std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
   return load_tokenizer(config);
 }
 
+// A path that is misspelt would else be a plan of another model.
+void warn_of_vocabulary(Experiment& e) {
+  if (e.tokenizer || e.config.model.vocab_size > 0) return;
+  e.config.provenance.warnings.push_back(
+      fmt::format("vocabulary {} is the flavor's: '{}' does not exist; a run takes its tokenizer's",
+                  e.shape.model.vocab_size, e.config.model.hf_assets_path));
+}
+
 std::optional<int> planned_capability(int asked, const Device& device) {
   if (!device.is_gpu()) {
     if (asked > 0)
@@ -50,7 +58,9 @@ PlannedExperiment plan_experiment(const Config& config, int world_size, int comp
   const Device device = planned_device(config.training.device);
   const std::optional<int> capability = planned_capability(compute_capability, device);
   if (world_size == 0) world_size = mesh_degrees(config).fewest_ranks();
-  return {device, resolve(config, tokenizer_if_there(config), world_size, capability)};
+  Experiment e = resolve(config, tokenizer_if_there(config), world_size, capability);
+  warn_of_vocabulary(e);
+  return {device, std::move(e)};
 }
 
 Experiment resolve_planned(const Config& config, const PlannedExperiment& planned, int world_size) {

@@ -421,6 +421,20 @@ TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided w
                              "/odd.json), expected direct or widened"));
 }
 
+TEST_CASE("a plan says where its vocabulary is not that of the run") {
+  const Overrides absent{"--model.hf_assets_path", "nosuch", "--training.seq_len", "64"};
+  const std::string told =
+      "vocabulary 2048 is the flavor's: 'nosuch' does not exist; a run takes its tokenizer's\n";
+  const auto plan = [&](Overrides more) {
+    more.insert(more.begin(), absent.begin(), absent.end());
+    return printed({.overrides = std::move(more), .machine = {.device = "h100_sxm"}});
+  };
+  CHECK_THAT(plan({}), Contains(told) && Contains(", vocabulary 2048\n"));
+  CHECK_THAT(plan({"--model.vocab_size", "2048"}), !Contains("is the flavor's"));
+  CHECK_THAT(plan({"--model.hf_assets_path", OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"}),
+             !Contains("is the flavor's") && Contains(", vocabulary 2256\n"));
+}
+
 TEST_CASE("a plan for what there is not is refused by name") {
   const auto refusal = [](PlanCommand command) { return message_of([&] { printed(command); }); };
   const Overrides small = small_model({});
