@@ -79,8 +79,10 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
 
 Command& Command::option(const char* name, Target target, const char* meaning) {
   CLI::Option* option = add(*parser_, name, target, meaning);
-  if (!std::holds_alternative<std::reference_wrapper<std::optional<std::string>>>(target))
-    option->capture_default_str();
+  const bool has_default =
+      !std::holds_alternative<std::reference_wrapper<std::optional<std::string>>>(target) &&
+      !std::holds_alternative<std::reference_wrapper<std::optional<double>>>(target);
+  if (has_default) option->capture_default_str();
   return *this;
 }
 

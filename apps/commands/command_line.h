@@ -23,8 +23,8 @@ class Command {
  public:
   template <class... T>
   using OneOf = std::variant<std::reference_wrapper<T>...>;
-  using Target = OneOf<std::string, std::optional<std::string>, int32_t, int64_t, uint64_t, double,
-                       std::vector<std::string>>;
+  using Target = OneOf<std::string, std::optional<std::string>, std::optional<double>, int32_t, int64_t,
+                       uint64_t, double, std::vector<std::string>>;
 
   /// What the commands of one command line share.
   struct Line {

@@ -3,6 +3,7 @@
 #include <fmt/ostream.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -30,6 +31,8 @@ namespace ottava {
 namespace {
 
 using fmt::print;
+
+constexpr int kLayoutsShown = 10;  // by --search, unless asked for more
 
 // What is decided where the run starts: the step of every outcome.
 void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
@@ -163,9 +166,11 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
   const Experiment& e = planned.experiment;
   print_model(e, out);
   print(out, "Step: {} of {}\n", counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"));
-  const SearchResult result = search_layouts(
-      config, planned, *machine,
-      {.limit_gib = limit.gib, .top = static_cast<size_t>(command.top), .fixed = command.fixed});
+  const SearchResult result =
+      search_layouts(config, planned, *machine,
+                     {.limit_gib = limit.gib,
+                      .top = static_cast<size_t>(command.top > 0 ? command.top : kLayoutsShown),
+                      .fixed = command.fixed});
   print_search(result, limit, *machine, e, out);
   std::vector<RecordedLayout> layouts = result.best;
   if (result.closest) layouts.push_back(*result.closest);
@@ -185,10 +190,25 @@ std::vector<std::string> own_calibration(const DeviceTable& device, const Config
   }
 }
 
+// What would be ignored is refused.
+void check_options(const PlanCommand& c) {
+  if (const std::optional<double>& limit = c.machine.limit_gib;
+      limit && !(std::isfinite(*limit) && *limit > 0))
+    fail<ConfigError>("plan", "--limit-gib is {}, expected a number > 0", *limit);
+  if (c.work == PlanCommand::Work::search) return;
+  if (c.top > 0)
+    fail<ConfigError>("plan", "--top says how many layouts --search shows: give --search as well");
+  if (!c.fixed.empty())
+    fail<ConfigError>("plan",
+                      "--fix says what --search keeps: give --search as well, or the key as --{} VALUE",
+                      c.fixed.front().substr(0, c.fixed.front().find('=')));
+}
+
 }  // namespace
 
 void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   PlanCommand command = asked_for;
+  check_options(command);
   Config config = load_config(command.file, command.overrides);
   const std::optional<DeviceTable> table = choose_device(command.machine, config);
   if (config.training.device == "auto" && table) config.training.device = table->is_gpu() ? "cuda" : "cpu";
@@ -235,7 +255,7 @@ void add_plan_command(Command& commands) {
       .option("--limit-gib", m.limit_gib, "memory of a rank, in place of the table's")
       .flag("--search", o->work, PlanCommand::Work::search,
             "the fastest layouts of so many ranks that fit, their global batch, model and precision kept")
-      .range("--top", o->top, {1, 100}, "layouts that --search shows")
+      .range("--top", o->top, {1, 100}, "layouts that --search shows (default: 10)")
       .option("--fix", o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
       .option("--json", o->json, "file for programs")
       .option("--trace", o->trace, "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")

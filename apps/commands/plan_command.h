@@ -19,7 +19,7 @@ struct PlanCommand {
   MachineChoice machine = {};
   enum class Work { step, search };
   Work work = Work::step;
-  int top = 10;                    ///< search: layouts to show
+  int top = 0;                     ///< search: layouts to show; 0: ten
   std::vector<std::string> fixed;  ///< search: SearchOptions
   std::string json;                ///< file for programs; empty: none
   std::string trace;               ///< file for the predicted step as a trace, `.gz` packed; empty: none

@@ -135,7 +135,7 @@ std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, 
 
 MemoryLimit memory_limit(const MachineChoice& choice, const Machine& machine) {
   const DeviceTable& d = machine.device;
-  if (choice.limit_gib > 0) return {choice.limit_gib, "--limit-gib"};
+  if (choice.limit_gib) return {*choice.limit_gib, "--limit-gib"};
   if (!d.is_gpu()) return {d.memory_gib, "what is free on this machine for each rank on it"};
   return {d.memory_gib - d.reserve_gib,
           fmt::format("{}: {:.1f} GiB less {:.1f} for libraries", d.name, d.memory_gib, d.reserve_gib)};

@@ -18,7 +18,7 @@ struct MachineChoice {
   std::vector<std::string> calibration;  ///< files of MeasuredOperations
   int ranks_per_node = 0;                ///< 0: 8, on a CPU as many as it has cores
   int compute_capability = 0;            ///< 0: the table's
-  double limit_gib = 0;                  ///< of memory for each rank; 0: the table's
+  std::optional<double> limit_gib = {};  ///< of memory for each rank; else the table's
 };
 
 /// The table for this configuration. Nothing for a GPU or a

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "apps/decide/decide.h"
@@ -447,6 +448,18 @@ TEST_CASE("a plan for what there is not is refused by name") {
              Contains("--device h100_sxm is a GPU, and training.device is cpu: set --training.device cuda"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "a100_sxm", .compute_capability = 90}}),
              Contains("has compute capability 8.0, and --compute-capability says 9.0"));
+  for (const double limit :
+       {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .limit_gib = limit}}),
+               Contains(fmt::format("[plan] --limit-gib is {}, expected a number > 0", limit)));
+  }
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .top = 3}),
+             Contains("[plan] --top says how many layouts --search shows: give --search as well"));
+  CHECK_THAT(refusal({.overrides = gpu,
+                      .machine = {.device = "h100_sxm"},
+                      .fixed = {"parallelism.tensor_parallel_degree=8"}}),
+             Contains("[plan] --fix says what --search keeps: give --search as well, or the key as "
+                      "--parallelism.tensor_parallel_degree VALUE"));
   Overrides tp = gpu;
   tp.insert(tp.end(), {"--parallelism.tensor_parallel_degree", "3"});
   CHECK_THAT(refusal({.overrides = tp, .world_size = 4, .machine = {.device = "h100_sxm"}}),
