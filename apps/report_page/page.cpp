@@ -142,8 +142,10 @@ Json events_of(const RunHistory& run) {
   auto add = [&](int64_t step, const std::string& when, std::string text) {
     out.push(Json().set("step", step).set("when", when).set("text", std::move(text)));
   };
+  std::vector<RunEvent> events = run.events;
+  std::ranges::stable_sort(events, {}, &RunEvent::step);
   size_t count = 0;
-  for (const RunEvent& e : run.events)
+  for (const RunEvent& e : events)
     if (++count <= kMost)
       add(e.step, time_text(e.time), e.text.empty() ? e.event : fmt::format("{}: {}", e.event, e.text));
   for (const auto& [step, text] : run.non_finite)

@@ -181,7 +181,6 @@ void read_events(const std::string& folder, RunHistory& run) {
     take_start(json, run);
   });
   run.restarts = std::max(0, starts - 1);
-  std::ranges::stable_sort(run.events, {}, &RunEvent::step);
 }
 
 // Of slices of category kernel; the benchmark's labels, and calls by axis.

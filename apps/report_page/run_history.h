@@ -40,8 +40,8 @@ struct RunHistory {
   std::map<std::string, Column, std::less<>> columns;
   /// Steps and columns whose number was not finite: "grad_norm is nan".
   std::vector<std::pair<int64_t, std::string>> non_finite;
-  std::vector<RunEvent> events;
-  int64_t total_steps = 0;  ///< of the last start; 0: not known
+  std::vector<RunEvent> events;  ///< as they happened, which is not by step where a run went back
+  int64_t total_steps = 0;       ///< of the last start; 0: not known
   int restarts = 0;
   std::string model, ranks;                                    ///< for people; empty: not known
   std::string schedule;                                        ///< of a pipeline

@@ -241,6 +241,14 @@ TEST_CASE("the verdict says how a run ended") {
   CHECK(verdict(start + MadeRun::event("stopped", 50)).state == "stopped");
   CHECK(verdict(start).state == "interrupted");
   CHECK(verdict(start, 1'790'000'200).state == "running");
+  // The run went back to step 10: what happened later is what counts.
+  const std::string again =
+      start + MadeRun::event("finished", 40) +
+      R"j({"time":1790000101.0,"event":"start","step":10,"text":"goes on after step 10",)j" +
+      start.substr(start.find("\"schema\""));
+  CHECK(verdict(again).state == "interrupted");
+  CHECK(verdict(again, 1'790'000'200).state == "running");
+  CHECK(verdict(again + MadeRun::event("failed", 25, "[comm] gone")).state == "failed");
   CHECK(verdict(start + MadeRun::event("failed", 50, "[comm] gone")).facts.back().second == "[comm] gone");
   const Verdict twice = verdict(start + MadeRun::event("stopped", 20) + start + MadeRun::event("alert", 30) +
                                 MadeRun::event("finished", 50));
