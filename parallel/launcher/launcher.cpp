@@ -76,6 +76,10 @@ class LocalRanks {
   void reap();
   void kill_ranks();
   void print_accounts();
+  void begin_to_end() {
+    if (!ends_since_) ends_since_ = Clock::now();
+  }
+  std::optional<Clock::time_point> reader_deadline() const;
   bool has_ended() const { return std::ranges::all_of(ranks_, &Rank::has_ended); }
 
   const RankLaunch& launch_;
@@ -83,9 +87,14 @@ class LocalRanks {
   Master master_;
   Descriptor signals_;
   std::vector<Rank> ranks_;
+  LineOutlet outlet_;
   int code_ = 0, interrupts_ = 0;
-  std::optional<Clock::time_point> deadline_;
+  std::optional<Clock::time_point> deadline_, ends_since_;
 };
+
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
 
 LocalRanks::LocalRanks(const RankLaunch& launch) : launch_(launch), master_(launch.master) {
   if (master_.address.empty()) {
@@ -144,32 +153,49 @@ void LocalRanks::start(int local) {
 int LocalRanks::run() {
   while (!has_ended()) wait();
   for (Rank& rank : ranks_) {
-    for (LineLabels& lines : rank.lines) lines.forward();
+    for (LineLabels& lines : rank.lines) {
+      while (lines.forward(outlet_)) wait();
+    }
   }
   if (code_ != 0) print_accounts();
+  while (!outlet_.is_empty()) wait();
   return code_;
 }
 
-// Until a rank says or does something, a signal comes, or the time is up.
+// Until a rank says or does something, a signal comes, or the time is up. Lines that nobody has taken yet
+// come first: ranks that say more wait meanwhile.
 void LocalRanks::wait() {
   std::vector<pollfd> watched = {{signals_, POLLIN, 0}};
+  const bool reads = outlet_.is_empty();
+  if (!reads) watched.push_back(outlet_.watched());
   for (const Rank& rank : ranks_) {
-    for (const LineLabels& lines : rank.lines) watched.push_back({lines.descriptor(), POLLIN, 0});
+    for (const LineLabels& lines : rank.lines)
+      if (reads) watched.push_back({lines.descriptor(), POLLIN, 0});
   }
   int64_t left = -1;
-  if (deadline_) {
-    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
-    left = std::max<int64_t>(rest.count(), 0);
+  for (const std::optional<Clock::time_point>& moment : {deadline_, reader_deadline()}) {
+    if (!moment) continue;
+    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now());
+    const int64_t until = std::max<int64_t>(rest.count(), 0);
+    left = left < 0 ? until : std::min(left, until);
   }
   ::poll(watched.data(), watched.size(), static_cast<int>(left));
+  outlet_.write_some();
   size_t at = 1;
   for (Rank& rank : ranks_) {
     for (LineLabels& lines : rank.lines) {
-      if (watched[at++].revents != 0) lines.forward();
+      if (reads && watched[at++].revents != 0) lines.forward(outlet_);
     }
   }
   if (watched[0].revents != 0) take_signals();
+  if (const auto last = reader_deadline(); last && Clock::now() >= *last) outlet_.give_up();
   if (deadline_ && Clock::now() >= *deadline_) kill_ranks();
+}
+
+// Of lines that keep ranks from ending.
+std::optional<Clock::time_point> LocalRanks::reader_deadline() const {
+  if (!ends_since_ || outlet_.is_empty()) return {};
+  return std::max(*ends_since_, outlet_.waits_since()) + seconds(launch_.reader_seconds);
 }
 
 void LocalRanks::take_signals() {
@@ -178,7 +204,10 @@ void LocalRanks::take_signals() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       reap();
-    } else if (signal == SIGINT && ++interrupts_ > 1) {
+      continue;
+    }
+    begin_to_end();
+    if (signal == SIGINT && ++interrupts_ > 1) {
       code_ = code_ ? code_ : 128 + SIGINT;
       kill_ranks();
     } else {
@@ -207,10 +236,8 @@ void LocalRanks::reap() {
                                                       WTERMSIG(status), ::strsignal(WTERMSIG(status)));
     }
     if (code_ == 0) code_ = code;
-    if (!deadline_) {
-      deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                     std::chrono::duration<double>(launch_.grace_seconds));
-    }
+    begin_to_end();
+    if (!deadline_) deadline_ = Clock::now() + seconds(launch_.grace_seconds);
   }
 }
 
@@ -224,7 +251,7 @@ void LocalRanks::kill_ranks() {
 void LocalRanks::print_accounts() {
   std::string text = "ottava launch: the ranks ended with an error; their accounts:\n";
   for (const Rank& rank : ranks_) text += rank.account;
-  write_whole(2, text);
+  outlet_.put(2, std::move(text));
 }
 
 }  // namespace

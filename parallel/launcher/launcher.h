@@ -18,11 +18,13 @@ struct RankLaunch {
   std::string tee_folder;       ///< what rank r writes goes into rank-r.log there too; empty: nowhere
   /// After a rank has failed, how long the others have to say which rank they miss; then they are killed.
   double grace_seconds = 30;
+  /// Once the ranks are to end, how long whoever reads their lines may take none; then those are dropped.
+  double reader_seconds = 5;
 };
 
 /// Runs the ranks of this machine, which meet over TCP, and returns when all have ended: 0, or the code of
 /// the first that failed (128 + its signal, where one ended it). Every line of a rank comes behind `[rank r]
-/// `, unless only_ranks names a single one.
+/// `, unless only_ranks names a single one. Ranks wait for who reads the lines, signals do not.
 ///
 /// SIGTERM, SIGUSR1 and SIGINT are passed on, each once to each rank, and the ranks' end is awaited, however
 /// long they save. A second SIGINT kills them: 130. When one failed, the accounts of all are printed to

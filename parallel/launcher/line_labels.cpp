@@ -1,13 +1,16 @@
 #include "parallel/launcher/line_labels.h"
 
 #include <cerrno>
+#include <string_view>
+#include <utility>
 
 namespace ottava {
 namespace {
-constexpr size_t kLongestLine = 64 << 10;
-}
 
-void write_whole(int descriptor, const std::string& text) {
+constexpr size_t kLongestLine = 64 << 10;
+
+// Into a file: what a full disk does not take is not there.
+void write_copy(int descriptor, std::string_view text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);
     if (written < 0 && errno != EINTR) return;
@@ -15,21 +18,27 @@ void write_whole(int descriptor, const std::string& text) {
   }
 }
 
-void LineLabels::forward() {
+}  // namespace
+
+bool LineLabels::forward(LineOutlet& outlet) {
   char chunk[4096];
-  ssize_t got;
-  while ((got = ::read(from_, chunk, sizeof chunk)) > 0) {
-    const std::string bytes(chunk, got);
-    if (options_.copy >= 0) write_whole(options_.copy, bytes);
+  while (outlet.is_empty()) {
+    const ssize_t got = ::read(from_, chunk, sizeof chunk);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) {
+      print(Lines::all, outlet);
+      from_.close();
+      return false;
+    }
+    const std::string_view bytes(chunk, got);
+    if (options_.copy >= 0) write_copy(options_.copy, bytes);
     pending_ += bytes;
-    print(Lines::ended);
+    print(Lines::ended, outlet);
   }
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  print(Lines::all);
-  from_.close();
+  return true;
 }
 
-void LineLabels::print(Lines which) {
+void LineLabels::print(Lines which, LineOutlet& outlet) {
   std::string lines;
   size_t begin = 0;
   for (size_t end; (end = pending_.find('\n', begin)) != std::string::npos; begin = end + 1)
@@ -39,7 +48,7 @@ void LineLabels::print(Lines which) {
     lines += options_.label + pending_ + "\n";
     pending_.clear();
   }
-  if (options_.to >= 0) write_whole(options_.to, lines);
+  if (options_.to >= 0) outlet.put(options_.to, std::move(lines));
 }
 
 }  // namespace ottava

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/io/descriptor.h"
+#include "parallel/launcher/line_outlet.h"
 
 namespace ottava {
 
@@ -18,20 +19,17 @@ class LineLabels {
 
   /// What to wait for, or -1 when the rank's end is closed.
   int descriptor() const { return from_; }
-  /// Passes on what has come. The last line is one without its newline too. Lines of more than 64 KiB are
-  /// cut.
-  void forward();
+  /// Passes on what has come, until the outlet has to wait: then there may be more, and it returns true. The
+  /// last line is one without its newline too. Lines of more than 64 KiB are cut.
+  bool forward(LineOutlet& outlet);
 
  private:
   enum class Lines { ended, all };
-  void print(Lines which);
+  void print(Lines which, LineOutlet& outlet);
 
   Descriptor from_;
   Options options_;
   std::string pending_;
 };
-
-/// Writes all of it, or as much as the other end takes before it is gone.
-void write_whole(int descriptor, const std::string& text);
 
 }  // namespace ottava
