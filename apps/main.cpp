@@ -50,5 +50,8 @@ int main(int argc, char** argv) {
   add_generate_command(commands);
   add_eval_command(commands);
   add_checkpoint_commands(commands);
-  return line.run({argv + 1, argv + argc});
+  StandardOutput output;
+  const int code = line.run({argv + 1, argv + argc});
+  // A run has its files, and has ended well without anybody who reads its lines.
+  return saves_when_stopped ? code : output.written(code);
 }

@@ -407,6 +407,20 @@ TEST_CASE("a run without standard streams keeps its files to itself") {
   CHECK_FALSE(has(lock, "\n"));
 }
 
+TEST_CASE("what cannot be printed is an error, but for a run that has its files") {
+  const Workplace place;
+  REQUIRE(place.run("train tiny.yaml").exit_code == 0);
+  for (const char* command : {"config tiny.yaml", "config --schema", "plan tiny.yaml",
+                              "checkpoint inspect out", "plan --help", "--version"}) {
+    INFO(command);
+    const Outcome out = place.run(std::string(command) + " >/dev/full");
+    INFO(out.output);
+    CHECK(out.exit_code == 1);
+    CHECK(has(out.output, "ottava: [output] cannot write to standard output: No space left on device\n"));
+  }
+  CHECK(place.run("train tiny.yaml --job.dump_folder other >/dev/full").exit_code == 0);
+}
+
 TEST_CASE("commands that take text read a pipe, and say so where there is none") {
   Workplace place;
   const std::string tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
