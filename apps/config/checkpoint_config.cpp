@@ -39,8 +39,10 @@ void declare(config::Section& s, CheckpointConfig& c) {
       .rename_value("data_loader", "dataloader")
       .refuse_value("model",
                     "without its weights a checkpoint continues nothing: start a run in another dump_folder");
-  s.field("initial_load_path", c.initial_load_path,
-          "checkpoint or Hugging Face folder to start from, when the run has none of its own");
+  s.field(
+      "initial_load_path", c.initial_load_path,
+      "checkpoint, folder of a run (its newest checkpoint) or Hugging Face folder to start from, when the "
+      "run has none of its own");
   s.field("initial_load_model_only", c.initial_load_model_only, "take only weights from initial_load_path");
   s.field("last_save_model_only", c.last_save_model_only,
           "the last save holds only weights, in export_dtype: the run cannot go on from it");

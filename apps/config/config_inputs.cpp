@@ -9,6 +9,7 @@
 #include "apps/config/installed.h"
 #include "core/error.h"
 #include "core/listed.h"
+#include "parallel/checkpoint/folder.h"
 
 namespace ottava {
 namespace fs = std::filesystem;
@@ -75,6 +76,15 @@ class Inputs {
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
   void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
+  void need_checkpoint(const std::string& key, const std::string& path) {
+    Found found = look_for(config_, path);
+    try {
+      if (found.missing.empty()) checkpoint::newest_step_or_itself(found.path.string());
+    } catch (const FileError& error) {  // which of several is meant
+      found.missing = error.what();
+    }
+    add(key, found);
+  }
   /// Every path of every set.
   void need_each(const std::string& key, const auto& sets) {
     for (const auto& set : sets)
@@ -147,7 +157,7 @@ void require_inputs(const Config& config) {
   }
   if (config.evaluation.enable) inputs.need_each("evaluation.tasks", config.evaluation.tasks);
   if (config.checkpoint.initial_load_path) {
-    inputs.need("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
+    inputs.need_checkpoint("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
   }
   inputs.finish();
 }

@@ -13,6 +13,7 @@
 #include "core/io/safetensors_folder.h"
 #include "core/log.h"
 #include "core/number.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/sharding/repeated_weights.h"
@@ -177,8 +178,7 @@ int64_t Checkpoints::data_position_to_load() const {
   const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config).steps;
   if (steps.empty() && (config_.initial_load_model_only || !config_.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
-    const std::string path =
-        (steps.empty() ? *config_.initial_load_path : steps.back().path) + "/" + kStateName;
+    const std::string path = (steps.empty() ? given_path() : steps.back().path) + "/" + kStateName;
     return parse_training_state(read_file(path), path).data_position +
            (begins_branch() ? config_.advance_data_steps * experiment_.global_batch : 0);
   } catch (const Error&) {
@@ -229,10 +229,18 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   engine.parameters().refresh_compute_copies();
 }
 
-std::optional<std::string> Checkpoints::initial_path() const {
+std::string Checkpoints::given_path() const {
+  return checkpoint::newest_step_or_itself(
+      find_input(experiment_.config, "checkpoint.initial_load_path", *config_.initial_load_path).string());
+}
+
+std::optional<std::string> Checkpoints::initial_path() {
   const Config& c = experiment_.config;
-  if (config_.initial_load_path)
-    return find_input(c, "checkpoint.initial_load_path", *config_.initial_load_path).string();
+  if (config_.initial_load_path) {
+    std::string path;  // rank 0's: a run that is on may save a newer one meanwhile
+    group_.on_rank_0([&] { path = given_path(); });
+    return group_.of_rank_0(path);
+  }
   if (c.model.flavor != "hf" || experiment_.repeats_initial_weights) return std::nullopt;
   const std::string folder = find_assets(c).string();
   if (c.model.initial == ModelConfig::Initial::random) {

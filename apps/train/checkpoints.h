@@ -74,8 +74,10 @@ class Checkpoints {
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
   void take_state(const std::string& folder, TrainingState& state) const;
   void take_history(const std::string& folder, TrainingEngine& engine) const;
-  /// Weights to begin with, if not random ones.
-  std::optional<std::string> initial_path() const;
+  /// Weights to begin with, if not random ones. All ranks call it.
+  std::optional<std::string> initial_path();
+  /// What checkpoint.initial_load_path stands for: of a run's folder, its newest checkpoint.
+  std::string given_path() const;
   void require_same_model(const std::string& path) const;
   void log_changes(const std::string& path) const;
   void log_later_ones(int64_t step) const;

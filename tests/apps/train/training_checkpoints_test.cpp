@@ -86,6 +86,16 @@ TEST_CASE("a checkpoint starts another run, bit for bit, as weights or as a whol
     if (!is_moment) CHECK((loaded.tensors[i] == trained.tensors[i]));
     if (is_moment) CHECK((loaded.tensors[i] == std::vector<uint8_t>(loaded.tensors[i].size(), 0)));
   }
+  // Of a run's folder, and of the folder of its checkpoints, it is the newest.
+  for (const char* folder : {"first", "first/checkpoint"}) {
+    INFO(folder);
+    const CapturedOutput log;
+    log::set_level(log::Level::info);
+    TinyTraining::Run newest = tiny.start("newest", {"--checkpoint.initial_load_path", tiny / folder});
+    log::set_level(log::Level::warning);
+    CHECK((everything_of(*newest.trainer).tensors == loaded.tensors));
+    CHECK(has(log.text(), "Loaded the weights of " + saved));
+  }
   TinyTraining::Run whole = tiny.start(
       "whole", {"--checkpoint.initial_load_path", saved, "--checkpoint.initial_load_model_only", "false"});
   CHECK((everything_of(*whole.trainer) == trained));
