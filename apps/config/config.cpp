@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "apps/config/foreign_keys.h"
 #include "apps/config/installed.h"
@@ -84,6 +85,20 @@ void note_unused_float8(Config& c) {
           "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
 }
 
+/// Steps behind the horizon learn at the floor of the decay, which is 0 unless one is given.
+void note_short_schedule(Config& c) {
+  const std::optional<int64_t>& horizon = c.lr_scheduler.total_steps;
+  if (!horizon || *horizon >= c.training.steps || c.training.epochs) return;
+  const double floor = c.lr_scheduler.min_lr_factor * c.optimizer.lr;
+  Config::Provenance& p = c.provenance;
+  (floor > 0 ? p.notes : p.warnings)
+      .push_back(
+          fmt::format("lr_scheduler.total_steps {} is below training.steps {}: behind it the learning rate "
+                      "{} (lr_scheduler.min_lr_factor)",
+                      *horizon, c.training.steps,
+                      floor > 0 ? fmt::format("stays at {:g}", floor) : "is 0, and nothing is learned"));
+}
+
 /// A section with a value that could not be read is not judged: its default stands there, which is not what
 /// was asked for.
 void check_combinations(const Config& c, config::Problems& problems) {
@@ -128,6 +143,7 @@ Config load_config(const fs::path& given, const std::vector<std::string>& overri
   check_combinations(c, problems);
   problems.throw_if_any(path.empty() ? "the command line" : path.string());
   note_unused_float8(c);
+  note_short_schedule(c);
   c.provenance.origins = std::move(problems.origins);
   c.provenance.file = path;
   return c;

@@ -237,6 +237,24 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
   CHECK(message_of([&] { find_assets(c); }) == fmt::format("{}, '{}'", text, folder.path.string()));
 }
 
+TEST_CASE("a schedule that ends before the run is told, with what the rest learns at", "[config]") {
+  const auto told = [](const std::string& schedule, const std::string& training = "steps: 400") {
+    return parse(fmt::format("training: {{{}}}\noptimizer: {{lr: 0.002}}\nlr_scheduler: {{{}}}\n", training,
+                             schedule))
+        .provenance;
+  };
+  const std::string start =
+      "lr_scheduler.total_steps 100 is below training.steps 400: behind it the learning rate ";
+  using Lines = std::vector<std::string>;
+  CHECK(told("total_steps: 100").warnings ==
+        Lines{start + "is 0, and nothing is learned (lr_scheduler.min_lr_factor)"});
+  CHECK(told("total_steps: 100, min_lr_factor: 0.1").warnings.empty());
+  CHECK(told("total_steps: 100, min_lr_factor: 0.1").notes ==
+        Lines{start + "stays at 0.0002 (lr_scheduler.min_lr_factor)"});
+  CHECK(told("total_steps: 400").warnings.empty());
+  CHECK(told("warmup_steps: 10").warnings.empty());
+}
+
 TEST_CASE("what training lacks is said together, before it starts", "[config]") {
   Folder folder;
   Config c = load_config(folder.write("a.yaml",
