@@ -42,7 +42,8 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
       runs.push_back(read_run(folder));
       if (folder == command.baseline) options.baseline = static_cast<int>(runs.size()) - 1;
     } catch (const FileError& error) {
-      if (command.runs.size() == 1) throw;
+      // The others are left out; another baseline would be another comparison.
+      if (command.runs.size() == 1 || folder == command.baseline) throw;
       unreadable.emplace_back(error.what());
     }
   }

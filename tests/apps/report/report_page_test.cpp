@@ -348,6 +348,8 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
   CHECK_THROWS_WITH(report({folder / "nowhere"}), Contains("is no folder of a run"));
   CHECK_THROWS_WITH(report({empty.folder()}), Contains("has no whole line"));
   CHECK_THROWS_WITH(report({empty.folder(), bare.folder()}), Contains("no run can be read"));
+  CHECK_THROWS_WITH(report({good.folder(), bare.folder(), other.folder()}, bare.folder()),
+                    Contains("bare has no metrics.jsonl"));
   CHECK_THROWS_WITH(report({good.folder()}, "elsewhere"),
                     Contains("--baseline elsewhere is none of the runs"));
   CHECK_THROWS_WITH(report({good.folder()}, "", "days"),
