@@ -97,10 +97,8 @@ Clock::duration seconds(double count) {
 }
 
 LocalRanks::LocalRanks(const RankLaunch& launch) : launch_(launch), master_(launch.master) {
-  if (master_.address.empty()) {
-    port_.emplace();
-    master_ = {"127.0.0.1", port_->number()};
-  }
+  if (master_.address.empty()) master_.address = "127.0.0.1";
+  if (master_.port == 0) master_.port = port_.emplace().number();
   if (!launch_.tee_folder.empty()) {
     std::error_code error;
     std::filesystem::create_directories(launch_.tee_folder, error);

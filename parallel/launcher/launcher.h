@@ -12,7 +12,8 @@ struct RankLaunch {
   std::vector<std::string> arguments;  ///< of every rank; the name that the program is told comes first
   int ranks = 1;                       ///< on this machine
   int machines = 1, machine = 0;       ///< a launcher each; rank r of machine m is rank m x ranks + r of all
-  /// Where rank 0 waits for the others. Without an address: this machine, at a free port.
+  /// Where rank 0 waits for the others. Without an address: this machine. Port 0: a free one of this machine,
+  /// which launchers of several would not agree on.
   Master master = {.address = "", .port = 0};
   std::vector<int> only_ranks;  ///< whose lines are shown (all of them, LOG_RANK); empty: those of all ranks
   std::string tee_folder;       ///< what rank r writes goes into rank-r.log there too; empty: nowhere

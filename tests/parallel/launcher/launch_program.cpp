@@ -1,5 +1,5 @@
 // Any program on the ranks of this machine, as `ottava launch` starts its own:
-//     launch_program RANKS [--only RANK] [--tee FOLDER] [--grace SECONDS]
+//     launch_program RANKS [--address ADDRESS] [--port PORT] [--only RANK] [--tee FOLDER] [--grace SECONDS]
 //     [--reader SECONDS] -- PROGRAM ARGUMENT ...
 // The program `listen` is this one: a rank that says which signals it gets, until SIGTERM.
 #include <unistd.h>
@@ -41,6 +41,8 @@ int main(int argc, char** argv) {
   int at = 2;
   for (; std::string(argv[at]) != "--"; at += 2) {
     const std::string name = argv[at], value = argv[at + 1];
+    if (name == "--address") launch.master.address = value;
+    if (name == "--port") launch.master.port = std::stoi(value);
     if (name == "--only") launch.only_ranks = {std::stoi(value)};
     if (name == "--tee") launch.tee_folder = value;
     if (name == "--grace") launch.grace_seconds = std::stod(value);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "core/error.h"
@@ -82,6 +83,21 @@ TEST_CASE("ranks know each other, and their lines come whole and labelled") {
                              Contains(label + "two.\n") && Contains(label + " words\n"));
   }
   CHECK(count(o.output, "\n") == 9);
+}
+
+TEST_CASE("rank 0 waits where it was told, and at a free port where that was not said") {
+  const auto master = [](const std::string& options) {
+    const Outcome o = launch("1 --only 0 " + options, "echo $MASTER_ADDR:$MASTER_PORT");
+    CHECK(o.exit_code == 0);
+    return o.output;
+  };
+  CHECK(master("--address 127.0.0.2 --port 29511") == "127.0.0.2:29511\n");
+  CHECK(master("--port 29511") == "127.0.0.1:29511\n");
+  for (const std::string options : {"", "--address 127.0.0.1", "--address 127.0.0.1 --port 0"}) {
+    const std::string text = master(options);
+    CHECK(text.starts_with("127.0.0.1:"));
+    CHECK(std::atoi(text.c_str() + text.find(':') + 1) > 0);
+  }
 }
 
 TEST_CASE("of one rank alone lines come as they are, and files have those of all") {
