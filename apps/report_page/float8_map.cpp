@@ -75,7 +75,7 @@ std::vector<Row> rows_of(const RunHistory& run) {
 
 Json alert_of(const RunHistory& run) {
   Json out{Json::Object{}};
-  for (const char* kind : {"underflow", "saturation"}) {
+  for (const char* kind : {"underflow", "gradient_underflow", "saturation"}) {
     const auto found = run.config.find(std::string("quantize.linear.float8.alert_") + kind);
     if (found == run.config.end()) continue;
     char* end = nullptr;

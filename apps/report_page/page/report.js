@@ -296,13 +296,18 @@ runs.forEach((r, index) => {
       const [red, green, blue] = bytes[i] === 255 ? [128, 128, 128] : ramp(kinds[kind].at(bytes[i]));
       image.data.set([red, green, blue, bytes[i] === 255 ? 40 : 255], 4 * i);
     }
-    const limit = f.alert[kind];
-    if (limit) for (let i = 0; i < bytes.length; ++i)
-      if (bytes[i] !== 255 && kinds[kind].value(bytes[i]) > limit) image.data.set([214, 40, 40, 255], 4 * i);
+    // Small gradients are rounded away harmlessly: they have a limit of their own.
+    const limit = f.alert[kind], dyLimit = kind === "underflow" ? f.alert.gradient_underflow : limit;
+    for (let i = 0; i < bytes.length; ++i) {
+      const own = f.rows[Math.floor(i / columns)][1] === "dy" ? dyLimit : limit;
+      if (own && bytes[i] !== 255 && kinds[kind].value(bytes[i]) > own) image.data.set([214, 40, 40, 255], 4 * i);
+    }
     context.putImageData(image, 0, 0);
+    const percent = (l) => number(100 * l, 3) + "%";
+    const limits = [...(limit ? [percent(limit)] : []), ...(dyLimit && dyLimit !== limit ? ["dy " + percent(dyLimit)] : [])];
     const stops = [0, 0.25, 0.5, 0.75, 1].map((t) => `rgb(${ramp(t)})`).join(",");
     legend.replaceChildren(kinds[kind].scale[0], $("i", { style: `background:linear-gradient(90deg,${stops})` }), kinds[kind].scale[1],
-      ...(limit ? [$("i", { style: "width:14px;background:#d62828" }), "past the alert (" + number(100 * limit, 3) + "%)"] : []));
+      ...(limits.length ? [$("i", { style: "width:14px;background:#d62828" }), "past the alert (" + limits.join(", ") + ")"] : []));
     canvas.setAttribute("aria-label", `${kinds[kind].name}; ${rows} operands over ${columns} columns of steps`);
   };
   const say = () => {

@@ -297,7 +297,9 @@ TEST_CASE("FP8 operands become a map with the worst of each bucket") {
     more += R"(,"fp8/worst/x/underflow":0.0)";
     text += MadeRun::line(s, 3, more) + "\n";
   }
-  run.metrics(text).events(MadeRun::start(1, "quantize: {linear: {float8: {alert_underflow: 0.05}}}"));
+  run.metrics(text).events(MadeRun::start(1,
+                                          "quantize: {linear: {float8: {alert_underflow: 0.05, "
+                                          "alert_gradient_underflow: 0.25}}}"));
   const Json page = island(page_of({read_run(run.folder())}));
   const Json& map = page.at("runs", "p").as_array("r")[0].at("fp8", "r");
   const Json::Array& rows = map.at("rows", "m").as_array("rows");
@@ -310,6 +312,7 @@ TEST_CASE("FP8 operands become a map with the worst of each bucket") {
   CHECK(row(2) == "layers.2.wo dy");
   CHECK(map.at("steps", "m").as_array("s").size() == 400);
   CHECK(map.at("alert", "m").at("underflow", "a").as_number("u") == 0.05);
+  CHECK(map.at("alert", "m").at("gradient_underflow", "a").as_number("g") == 0.25);
   // 4 rows of 400 bytes in base64; one cell of each dy row is not 0, and the last group is padded.
   const std::string& cells = map.at("underflow", "m").as_string("u");
   CHECK(cells.size() == (1600 + 2) / 3 * 4);
