@@ -1,9 +1,11 @@
 #include "apps/train/launch_session.h"
 
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
+#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
@@ -60,13 +62,23 @@ void work(const Config& config, Device device, World& world, const std::function
   body(session);
 }
 
+void warn_of_threads(int64_t threads, int64_t cpus) {
+  if (cpus == 0 || threads <= 2 * cpus) return;
+  log::warning(
+      "training.threads {} is far above the {} of a rank here: its threads take turns, and each loop waits "
+      "for "
+      "the last of them",
+      threads, counted(cpus, "CPU"));
+}
+
 }  // namespace
 
 int run_session(const Config& config, const std::function<void(Session&)>& body) {
   const Launch launch = detect_launch();
   log::set_rank({.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)});
   try {
-    apply_cpu_share(launch);
+    const CpuShare share = apply_cpu_share(launch);
+    if (launch.local_rank == 0) warn_of_threads(config.training.threads, std::ssize(share.cpus));
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
     if (config.debug.deterministic) pin_nccl_algorithms();
     const Device device = device_of_rank(config, launch);

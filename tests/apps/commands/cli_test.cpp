@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "core/io/file.h"
 #include "tests/support/catch.h"
@@ -497,6 +498,19 @@ TEST_CASE("what is odd about data is said before the first step") {
   place.write("text.parquet", std::string("PAR1\0\0", 6));
   CHECK(has(place.run("train tiny.yaml --training.dataset_path text.parquet").output,
             "'text.parquet' is not text: byte 4 is 0"));
+}
+
+TEST_CASE("threads far above what the machine has are told") {
+  const Workplace place;
+  const unsigned cpus = std::thread::hardware_concurrency();
+  const auto run = [&](unsigned threads) {
+    return place
+        .run("train tiny.yaml --checkpoint.enable false --training.steps 1 --training.threads " +
+             std::to_string(threads))
+        .output;
+  };
+  CHECK(has(run(2 * cpus + 1), "training.threads " + std::to_string(2 * cpus + 1) + " is far above the "));
+  CHECK_FALSE(has(run(1), "is far above"));
 }
 
 TEST_CASE("small mistakes are answered with what to do") {
