@@ -145,8 +145,7 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"launch -n 2 --only-rank 1,x -- train tiny.yaml",
        "--only-rank is '1,x', expected ranks with commas between"},
       {"launch -n 2 --nnodes 2 -- train tiny.yaml", "nothing says where rank 0 is"},
-      {"plan tiny.yaml --world-size 0",
-       "[command line] --world-size: Value 0 not in range"},
+      {"plan tiny.yaml --world-size 0", "[command line] --world-size: Value 0 not in range"},
       {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
       {"generate --checkpoint out --shout", "see `ottava generate --help`"}};
   for (const auto& [arguments, part] : cases) {

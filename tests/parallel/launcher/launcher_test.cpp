@@ -239,12 +239,13 @@ TEST_CASE("a stop waits for ranks, and not for a reader that never reads") {
   const SmallPipe pipe(GENERATE(SmallPipe::Kind::blocks, SmallPipe::Kind::fails));
   const TemporaryFolder folder;
   // More than pipes hold: the ranks end when somebody takes it, or nobody is waited for.
-  const Outcome o = run_command("exec " LAUNCH_PROGRAM " 2 --reader 0.2 --tee " + folder / "said" +
-                                    " -- /bin/sh -c 'trap \"\" TERM; seq 100000; echo done >&2; exit $RANK' >&9",
-                                [&](int launcher) {
-                                  wait_until(200, [&] { return pipe.waiting() > 0; });
-                                  ::kill(launcher, SIGTERM);
-                                });
+  const Outcome o =
+      run_command("exec " LAUNCH_PROGRAM " 2 --reader 0.2 --tee " + folder / "said" +
+                      " -- /bin/sh -c 'trap \"\" TERM; seq 100000; echo done >&2; exit $RANK' >&9",
+                  [&](int launcher) {
+                    wait_until(200, [&] { return pipe.waiting() > 0; });
+                    ::kill(launcher, SIGTERM);
+                  });
   INFO(o.output);
   CHECK_FALSE(o.timed_out);
   CHECK(o.exit_code == 1);
