@@ -30,12 +30,6 @@ int StandardOutput::written(int code) {
   return code != 0 ? code : 1;
 }
 
-std::streamsize StandardOutput::xsputn(const char* text, std::streamsize bytes) {
-  const size_t put = std::fwrite(text, 1, static_cast<size_t>(bytes), stdout);
-  keep_error(put == static_cast<size_t>(bytes));
-  return static_cast<std::streamsize>(put);
-}
-
 int StandardOutput::overflow(int character) {
   if (character == traits_type::eof()) return traits_type::not_eof(character);
   const int put = std::fputc(character, stdout);

@@ -20,7 +20,6 @@ class StandardOutput : private std::streambuf {
   int written(int code);
 
  private:
-  std::streamsize xsputn(const char* text, std::streamsize bytes) override;
   int overflow(int character) override;
   int sync() override;
   bool keep_error(bool is_good);

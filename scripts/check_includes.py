@@ -94,8 +94,6 @@ def called_by_tests_only(names):
     declared, at = {}, defaultdict(set)
     for name in (n for n in names if n.split("/")[0] in ORDER and n.endswith((".h", ".cuh"))):
         for match in DECLARED.finditer(texts[name]):
-            if re.match(r"[^;{]*\boverride\b", texts[name][match.end():]):  # called by what it overrides
-                continue
             if match.group(4) is None or match.group(4) not in NO_TYPE and is_declared(texts[name], match.start(4)):
                 declared.setdefault(match.group(match.lastindex), (name, texts[name].count("\n", 0, match.start(match.lastindex)) + 1))
                 at[name].add(match.start(match.lastindex))

@@ -77,13 +77,13 @@ class Inputs {
 
   void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
   void need_checkpoint(const std::string& key, const std::string& path) {
-    Found found = look_for(config_, path);
+    const Found found = look_for(config_, path);
+    if (!found.missing.empty()) return add(key, found);
     try {
-      if (found.missing.empty()) checkpoint::newest_step_or_itself(found.path.string());
-    } catch (const FileError& error) {  // which of several is meant
-      found.missing = error.what();
+      checkpoint::newest_step_or_itself(found.path.string());
+    } catch (const FileError& error) {  // a file, or a folder in which several are meant
+      problems_.add(key, error);
     }
-    add(key, found);
   }
   /// Every path of every set.
   void need_each(const std::string& key, const auto& sets) {

@@ -64,8 +64,7 @@ std::string history_text(const Experiment& e) {
   if (e.config.training.steps > c.amax_history_length) return "";
   return fmt::format(
       "the amax history of recipe delayed, of {}, does not fill in {}: scales are each tensor's own "
-      "throughout, "
-      "as in tensorwise{}",
+      "throughout, as in tensorwise{}",
       counted(c.amax_history_length, "step"), counted(e.config.training.steps, "step"),
       c.margin > 0 ? ", and margin changes nothing" : "");
 }

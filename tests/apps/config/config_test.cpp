@@ -273,6 +273,14 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
   Config good =
       load_config(folder.write("b.yaml", "training: {dataset_path: t.txt}\nmodel: {hf_assets_path: .}\n"));
   CHECK(message_of([&] { require_inputs(good); }) == "no error");
+  for (const char* step : {"run/a/step-1", "run/b/step-2"}) fs::create_directories(folder.path / step);
+  good.checkpoint.initial_load_path = "run/a";
+  CHECK(message_of([&] { require_inputs(good); }) == "no error");
+  good.checkpoint.initial_load_path = "run";
+  CHECK(has(message_of([&] { require_inputs(good); }), "both hold checkpoints: name one of them"));
+  good.checkpoint.initial_load_path = "t.txt";
+  CHECK(has(message_of([&] { require_inputs(good); }), "t.txt is not a folder"));
+  good.checkpoint.initial_load_path = {};
   good.model.hf_assets_path = "t.txt";
   CHECK(has(message_of([&] { require_inputs(good); }),
             "b.yaml:2:25: model.hf_assets_path: 't.txt' is a file, expected the folder"));
