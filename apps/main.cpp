@@ -21,8 +21,7 @@
 
 int main(int argc, char** argv) {
   using namespace ottava;
-  open_standard_streams();
-  // A signal that comes while the program starts waits for the thread that listens. A rank of another
+  // First: a signal that comes while the program starts waits for the thread that listens. A rank of another
   // command has its launcher's blocked signals, and hears them again.
   const std::string_view name = argc > 1 ? argv[1] : "";
   const sigset_t stop_signals = stop_signal_set();
@@ -30,6 +29,7 @@ int main(int argc, char** argv) {
   ::sigprocmask(saves_when_stopped ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
   // Ctrl-C ends `tee` first: a line that nobody reads any more must not end the run before it has saved.
   ::signal(SIGPIPE, saves_when_stopped ? SIG_IGN : SIG_DFL);
+  open_standard_streams();
   settle_wait_policy(argv);
   CommandLine line(
       "ottava",

@@ -5,7 +5,7 @@
 namespace ottava {
 
 /// Opens /dev/null in the place of standard input, output and error that are closed: files that are opened
-/// later would take their numbers, and what is printed would go into those. Call it first of all.
+/// later would take their numbers, and what is printed would go into those. Call it before any file is opened.
 void open_standard_streams();
 
 /// What std::cout writes through while it lives, into stdout: it keeps why a write failed.

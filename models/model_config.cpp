@@ -13,8 +13,7 @@ namespace ottava {
 void declare(config::Section& s, RopeScalingConfig& c) {
   s.meaning(
       "longer contexts by stretching low RoPE frequencies (Llama 3.1); null: the flavor's; one key turns it "
-      "on "
-      "where the flavor has none, with Llama 3.1's values of the others");
+      "on where the flavor has none, with Llama 3.1's values of the others");
   s.field("factor", c.factor, "how much the longest wavelengths are stretched; 1: no scaling").at_least(1);
   s.field("low_freq_factor", c.low_freq_factor, "wavelengths above original / this are stretched in full")
       .above(0);
