@@ -202,10 +202,10 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
                     counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"));
   }
   folder.complete();
-  print(out, "{}: {}, {}, {} from {} of text ({:.3f} bytes per token)\n", options.output,
+  print(out, "{}: {}, {}, {} from {} of text ({:.3f} bytes per token); {}\n", options.output,
         counted(totals.shards, "shard"), counted(totals.documents, "document"),
         counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
-        static_cast<double>(totals.bytes) / totals.tokens);
+        static_cast<double>(totals.bytes) / totals.tokens, marks_text(text_encoder));
   return totals;
 }
 

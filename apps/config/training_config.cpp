@@ -39,7 +39,9 @@ void declare_data(config::Section& s, TrainingConfig& c) {
       .range(0, 1e6)
       .unit("s");
   s.field("add_bos", c.add_bos, "begin every document with the tokenizer's BOS");
-  s.field("add_eos", c.add_eos, "end every document with the tokenizer's EOS");
+  s.field("add_eos", c.add_eos,
+          "end every document with the tokenizer's EOS; where that is its BOS, the BOS of the next document "
+          "ends one");
   s.field("shuffle", c.shuffle, "permute blocks and documents anew in every epoch, by seed");
 }
 

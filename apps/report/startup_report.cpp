@@ -227,13 +227,8 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
     text += conversations_text(loader);
   } else if (formats.contains(data::Format::json_lines))
     text += fmt::format("; each line of JSON is a document (\"{}\")", options.text_key);
-  if (!options.encoder.chat && !data::is_tokenized(*formats.begin())) {
-    const bool bos = options.encoder.bos_id.has_value(), eos = options.encoder.eos_id.has_value();
-    text += bos && eos ? "; each document begins with BOS and ends with EOS"
-            : bos      ? "; each document begins with BOS"
-            : eos      ? "; each document ends with EOS"
-                       : "; documents are put together without BOS and EOS";
-  }
+  if (!options.encoder.chat && !data::is_tokenized(*formats.begin()))
+    text += fmt::format("; {}", data::marks_text(options.encoder));
   return text + fmt::format("; {}, {} ahead", counted(options.threads, "thread"),
                             counted(options.prefetch, "segment"));
 }

@@ -26,8 +26,8 @@ void check_data_unchanged(TrainingState& state, const data::MixedLoader& data) {
   const uint64_t now = data.fingerprint(state.data_position);
   if (state.data_fingerprint != 0 && state.data_fingerprint != now) {
     log::warning(
-        "the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where "
-        "it stopped",
+        "the training data, tokenizer or seq_len differ from those of the checkpoint, or an earlier version "
+        "made other documents of them: sample {} is not where it stopped",
         state.data_position);
   }
   note_data(state, data);

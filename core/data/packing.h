@@ -28,11 +28,11 @@ class DocumentEncoder {
         text_key_(std::move(text_key)),
         bad_records_(bad_records) {}
 
-  /// Appends BOS, the tokens and EOS (text), the tokens as stored (shards), or masked ones
-  /// (core/data/chat/masked_token.h; conversations), to `tokens`; `scratch` is
-  /// reused memory. A JSON document without any text gives nothing, and so does a bad one that is to be
-  /// skipped. A conversation must say something that counts. Throws DataError: malformed JSON line (file,
-  /// line, column), id outside the vocabulary (file, byte, id), or what the tokenizer says about a text.
+  /// Appends BOS, the tokens and EOS (text; what the encoder has of the two), the tokens as stored (shards),
+  /// or masked ones (core/data/chat/masked_token.h; conversations), to `tokens`; `scratch` is reused memory.
+  /// A JSON document without any text gives nothing, and so does a bad one that is to be skipped. A
+  /// conversation must say something that counts. Throws DataError: malformed JSON line (file, line, column),
+  /// id outside the vocabulary (file, byte, id), or what the tokenizer says about a text.
   void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
               std::string& scratch) const;
 

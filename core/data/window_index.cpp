@@ -153,11 +153,24 @@ void WindowIndex::save() {
   saved_ = std::max(saved_, before);
 }
 
+namespace {
+
+// It changes whenever the rules of cutting, splitting or packing do, for the data that they concern: a run on
+// other data goes on as if nothing had changed.
+int version_of_rules(const IndexKey& key) {
+  const auto is_text = [](const DataFile& file) { return !is_tokenized(file.format); };
+  const bool has_texts = !key.encoder.chat && std::ranges::any_of(key.corpus.files(), is_text);
+  if (has_texts && key.encoder.bos_is_eos) return 2;  // 1 put the token between two documents twice
+  return 1;
+}
+
+}  // namespace
+
 uint64_t IndexKey::hash(Identity of) const {
-  // The version changes whenever the rules of cutting, splitting or packing do.
-  std::string all = fmt::format("ottava windows 1\n{}\n{} {}\n{}\n{}\n{} {}\n", encoder.fingerprint,
-                                encoder.bos_id.value_or(-1), encoder.eos_id.value_or(-1), text_key, seq_len,
-                                corpus.sizes().block_bytes, corpus.sizes().max_text_bytes);
+  const std::optional<int32_t> eos = encoder.bos_is_eos ? encoder.bos_id : encoder.eos_id;
+  std::string all = fmt::format("ottava windows {}\n{}\n{} {}\n{}\n{}\n{} {}\n", version_of_rules(*this),
+                                encoder.fingerprint, encoder.bos_id.value_or(-1), eos.value_or(-1), text_key,
+                                seq_len, corpus.sizes().block_bytes, corpus.sizes().max_text_bytes);
   if (encoder.chat) all += encoder.chat->description() + "\n";
   for (const DataFile& file : corpus.files()) {
     all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression),

@@ -40,6 +40,7 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   CHECK(totals.shards == 4);
   CHECK_HAS(out.str(), "tokens-00000.bin: ");
   CHECK_HAS(out.str(), fmt::format("4 shards, 1000 documents, {} tokens", totals.tokens));
+  CHECK_HAS(out.str(), " bytes per token); each document begins with BOS and ends with EOS\n");
 
   LoaderOptions text{.sources = {folder / "text"},
                      .encoder = make_text_encoder(Tokenizer::load(o.tokenizer), {}),

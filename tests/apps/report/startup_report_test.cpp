@@ -378,4 +378,7 @@ TEST_CASE("the data line says what is read and how it becomes documents") {
   CHECK_THAT(both, StartsWith("mine: 2 files, 2.0 KiB of text, JSON lines, in the order of the files; "));
   CHECK_THAT(both, Contains("; each line of JSON is a document (\"body\"); each document begins with BOS;"));
   CHECK_THAT(both, EndsWith("; 2 threads, 3 segments ahead"));
+  options.encoder.bos_is_eos = true;
+  CHECK_THAT(data_text("mine", data::TokenLoader(options)),
+             Contains("; each document begins with BOS, which is EOS too; "));
 }

@@ -7,8 +7,11 @@
 
 #include "core/data/corpus.h"
 #include "core/data/segment_queue.h"
+#include "core/data/text_encoder.h"
+#include "core/data/tokenizer/tokenizer.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
+#include "tests/core/data/tokenizer/small_tokenizer.h"
 
 using namespace ottava;
 using namespace ottava::data;
@@ -338,4 +341,47 @@ TEST_CASE("the fingerprint follows the data and what is done with it, not where 
   o.encoder.fingerprint = "bytes";
   o.sources = {b.write("y.jsonl", other)};
   CHECK(TokenLoader(o).fingerprint() != first);
+}
+
+TEST_CASE("where BOS and EOS are one token, one of it stands between documents") {
+  using Ids = std::vector<int32_t>;
+  DataFolder folder;
+  const auto tokenizer = Tokenizer::parse(ottava::test::SmallTokenizer{}.json(),
+                                          R"({"bos_token":"<s>","eos_token":"<s>"})", "t");
+  LoaderOptions o{.sources = {folder.write("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cd\"}\n")},
+                  .encoder = make_text_encoder(tokenizer, {}),
+                  .seq_len = 5,
+                  .order = Order::sequential};
+  CHECK(marks_text(o.encoder) == "each document begins with BOS, which is EOS too");
+  TokenLoader loader(o);
+  CHECK(windows(loader, 5, 0, 1) == Ids{260, 'a', 'b', 260, 'c', 'd'});
+  CHECK(loader.samples_per_epoch().value_or(1) == 1);
+
+  o.encoder = make_text_encoder(tokenizer, {.bos = false});
+  TokenLoader ended(o);
+  CHECK(windows(ended, 5, 0, 1) == Ids{'a', 'b', 260, 'c', 'd', 260});
+  CHECK(marks_text(o.encoder) == "each document ends with EOS");
+}
+
+TEST_CASE(
+    "a run that had two tokens between documents does not go on unnoticed with one; of shards nothing "
+    "changes") {
+  DataFolder folder;
+  LoaderOptions before = options_for(folder.write("a.jsonl", numbered_lines(0, 10)));
+  before.encoder.eos_id = before.encoder.bos_id;
+  LoaderOptions now = before;
+  now.encoder.eos_id.reset();
+  now.encoder.bos_is_eos = true;
+  CHECK(TokenLoader(now).fingerprint() != TokenLoader(before).fingerprint());
+  LoaderOptions without = now;
+  without.encoder.bos_is_eos = false;
+  CHECK(TokenLoader(now).fingerprint() != TokenLoader(without).fingerprint());
+
+  std::string ids;
+  for (uint16_t id = 0; id < 100; ++id) put(ids, id);
+  for (LoaderOptions* o : {&before, &now}) {
+    o->sources = {folder.write("ids.bin", ids)};
+    o->format = Format::tokens_u16;
+  }
+  CHECK(TokenLoader(now).fingerprint() == TokenLoader(before).fingerprint());
 }
