@@ -159,7 +159,8 @@ namespace {
 // other data goes on as if nothing had changed.
 int version_of_rules(const IndexKey& key) {
   const auto is_text = [](const DataFile& file) { return !is_tokenized(file.format); };
-  const bool has_texts = !key.encoder.chat && std::ranges::any_of(key.corpus.files(), is_text);
+  if (key.encoder.chat) return 2;  // 1 left out the system message and the thoughts that stand apart
+  const bool has_texts = std::ranges::any_of(key.corpus.files(), is_text);
   if (has_texts && key.encoder.bos_is_eos) return 2;  // 1 put the token between two documents twice
   return 1;
 }

@@ -32,7 +32,10 @@ ChatEncoder::ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options opt
 }
 
 void ChatEncoder::normalise(Conversation& c) const {
-  for (Message& message : c.messages) message.content = tokenizer_->normalized(message.content);
+  for (Message& message : c.messages) {
+    message.content = tokenizer_->normalized(message.content);
+    if (message.thoughts) message.thoughts = tokenizer_->normalized(*message.thoughts);
+  }
 }
 
 std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_marks,
@@ -53,6 +56,11 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
     return std::nullopt;
   }
   if (!options_.chat) return "the prompt is a list of messages, which needs a template: set chat.template";
+  for (size_t i = 0; i < c.messages.size(); ++i) {
+    if (c.messages[i].thoughts.value_or("").empty() || writes_thoughts(options_.chat->style)) continue;
+    return fmt::format("message {} has \"reasoning_content\", which the template {} does not write", i + 1,
+                       name_of(options_.chat->style));
+  }
   normalise(c);
   runs = render_chat(std::move(c), *options_.chat);
   if (std::ranges::all_of(runs, [](const ChatRun& run) { return run.trained.empty(); }))

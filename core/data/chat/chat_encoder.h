@@ -32,8 +32,8 @@ class ChatEncoder {
   /// Appends the tokens of a line, masked (core/data/chat/masked_token.h) where the loss does not count; the
   /// first always is. Text between special tokens is encoded as a whole, as HF does; text that spells a
   /// special token stays text, other than in HF. A token counts if any of its bytes does. Returns what is
-  /// wrong with the line, and then `tokens` is as before: as read_conversation(), and a conversation of which
-  /// nothing would count.
+  /// wrong with the line, and then `tokens` is as before: as read_conversation(), thoughts that the template
+  /// does not write, and a conversation of which nothing would count.
   std::optional<std::string> append(std::string_view line, std::vector<int32_t>& tokens) const;
   /// All that append() finds wrong but for what the tokenizer does.
   std::optional<std::string> check(std::string_view line) const;

@@ -124,7 +124,7 @@ class ChatWriter {
       return out_.special(kEot, c.content);
     }
     if (m.role == Role::assistant && options_.style == ChatTemplate::qwen3) {
-      const Answer answer = split_answer(m.content);
+      const Answer answer = m.thoughts ? Answer{*m.thoughts, m.content} : split_answer(m.content);
       const bool thinks =
           i > last_query(messages_) && (i + 1 == messages_.size() || !answer.thoughts.empty());
       if (thinks) {
@@ -178,6 +178,8 @@ std::vector<std::string_view> special_tokens_of(ChatTemplate style) {
   if (is_llama(style)) return {kHeader, kHeaderEnd, kEot};
   return {kImStart, kImEnd};
 }
+
+bool writes_thoughts(ChatTemplate style) { return style == ChatTemplate::qwen3; }
 
 bool begins_with_bos(ChatTemplate style) { return is_llama(style); }
 

@@ -17,9 +17,8 @@ namespace ottava::data {
 ///   llama3.1, llama3.2   the same, and always a system message that begins with two lines of dates
 ///   chatml      <|im_start|>ROLE, newline, content as it is, <|im_end|>, newline; no BOS
 ///   qwen2.5     the same, with Qwen's system message where there is none
-///   qwen3       the same without one; thoughts (<think>) of earlier turns are left out, and the last answer
-///   gets
-///               empty ones where it has none
+///   qwen3       the same without one; thoughts (Message::thoughts, else <think> in the content) of earlier
+///               turns are left out, and the last answer gets empty ones where it has none
 enum class ChatTemplate : uint8_t { llama3, llama3_1, llama3_2, chatml, qwen2_5, qwen3 };
 const std::vector<std::string>& chat_template_names();
 std::string_view name_of(ChatTemplate style);
@@ -35,6 +34,8 @@ std::string_view jinja_of(ChatTemplate style);
 
 /// Special tokens of a template, without BOS. The last one ends a turn.
 std::vector<std::string_view> special_tokens_of(ChatTemplate style);
+/// Whether thoughts that stand apart from the content are written.
+bool writes_thoughts(ChatTemplate style);
 /// Whether the tokenizer's BOS stands in front of a conversation.
 bool begins_with_bos(ChatTemplate style);
 

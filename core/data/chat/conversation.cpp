@@ -61,6 +61,26 @@ std::optional<bool> train_of(const Json& message, std::string_view of) {
   return std::nullopt;
 }
 
+/// Whether a key says nothing: it is not there, null or empty.
+bool is_empty(const Json* value) {
+  return !value || value->is_null() || (value->is_string() && value->as_string("").empty()) ||
+         (value->is_array() && value->as_array("").empty());
+}
+
+std::optional<std::string> thoughts_of(const Json& message, Role role, std::string_view of) {
+  for (std::string_view key : {"thinking", "reasoning"})
+    if (!is_empty(message.find(key)))
+      refuse("{} has \"{}\": thoughts are read from \"reasoning_content\"", of, key);
+  constexpr std::string_view kKey = "reasoning_content";
+  const Json* thoughts = message.find(kKey);
+  if (!thoughts || thoughts->is_null()) return std::nullopt;
+  const std::string& text = text_of(*thoughts, kKey, of);
+  if (role != Role::assistant && !text.empty())
+    refuse("{} has \"{}\" and is of the {}: only the assistant's thoughts are written", of, kKey,
+           name_of(role));
+  return text;
+}
+
 struct Keys {
   std::string_view role = "role", content = "content";
 };
@@ -72,6 +92,7 @@ Message message_of(const Json& value, const Keys& keys, std::string_view of) {
       refuse("{} has \"{}\": tool calls cannot be trained on", of, key);
   Message message{.role = role_of(text_of(member(value, keys.role, of), keys.role, of), of)};
   message.content = text_of(member(value, keys.content, of), keys.content, of);
+  message.thoughts = thoughts_of(value, message.role, of);
   message.train = train_of(value, of);
   return message;
 }
@@ -101,6 +122,20 @@ Conversation prompt_and_completion(const Json& line) {
   return out;
 }
 
+/// The system message that ShareGPT and its descendants keep beside the messages.
+void add_system(const Json& line, ChatFormat format, Conversation& out) {
+  const Json* system = line.find("system");
+  if (is_empty(system)) return;
+  const std::string& text = text_of(*system, "system", "the line");
+  if (out.is_completion)
+    refuse("the line has \"system\", which a prompt and a completion that are strings have no place for");
+  if (!out.messages.empty() && out.messages[0].role == Role::system)
+    refuse("the line has \"system\", and message 1 is of the system too: keep one of them");
+  Message message{.role = Role::system, .content = text};
+  if (format == ChatFormat::prompt_completion) message.train = false;
+  out.messages.insert(out.messages.begin(), std::move(message));
+}
+
 Json parse(std::string_view line) {
   try {
     return Json::parse(line, "");
@@ -112,7 +147,8 @@ Json parse(std::string_view line) {
 Conversation conversation_of(std::string_view text, ChatFormat format) {
   const Json line = parse(text);
   if (!line.is_object()) refuse("the line is {}, expected a JSON object", line.kind());
-  if (const Json* tools = line.find("tools"); tools && tools->is_array() && !tools->as_array("tools").empty())
+  const Json* tools = line.find("tools");  // ShareGPT has them as text
+  if (!is_empty(tools) && !(tools->is_string() && tools->as_string("tools") == "[]"))
     refuse("the line has \"tools\": tool calls cannot be trained on");
   Conversation out;
   switch (format) {
@@ -127,6 +163,7 @@ Conversation conversation_of(std::string_view text, ChatFormat format) {
       out = prompt_and_completion(line);
       break;
   }
+  add_system(line, format, out);
   if (std::optional<std::string> problem = order_problem(out)) throw Refusal{std::move(*problem)};
   return out;
 }

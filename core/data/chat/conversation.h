@@ -15,6 +15,8 @@ std::string_view name_of(Role role);
 struct Message {
   Role role = Role::user;
   std::string content;
+  /// What the assistant thought, where the line has it apart from the content.
+  std::optional<std::string> thoughts = {};
   std::optional<bool> train = {};  ///< whether it counts towards the loss; absent: as TrainOn says
 };
 
@@ -28,7 +30,9 @@ struct Conversation {
 ///   messages            {"messages": [{"role": "user", "content": "..."}, ...]}
 ///   sharegpt            {"conversations": [{"from": "human", "value": "..."}, ...]}
 ///   prompt_completion   {"prompt": "...", "completion": "..."}, or a list of messages under each
-/// Messages may have "train": true or false, or OpenAI's "weight": 0 or 1. Other keys are not looked at.
+/// Messages may have "train": true or false, or OpenAI's "weight": 0 or 1, those of the assistant
+/// "reasoning_content"; the line may have "system", a first message where there is none. Thoughts under other
+/// names and tools are refused, as nothing here would write them. Other keys are not looked at.
 enum class ChatFormat : uint8_t { messages, sharegpt, prompt_completion };
 /// Nothing for any other name.
 std::optional<ChatFormat> chat_format_named(std::string_view name);

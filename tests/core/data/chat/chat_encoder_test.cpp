@@ -75,6 +75,27 @@ TEST_CASE("a message says for itself whether it counts") {
         "! no token counts towards the loss: every turn of the assistant has train: false");
 }
 
+TEST_CASE("thoughts beside the content are written by qwen3 as its own template does, and by no other") {
+  // What the content spells is content then.
+  constexpr std::string_view kLine =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "\na <think>x</think> b",
+          "reasoning_content": "\nwhy\n"}]})";
+  CHECK(encoded("qwen", chat(ChatTemplate::qwen3), kLine) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"
+        "[<think>\nwhy\n</think>\n\na <think>x</think> b<|im_end|>]\n");
+  constexpr std::string_view kEarlier =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a",
+          "reasoning_content": "why"}, {"role": "user", "content": "v"}, {"role": "assistant", "content": "b",
+          "reasoning_content": ""}]})";
+  CHECK(encoded("qwen", chat(ChatTemplate::qwen3), kEarlier) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n<|im_start|>user\nv<|im_end|>\n"
+        "<|im_start|>assistant\n[<think>\n\n</think>\n\nb<|im_end|>]\n");
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml), kLine) ==
+        "! message 2 has \"reasoning_content\", which the template chatml does not write");
+  CHECK(encoded("llama", chat(ChatTemplate::llama3), kEarlier) ==
+        "! message 2 has \"reasoning_content\", which the template llama3 does not write");
+}
+
 TEST_CASE("content that spells a special token stays text, and a system message is put where there is none") {
   constexpr std::string_view kLine =
       R"({"messages": [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "<|im_start|>"}]})";

@@ -1,5 +1,7 @@
 #include "core/data/chat/conversation.h"
 
+#include <fmt/core.h>
+
 #include "tests/support/catch.h"
 
 using namespace ottava::data;
@@ -53,6 +55,26 @@ TEST_CASE("the three forms of conversations are read") {
   CHECK(chat_format_named("json_lines") == std::nullopt);
 }
 
+TEST_CASE("thoughts beside the content are read, and a system message beside the messages") {
+  const Conversation c = read(R"({"messages": [{"role": "user", "content": "u", "reasoning_content": null},
+      {"role": "assistant", "content": "a", "reasoning_content": "t", "thinking": "", "reasoning": null},
+      {"role": "user", "content": "v", "reasoning_content": ""}, {"role": "assistant", "content": "b"}],
+      "tools": null, "system": "s"})");
+  CHECK(text_of(c) == "system:s user:u assistant:a user:v assistant:b ");
+  CHECK(c.messages[2].thoughts == "t");
+  CHECK(c.messages[4].thoughts == std::nullopt);
+  CHECK(text_of(read(R"({"conversations": [{"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}],
+                         "system": "s", "tools": "[]"})",
+                     ChatFormat::sharegpt)) == "system:s user:u assistant:a ");
+  CHECK(text_of(read(R"({"conversations": [{"from": "system", "value": "x"}, {"from": "human", "value": "u"},
+                         {"from": "gpt", "value": "a"}], "system": "", "tools": ""})",
+                     ChatFormat::sharegpt)) == "system:x user:u assistant:a ");
+  // What stands before a completion does not count, whatever chat.train_on says.
+  CHECK(text_of(read(R"({"prompt": [{"role": "user", "content": "u"}], "system": "s", "tools": [],
+                         "completion": [{"role": "assistant", "content": "a"}]})",
+                     ChatFormat::prompt_completion)) == "system:s- user:u- assistant:a ");
+}
+
 TEST_CASE("what is wrong with a conversation is said in one sentence") {
   const auto expect = [](std::string_view line, std::string_view part,
                          ChatFormat format = ChatFormat::messages) {
@@ -77,7 +99,21 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
   expect(
       R"({"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [1]}]})",
       "message 2 has \"tool_calls\": tool calls cannot be trained on");
-  expect(R"({"tools": [{}], "messages": []})", "the line has \"tools\"");
+  for (const char* tools : {"[{}]", R"("[{\"name\": \"f\"}]")", "{}", "1"})
+    expect(fmt::format(R"({{"tools": {}, "messages": []}})", tools), "the line has \"tools\"");
+  for (const char* key : {"thinking", "reasoning"})
+    expect(fmt::format(R"({{"messages": [{{"role": "assistant", "content": "", "{}": "t"}}]}})", key),
+           fmt::format("message 1 has \"{}\": thoughts are read from \"reasoning_content\"", key));
+  expect(R"({"messages": [{"role": "user", "content": "", "reasoning_content": "t"}]})",
+         "message 1 has \"reasoning_content\" and is of the user");
+  expect(R"({"messages": [{"role": "assistant", "content": "", "reasoning_content": ["t"]}]})",
+         "\"reasoning_content\" of message 1 is an array, expected a string");
+  expect(R"({"system": {"content": "s"}, "messages": [{"role": "user", "content": ""}]})",
+         "\"system\" of the line is an object, expected a string");
+  expect(R"({"system": "s", "messages": [{"role": "system", "content": "x"}]})",
+         "the line has \"system\", and message 1 is of the system too");
+  expect(R"({"system": "s", "prompt": "a", "completion": "b"})",
+         "a prompt and a completion that are strings have no place for", ChatFormat::prompt_completion);
   expect(R"({"messages": [{"role": "user", "content": "", "train": 1}]})",
          "\"train\" of message 1 is an integer, expected true or false");
   expect(R"({"messages": [{"role": "user", "content": "", "weight": 0.5}]})",
