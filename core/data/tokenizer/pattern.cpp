@@ -3,6 +3,10 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <memory>
+#include <new>
+
+#include "core/data/tokenizer/oniguruma.h"
 #include "core/error.h"
 
 namespace ottava::tokenizer {
@@ -12,51 +16,6 @@ constexpr size_t kMaxExpression = 16384;
 constexpr uint32_t kMatchLimit = 10'000'000;
 // Alternatives inside repeated groups take stack per repetition; single characters and classes take none.
 constexpr size_t kJitStackStart = 64 << 10, kJitStackMax = 64 << 20;
-
-// White_Space. PCRE2's own \s has U+180E besides, which left the property in Unicode 6.3.
-constexpr std::string_view kSpace =
-    R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-
-std::string with_white_space(std::string_view expression) {
-  std::string out;
-  bool in_class = false, quoted = false;
-  for (size_t i = 0; i < expression.size(); ++i) {
-    char c = expression[i];
-    if (c == '\\' && i + 1 < expression.size()) {
-      char next = expression[++i];
-      if (next == 'Q' || next == 'E') quoted = next == 'Q';
-      if (!quoted && next == 's') {
-        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
-      } else if (!quoted && next == 'S' && !in_class) {
-        out += "[^" + std::string(kSpace) + "]";
-      } else {
-        (out += c) += next;
-      }
-      continue;
-    }
-    if (!quoted && !in_class && c == '[') {
-      in_class = true;
-      // A ] right after [ or [^ belongs to the class.
-      size_t first = i + 1 + (expression.substr(i + 1, 1) == "^");
-      if (expression.substr(first, 1) == "]") {
-        out += expression.substr(i, first + 1 - i);
-        i = first;
-        continue;
-      }
-    } else if (!quoted && in_class && expression.substr(i, 2) == "[:") {
-      size_t end = expression.find(":]", i);
-      if (end != std::string_view::npos) {
-        out += expression.substr(i, end + 2 - i);
-        i = end + 1;
-        continue;
-      }
-    } else if (!quoted && c == ']') {
-      in_class = false;
-    }
-    out += c;
-  }
-  return out;
-}
 
 std::string message_of(int code) {
   PCRE2_UCHAR text[256] = {};
@@ -104,14 +63,20 @@ Pattern Pattern::regex(std::string_view expression) {
     fail<FileError>("tokenizer", "a split pattern has {} bytes; at most {} are accepted", expression.size(),
                     kMaxExpression);
   }
-  std::string rewritten = with_white_space(expression);
+  const std::string rewritten = pcre_of_oniguruma(expression);
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_unique<Code>();
   code->expression = expression;
+  // Lines end as Oniguruma's do, whatever this PCRE2 was built for.
+  const Handle<pcre2_compile_context, pcre2_compile_context_free> context(
+      pcre2_compile_context_create(nullptr));
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   // \C could stop inside a character, and later calls rely on starting at one.
   code->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(rewritten.data()), rewritten.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
+                                 &offset, context.get()));
   if (!code->code) {
     fail<FileError>("tokenizer", "split pattern '{}' is not a regular expression: {} near '{}'", expression,
                     message_of(error), rewritten.substr(0, offset).substr(offset < 12 ? 0 : offset - 12));

@@ -7,15 +7,16 @@
 
 namespace ottava::tokenizer {
 
-/// A regular expression over Unicode text (PCRE2, compiled to machine code where the platform allows), with
-/// \s and \w meaning what they mean to HF's engines: \s is the Unicode property White_Space.
+/// A regular expression over Unicode text as HF's engine reads it (oniguruma.h), by PCRE2, compiled to
+/// machine code where the platform allows.
 class Pattern {
  public:
   struct Match {
     size_t begin, end;
   };
 
-  /// Throws FileError that quotes the pattern and says what is wrong where.
+  /// Throws FileError that quotes the pattern and says what is wrong where, also for what would match
+  /// otherwise than in HF's engine.
   static Pattern regex(std::string_view expression);
   static Pattern literal(std::string_view text);
   Pattern(Pattern&&) noexcept;

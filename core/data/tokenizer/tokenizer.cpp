@@ -9,6 +9,7 @@
 #include "core/data/tokenizer/added_token_matcher.h"
 #include "core/data/tokenizer/bpe.h"
 #include "core/data/tokenizer/definition.h"
+#include "core/data/tokenizer/oniguruma.h"
 #include "core/data/tokenizer/pretokenizer.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
@@ -39,7 +40,11 @@ uint64_t fingerprint_of(const TokenizerDefinition& d) {
       number(n);
     }
   }
-  for (const SplitStep& s : d.steps) text(s.regex), number(s.literal), number(s.add_prefix_space);
+  for (const SplitStep& s : d.steps) {
+    text(s.regex), number(s.literal), number(s.add_prefix_space);
+    // Shards and checkpoints of versions that took it as PCRE2 does belong to other ids.
+    if (!s.literal && tokenizer::needs_oniguruma(s.regex)) text("oniguruma");
+  }
   for (int64_t n : {int64_t{d.nfc}, int64_t{d.ignore_merges}, int64_t{d.bos_id}, int64_t{d.eos_id}})
     number(n);
   return XXH64(all.data(), all.size(), 0);

@@ -1,0 +1,169 @@
+#include "core/data/tokenizer/oniguruma.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace ottava::tokenizer {
+namespace {
+
+// Contents of classes. PCRE2's own \s has U+180E besides, which left White_Space in Unicode 6.3.
+constexpr std::string_view
+    kSpace = R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})",
+    kHex = "0-9A-Fa-f", kNoHex = R"(\x00-\x2F\x3A-\x40\x47-\x60\x67-\x{10FFFF})";
+
+class Translator {
+ public:
+  explicit Translator(std::string_view expression) : in_(expression) {}
+  bool has_differed() const { return differs_; }
+
+  std::string translate() {
+    while (at_ < in_.size()) {
+      if (in_[at_] == '\\') {
+        escape();
+      } else if (in_[at_] == '[') {
+        character_class();
+      } else if (in_.substr(at_).starts_with("(?")) {
+        group();
+      } else if (in_[at_] == '{') {
+        interval();
+      } else {
+        differs_ |= in_[at_] == '^' || in_[at_] == '$';
+        out_ += in_[at_++];
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view what) const {
+    fail<FileError>(
+        "tokenizer",
+        "split pattern '{}' has {} at byte {}, which means something else to Hugging Face's engine "
+        "than to the one here: it is not read, as ids would differ",
+        in_, what, at_);
+  }
+  char peek(size_t ahead) const { return at_ + ahead < in_.size() ? in_[at_ + ahead] : '\0'; }
+
+  // The escape at `at_` outside classes.
+  void escape() {
+    differs_ |= peek(1) == 'h' || peek(1) == 'H';
+    switch (peek(1)) {
+      case 's':
+        return take("[", kSpace);
+      case 'S':
+        return take("[^", kSpace);
+      case 'h':
+        return take("[", kHex);
+      case 'H':
+        return take("[^", kHex);
+      default:
+        return plain_escape(out_);
+    }
+  }
+  void take(std::string_view open, std::string_view content) {
+    ((out_ += open) += content) += ']';
+    at_ += 2;
+  }
+  void plain_escape(std::string& out) {
+    const char next = peek(1);
+    differs_ |= next == 'v';
+    if (next == 'Q' || next == 'E' || next == 'V') refuse(in_.substr(at_, 2));
+    // The braces of \p{L} and \x{2028} are no interval.
+    const bool has_braces = std::string_view("pPxo").find(next) != std::string_view::npos && peek(2) == '{';
+    const size_t end = has_braces ? std::min(in_.find('}', at_), in_.size() - 1) + 1 : at_ + 2;
+    out += next == 'v' ? "\\x0B" : in_.substr(at_, end - at_);
+    at_ = std::min(end, in_.size());
+  }
+
+  // "(?" and the options behind it, if there are any: the dot takes line feeds under m there, under s here.
+  void group() {
+    const size_t end = std::min(in_.find_first_not_of("imx-", at_ + 2), in_.size());
+    const bool has_options = end > at_ + 2 && end < in_.size() && (in_[end] == ':' || in_[end] == ')');
+    std::string start(in_.substr(at_, (has_options ? end : at_ + 2) - at_));
+    differs_ |= start.find('m') != std::string::npos;
+    std::ranges::replace(start, 'm', 's');
+    out_ += start;
+    at_ += start.size();
+  }
+
+  // At a brace, which may begin one.
+  void interval() {
+    const size_t end = std::min(in_.find_first_not_of("0123456789,", at_ + 1), in_.size());
+    const std::string_view inside = in_.substr(at_ + 1, end - at_ - 1);
+    const bool is_one =
+        end < in_.size() && in_[end] == '}' && inside.size() > (inside.find(',') != inside.npos);
+    if (is_one && inside.front() == ',') refuse("an interval without its first number");
+    if (is_one && in_.substr(end + 1, 1) == "+") refuse("an interval with + behind it");
+    const size_t length = is_one ? end + 1 - at_ : 1;
+    out_ += in_.substr(at_, length);
+    at_ += length;
+  }
+
+  void character_class() {
+    const bool is_negated = peek(1) == '^';
+    at_ += is_negated ? 2 : 1;
+    const std::string first = members();
+    if (!in_.substr(at_).starts_with("&&")) {
+      ((out_ += is_negated ? "[^" : "[") += first) += close();
+      return;
+    }
+    if (is_negated || first.empty() || !in_.substr(at_).starts_with("&&[^")) refuse_intersection();
+    at_ += 4;
+    const std::string second = members();
+    if (!in_.substr(at_).starts_with("]]")) refuse_intersection();
+    at_ += 2;
+    differs_ = true;
+    out_ += "(?:(?![" + second + "])[" + first + "])";
+  }
+  [[noreturn]] void refuse_intersection() const { refuse("another intersection of classes than [A&&[^B]]"); }
+  // The bracket that ends a class, where there is one.
+  std::string_view close() { return at_ < in_.size() ? in_.substr(at_++, 1) : ""; }
+
+  // From behind the bracket, or its ^, up to "]", "&&" or the end.
+  std::string members() {
+    std::string out;
+    if (peek(0) == ']') out += in_[at_++];  // the first one belongs to the class
+    while (at_ < in_.size() && in_[at_] != ']' && !in_.substr(at_).starts_with("&&")) {
+      if (in_[at_] == '\\') {
+        member_escape(out);
+      } else if (in_[at_] == '[') {
+        named_class(out);
+      } else {
+        out += in_[at_++];
+      }
+    }
+    return out;
+  }
+  void member_escape(std::string& out) {
+    const char next = peek(1);
+    if (next != 's' && next != 'h' && next != 'H') return plain_escape(out);
+    differs_ |= next != 's';
+    out += next == 's' ? kSpace : next == 'h' ? kHex : kNoHex;
+    at_ += 2;
+  }
+  // [:alpha:]
+  void named_class(std::string& out) {
+    const size_t end = in_.find(":]", at_);
+    if (peek(1) != ':' || end == std::string_view::npos) refuse("a class within a class");
+    out += in_.substr(at_, end + 2 - at_);
+    at_ = end + 2;
+  }
+
+  std::string_view in_;
+  size_t at_ = 0;
+  std::string out_;
+  bool differs_ = false;
+};
+
+}  // namespace
+
+std::string pcre_of_oniguruma(std::string_view expression) { return Translator(expression).translate(); }
+
+bool needs_oniguruma(std::string_view expression) {
+  Translator translator(expression);
+  translator.translate();
+  return translator.has_differed();
+}
+
+}  // namespace ottava::tokenizer
