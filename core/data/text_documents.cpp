@@ -60,6 +60,8 @@ void split_documents(Format format, std::string_view bytes, size_t max_text_byte
                      const std::function<void(size_t begin, size_t end)>& visit) {
   size_t at = 0;
   bool after_separator = false;
+  // Who wrote separators said where documents end: no other end belongs between them.
+  const bool has_separators = format == Format::text && bytes.find(kTextSeparator) != std::string_view::npos;
   while (at < bytes.size()) {
     std::string_view stop = format == Format::json_lines ? "\n" : kTextSeparator;
     size_t found = bytes.find(stop, at), end = std::min(found, bytes.size());
@@ -70,7 +72,7 @@ void split_documents(Format format, std::string_view bytes, size_t max_text_byte
       if (after_separator) {
         while (end > begin && (bytes[end - 1] == '\n' || bytes[end - 1] == '\r')) --end;
       }
-      while (end - begin > max_text_bytes) {
+      while (!has_separators && end - begin > max_text_bytes) {
         size_t length = piece(bytes.substr(begin, end - begin), max_text_bytes);
         if (!blank(bytes.substr(begin, length))) visit(begin, begin + length);
         begin += length;

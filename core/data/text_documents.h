@@ -26,8 +26,8 @@ std::optional<size_t> find_cut(Format format, std::string_view bytes, bool ended
 
 /// Calls visit(begin, end) for each document in `bytes`, which start and end at cuts. JSON lines: one per
 /// non-blank line, without its line end. Text: what stands between separators, without the line ends around
-/// them; a stretch longer than `max_text_bytes` is cut, after a blank line where there is one in its second
-/// half, else after a line or word. Documents without any visible character are left out.
+/// them; without any separator, pieces of at most `max_text_bytes`, cut after a blank line where there is one
+/// in the second half, else after a line or word. Documents without any visible character are left out.
 void split_documents(Format format, std::string_view bytes, size_t max_text_bytes,
                      const std::function<void(size_t begin, size_t end)>& visit);
 

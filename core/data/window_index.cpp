@@ -158,11 +158,11 @@ namespace {
 // It changes whenever the rules of cutting, splitting or packing do, for the data that they concern: a run on
 // other data goes on as if nothing had changed.
 int version_of_rules(const IndexKey& key) {
-  const auto is_text = [](const DataFile& file) { return !is_tokenized(file.format); };
+  const auto any = [&](auto is) { return std::ranges::any_of(key.corpus.files(), is, &DataFile::format); };
   if (key.encoder.chat) return 2;  // 1 left out the system message and the thoughts that stand apart
-  const bool has_texts = std::ranges::any_of(key.corpus.files(), is_text);
-  if (has_texts && key.encoder.bos_is_eos) return 2;  // 1 put the token between two documents twice
-  return 1;
+  if (any([](Format f) { return f == Format::text; })) return 3;  // 2 cut long documents between separators
+  // 1 put the token between two documents twice
+  return key.encoder.bos_is_eos && any([](Format f) { return !is_tokenized(f); }) ? 2 : 1;
 }
 
 }  // namespace

@@ -363,6 +363,17 @@ TEST_CASE("where BOS and EOS are one token, one of it stands between documents")
   CHECK(marks_text(o.encoder) == "each document ends with EOS");
 }
 
+TEST_CASE("how many documents text with separators has does not depend on the length of windows") {
+  DataFolder folder;
+  const std::string document = std::string(5000, 'x') + "\n\n" + std::string(5000, 'y');
+  const std::string source = folder.write("a.txt", document + "<|endoftext|>\n" + document);
+  for (const int64_t seq_len : {16, 2000}) {
+    TokenLoader loader({.sources = {source}, .encoder = byte_encoder(), .seq_len = seq_len});
+    loader.count_samples();
+    CHECK(loader.known().documents == 2);
+  }
+}
+
 TEST_CASE(
     "a run that had two tokens between documents does not go on unnoticed with one; of shards nothing "
     "changes") {

@@ -54,6 +54,13 @@ TEST_CASE(
   CHECK(split(Format::text, std::string(10, '\x80'), 1).size() > 1);
 }
 
+TEST_CASE("between separators documents are whole, however long") {
+  const std::string book = "chapter\n\none\n\ntwo";
+  CHECK(split(Format::text, book + "<|endoftext|>" + book, 10) == List{book, book});
+  CHECK(split(Format::text, book + "<|endoftext|>", 10) == List{book});
+  CHECK(split(Format::text, book, 10).size() > 1);
+}
+
 TEST_CASE("JSON lines: one document per line that is not blank") {
   CHECK(split(Format::json_lines, "{a}\n\n  \r\n{b}\r\n{c}", 1) == List{"{a}", "{b}\r", "{c}"});
 }
