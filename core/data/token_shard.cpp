@@ -214,12 +214,52 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
   return std::make_unique<LlmcShard>(std::move(file), 1024, kind->token_bytes, kind->delimiter);
 }
 
+// Whether each second id is as small as the upper half of one of twice the width would be, which no text's
+// ids are. Looks at the beginning, the middle and the end.
+bool looks_twice_as_wide(const File& file, int64_t token_bytes) {
+  constexpr int64_t kSample = 4096, kFewest = 32, kUpperLimit = 4;  // of vocabularies up to 262,144
+  const int64_t pair = 2 * token_bytes, pairs = file.size() / pair, count = std::min(pairs, kSample / 2);
+  if (file.size() % pair != 0 || pairs < kFewest / 2) return false;
+  bool has_content = false;
+  for (int64_t first : {int64_t{0}, (pairs - count) / 2, pairs - count}) {
+    std::string bytes;
+    append_range(file, first * pair, count * pair, bytes);
+    for (size_t at = 0; at + static_cast<size_t>(pair) <= bytes.size(); at += pair) {
+      uint32_t lower = 0, upper = 0;
+      std::memcpy(&lower, bytes.data() + at, token_bytes);  // little endian, as the formats are
+      std::memcpy(&upper, bytes.data() + at + token_bytes, token_bytes);
+      if (upper >= kUpperLimit) return false;
+      has_content = has_content || lower >= kUpperLimit;
+    }
+  }
+  return has_content;
+}
+
+// A header would be trained on as ids.
+void refuse_header(const File& file) {
+  std::string head;
+  append_range(file, 0, 16, head);
+  if (head.starts_with("\x93NUMPY"))
+    fail<FileError>(
+        kWhere, "'{}' is a NumPy array with a header, expected nothing but ids: save it with ndarray.tofile",
+        file.path());
+  if (head.starts_with(ShardHeader::kMagic) || llmc_kind(head))
+    fail<FileError>(kWhere, "'{}' is a token shard with a header of its own: leave training.format: auto",
+                    file.path());
+}
+
 // Nothing but ids. Whether one of them separates documents is not known.
 std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
+  refuse_header(file);
   if (file.size() % token_bytes != 0) {
     fail<FileError>(kWhere,
                     "'{}' has {} bytes, no whole number of tokens of {} bytes: is training.format right?",
                     file.path(), file.size(), token_bytes);
+  }
+  if (looks_twice_as_wide(file, token_bytes)) {
+    fail<FileError>(kWhere, "'{}' looks like tokens of {} bytes, not {}, as each second one is nearly 0: {}",
+                    file.path(), 2 * token_bytes, token_bytes,
+                    token_bytes == 2 ? "tokens_u32?" : "save them as 32-bit ids");
   }
   return std::make_unique<LlmcShard>(std::move(file), 0, token_bytes, kNoDelimiter);
 }

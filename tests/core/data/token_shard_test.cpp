@@ -51,6 +51,43 @@ void overwrite(std::string& bytes, size_t at, T value) {
 
 }  // namespace
 
+TEST_CASE("bare ids of another width or behind a header are not taken for ids") {
+  DataFolder folder;
+  const auto open = [&](const std::string& bytes, Format format) {
+    return TokenShard::open(folder.write("ids.bin", bytes), format)->tokens();
+  };
+  const auto problem = [&](const std::string& bytes, Format format) {
+    return message_of<FileError>([&] { open(bytes, format); });
+  };
+  std::string u16, u32, u64, zeros(400, '\0');
+  // More than are looked at, of a vocabulary that needs more than 16 bits.
+  for (int i = 0; i < 40000; ++i) {
+    const uint32_t id = i * 2654435761u % 200000u;
+    put(u16, static_cast<uint16_t>(id % 50257));
+    put(u32, id);
+    put(u64, uint64_t{id});
+  }
+  CHECK(open(u16, Format::tokens_u16) == 40000);
+  CHECK(open(u32, Format::tokens_u32) == 40000);
+  CHECK_HAS(problem(u32, Format::tokens_u16), "ids.bin' looks like tokens of 4 bytes, not 2");
+  CHECK_HAS(problem(u32, Format::tokens_u16), "tokens_u32?");
+  CHECK_HAS(problem(u64, Format::tokens_u16), "looks like tokens of 4 bytes");
+  CHECK_HAS(problem(u64, Format::tokens_u32), "looks like tokens of 8 bytes, not 4");
+  CHECK_HAS(problem(u64, Format::tokens_u32), "save them as 32-bit ids");
+  // Too few to tell, or no ids of text.
+  CHECK(open(u32.substr(0, 40), Format::tokens_u16) == 20);
+  CHECK(open(zeros, Format::tokens_u16) == 200);
+  CHECK(open(u32 + u16.substr(2, 400), Format::tokens_u16) == 80200);
+
+  CHECK_HAS(problem("\x93NUMPY\x01" + u16, Format::tokens_u16), "save it with ndarray.tofile");
+  write_ottava(folder / "ottava.bin", byte_encoder(), {{1, 2, 3}});
+  for (const Format format : {Format::tokens_u16, Format::tokens_u32}) {
+    CHECK_HAS(problem(slurp(folder / "ottava.bin"), format), "leave training.format: auto");
+    CHECK_HAS(problem(llmc<uint16_t>(20240520, 1, {{1, 2}}), format), "leave training.format: auto");
+    CHECK_HAS(problem(llmc<uint32_t>(20240801, 7, {{1, 2}}), format), "leave training.format: auto");
+  }
+}
+
 TEST_CASE("every shard format gives its documents, in blocks of any size") {
   DataFolder folder;
   std::vector<std::pair<std::string, Tokens>> shards;
