@@ -179,10 +179,16 @@ class Finder {
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
         bool hidden = i->path().filename().string().starts_with('.');
         if (hidden && i->is_directory()) i.disable_recursion_pending();
-        if (hidden || !i->is_regular_file()) continue;
+        if (hidden || i->is_directory()) continue;
+        std::error_code error;
+        const bool is_data = is_data_name(i->path()), is_regular = i->is_regular_file(error);
+        if (is_data && i->is_symlink() && !i->exists(error))
+          fail<FileError>(kWhere, "'{}' is a link to nothing: restore what it names, or remove it",
+                          i->path().string());
+        if (!is_regular && !is_data) continue;
         // The .idx of a Megatron pair goes with its .bin.
         if (i->path().extension() == ".idx") continue;
-        (is_data_name(i->path()) ? paths : others).push_back(i->path().string());
+        (is_data && is_regular ? paths : others).push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {
       fail<FileError>(kWhere, "cannot list '{}': {}", folder, error.code().message());

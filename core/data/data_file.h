@@ -43,10 +43,11 @@ struct DataFile {
 /// Folders and globs give their files in byte order of the path; folders take only files whose names say that
 /// they are data
 /// (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README, LICENSE or the
-/// like), and the log names what they leave out. Format, unless `format` gives it: shards are known by their
-/// first bytes; .json .jsonl .ndjson, and files whose first line is a JSON object, are JSON lines; everything
-/// else is text. Empty files are left out. Throws FileError (missing, unreadable, wrong magic, binary where
-/// text is expected) and DataError (nothing to read).
+/// like), and the log names what they leave out; a link to nothing under such a name is an error. Format,
+/// unless `format` gives it: shards are known by their first bytes; .json .jsonl .ndjson, and files whose
+/// first line is a JSON object, are JSON lines; everything else is text. Empty files are left out. Throws
+/// FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError (nothing to
+/// read).
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
                                       std::optional<Format> format = {});
 

@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/log.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/skip.h"
 
 using namespace ottava;
@@ -45,6 +47,24 @@ TEST_CASE("files, folders, globs and lists, in byte order within each") {
   CHECK(names({folder / "*.txt"}, root) == List{"b.txt", "c.txt"});
   CHECK(names({folder / "?/[12]*.jsonl"}, root) == List{"a/10.jsonl", "a/2.jsonl"});
   CHECK(names({listed_in(folder / "list")}, root) == List{"b.txt", "c.txt", "more/../a/2.jsonl"});
+}
+
+TEST_CASE("what a folder names data and has none of is said") {
+  DataFolder folder;
+  folder.write("data/a.txt", "x");
+  std::filesystem::create_symlink(folder / "data/a.txt", folder / "data/b.txt");
+  REQUIRE(::mkfifo((folder / "data/pipe.txt").c_str(), 0600) == 0);
+  REQUIRE(::mkfifo((folder / "data/control").c_str(), 0600) == 0);
+  std::filesystem::create_symlink(folder / "nowhere", folder / "data/notes.dat");
+  std::filesystem::create_symlink(folder / "nowhere", folder / "data/.hidden.txt");
+  const CapturedOutput log;
+  ottava::log::set_level(ottava::log::Level::info);
+  CHECK(names({folder / "data"}, folder.path()) == List{"data/a.txt", "data/b.txt"});
+  ottava::log::set_level(ottava::log::Level::warning);
+  CHECK_HAS(log.text(), "2 files taken, left out: '" + (folder / "data/pipe.txt") + "'");
+  std::filesystem::create_symlink(folder / "nowhere", folder / "data/part-2.jsonl.gz");
+  CHECK_HAS(message_of<FileError>([&] { find_data_files({folder / "data"}); }),
+            "'" + (folder / "data/part-2.jsonl.gz") + "' is a link to nothing");
 }
 
 TEST_CASE("formats are known by name, shards by their first bytes") {
