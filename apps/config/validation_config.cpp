@@ -19,7 +19,10 @@ void declare(config::Section& s, ValidationConfig& c) {
       .unit("sequences");
   s.field("seq_len", c.seq_len, "length of a sequence").range(1, kMost).unit("tokens");
   s.field("freq", c.freq, "training steps between validations").at_least(1).unit("steps");
-  s.field("steps", c.steps, "batches per validation; -1: all of the text").at_least(-1).unit("batches");
+  s.field("steps", c.steps,
+          "batches per validation, which begin the text again where it ends; -1: all of the text, once")
+      .at_least(-1)
+      .unit("batches");
   s.section("dataloader", c.dataloader);
 }
 

@@ -51,25 +51,41 @@ void BatchSource::keep_chunks(int64_t m) {
 }
 
 // Chunks lie by micro-batch, half of the sequence, sample.
-void BatchSource::count_valid() {
+void BatchSource::for_each_run(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const {
   const int64_t halves = options_.context_size > 1 ? 2 : 1,
                 chunk = sequence_ / (halves * options_.context_size);
-  std::ranges::fill(valid_, 0);
-  auto at = targets_.begin();
+  int64_t at = 0;
   for (int64_t m = 0; m < options_.micro_batches; ++m) {
     for (int64_t half = 0; half < halves; ++half) {
-      for (int64_t b = 0; b < options_.batch; ++b, at += chunk)
-        valid_[m * options_.batch + b] +=
-            static_cast<int32_t>(chunk - std::count(at, at + chunk, kIgnoreIndex));
+      for (int64_t b = 0; b < options_.batch; ++b, at += chunk) visit(m, b, at, chunk);
     }
   }
+}
+
+void BatchSource::count_valid() {
+  std::ranges::fill(valid_, 0);
+  for_each_run([&](int64_t m, int64_t b, int64_t at, int64_t count) {
+    const auto targets = targets_.begin() + at;
+    valid_[m * options_.batch + b] +=
+        static_cast<int32_t>(count - std::count(targets, targets + count, kIgnoreIndex));
+  });
   valid_tokens_ = std::accumulate(valid_.begin(), valid_.end(), int64_t{0});
 }
 
+const HostTokens& BatchSource::leave_out_from(int64_t end) {
+  for_each_run([&](int64_t m, int64_t b, int64_t at, int64_t count) {
+    if (first_sample(m) + b < end) return;
+    std::fill_n(inputs_.begin() + at, count, 0);
+    std::fill_n(targets_.begin() + at, count, kIgnoreIndex);
+  });
+  count_valid();
+  return tokens_;
+}
+
 const HostTokens& BatchSource::read(int64_t position) {
+  position_ = position;
   for (int64_t m = 0; m < options_.micro_batches; ++m) {
-    const int64_t first = position + (m * options_.data_size + options_.data_rank) * options_.batch;
-    loader_.read(first, options_.batch, rows_of(m), sources_.data() + m * options_.batch);
+    loader_.read(first_sample(m), options_.batch, rows_of(m), sources_.data() + m * options_.batch);
     if (options_.context_size > 1) keep_chunks(m);
   }
   if (options_.documents) {

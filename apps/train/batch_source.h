@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "apps/train/step_io.h"
@@ -26,6 +27,8 @@ class BatchSource {
   void start(int64_t position) { loader_.start(position); }
   /// This rank's tokens of the step that begins at `position`; valid until the next call.
   const HostTokens& read(int64_t position);
+  /// Of the last read: samples from number `end` on become zeros without targets.
+  const HostTokens& leave_out_from(int64_t end);
   /// Targets of the last read that count towards the loss.
   int64_t valid_tokens() const { return valid_tokens_; }
   int64_t samples_per_step() const { return options_.batch * options_.micro_batches * options_.data_size; }
@@ -44,12 +47,18 @@ class BatchSource {
   data::TokenBatch rows_of(int64_t micro_batch);
   void keep_chunks(int64_t micro_batch);
   void count_valid();
+  int64_t first_sample(int64_t micro_batch) const {
+    return position_ + (micro_batch * options_.data_size + options_.data_rank) * options_.batch;
+  }
+  /// Calls visit(micro-batch, sample of it, where its tokens begin, how many) for each run of tokens that
+  /// lies together.
+  void for_each_run(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const;
 
   std::vector<int32_t> sources_, valid_, inputs_, targets_, document_starts_, positions_;
   /// Of one micro-batch before it is dealt to context parallel ranks: inputs, targets, document starts.
   std::vector<int32_t> whole_;
   HostTokens tokens_;
-  int64_t valid_tokens_ = 0;
+  int64_t valid_tokens_ = 0, position_ = 0;
 };
 
 }  // namespace ottava

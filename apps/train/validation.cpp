@@ -5,8 +5,6 @@
 
 #include "apps/train/global_loss.h"
 #include "apps/train/prompt_samples.h"
-#include "core/counted.h"
-#include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
@@ -67,10 +65,14 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
   const int64_t per_step = set.data->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
     stop_if_asked();
-    if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
-    const HostTokens& batch = set.data->read(i * per_step);
+    const int64_t first = i * per_step;
+    if (v.steps < 0 && first >= end_of(*set.data)) break;
+    set.data->read(first);
     // Where the text ends is known once it was read to the end, which may be only now.
-    if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
+    const int64_t end = v.steps < 0 ? end_of(*set.data) : INT64_MAX;
+    if (first >= end) break;
+    // The last pass may have room for more: a loss that left it out would depend on the number of ranks.
+    const HostTokens& batch = set.data->leave_out_from(end);
     sum += engine.validate(batch);
     tokens += set.data->valid_tokens();
     const std::vector<float> losses = engine.token_losses();
@@ -106,27 +108,17 @@ void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter&
                          continue_prompts(prompts_, experiment_, engine, [&] { stop_if_asked(); }));
 }
 
-// The first batch is read for the first validation anyway; text that ends before it does is found here.
+// The first batch is read for the first validation anyway; text without a window is found here.
 void Validation::require_data() {
-  const ValidationConfig& v = experiment_.config.validation;
-  for (ValidationSet& set : sets_) {
-    const int64_t per_step = set.data->samples_per_step();
-    set.data->read(0);
-    if (v.steps >= 0 || !is_past_end(*set.data, per_step)) continue;
-    fail<DataError>("validation",
-                    "{} make fewer than the {} of {} that one step reads: give more text, or "
-                    "lower validation.local_batch_size or validation.seq_len",
-                    data::names_of_sources(set.paths), counted(per_step, "sequence"),
-                    counted(v.seq_len, "token"));
-  }
+  for (ValidationSet& set : sets_) set.data->read(0);
 }
 
 // How many samples there are is known when all of them have been tokenized, which some ranks find out before
 // others: what one knows, all know, so that they stop together.
-bool Validation::is_past_end(BatchSource& data, int64_t samples) {
+int64_t Validation::end_of(BatchSource& data) {
   int64_t known = data.loader().sources()[0].loader->samples_per_epoch().value_or(-1);
   reduce_on_host(*ranks_.control, view_of(&known, {1}), "validation samples", ReduceOp::max);
-  return known >= 0 && samples > known;
+  return known >= 0 ? known : INT64_MAX;
 }
 
 }  // namespace ottava

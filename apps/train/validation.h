@@ -20,7 +20,7 @@ class Validation {
   Validation(const Experiment& experiment, RankGroups& ranks, const StopSignals* signals);
 
   std::vector<ValidationSet>& sets() { return sets_; }
-  /// Throws DataError on all ranks for a set that ends before its first batch.
+  /// Throws DataError on all ranks for a set that has not even one window.
   void require_data();
   /// After step `step`: what is due, into `reporter`. All ranks call it. `plan` is that of the engine's
   /// arena. False where a rank was asked to stop on the way: all break off at the same pass, and what was
@@ -32,7 +32,8 @@ class Validation {
   // Throw Stopped on all ranks.
   MetricsReporter::Validation validate(ValidationSet& set, TrainingEngine& engine);
   void evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter);
-  bool is_past_end(BatchSource& data, int64_t samples);
+  /// Number of samples, as soon as a rank knows it; INT64_MAX before.
+  int64_t end_of(BatchSource& data);
   void stop_if_asked();
 
   const Experiment& experiment_;

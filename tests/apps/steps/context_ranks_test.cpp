@@ -43,6 +43,22 @@ TEST_CASE("checkpoints and validation do not know who shares a sequence") {
   for (const auto& [step, loss] : want) CHECK(got.at(step) == Approx(loss).epsilon(1e-5));
 }
 
+TEST_CASE("the loss of a whole text does not depend on how many ranks read it, or share it") {
+  const auto losses = [](int ranks, const std::string& layout) {
+    Job job;
+    const std::string command =
+        job.train(kLong + layout +
+                  " --training.steps 1 --validation.enable true --validation.seq_len 512 "
+                  "--validation.local_batch_size 3 --validation.dataset_path " +
+                  job.in("text.txt"));
+    run(ranks == 1 ? OTTAVA + command : launch(ranks, command));
+    return validation_losses(job).at(1);
+  };
+  const double one = losses(1, "");
+  CHECK(losses(2, "") == Approx(one).epsilon(1e-6));
+  CHECK(losses(2, cp(2)) == Approx(one).epsilon(1e-6));
+}
+
 TEST_CASE("questions are scored alike where sequences are shared") {
   const std::string documents = GENERATE("", " --model.attn_mask_type block_causal");
   Job single;

@@ -185,20 +185,59 @@ TEST_CASE("the validation loss is that of the text's windows in order") {
   CHECK(three[2] == first_three);
 }
 
-TEST_CASE("text too short for one validation batch is refused, not taken for a loss of zero") {
+TEST_CASE(
+    "every window of the validation text counts once, however many fit a batch and on any number of ranks") {
   TinyTraining tiny;
-  std::ofstream(tiny / "v.txt") << generated_text(1, 7);
-  const Overrides validating{"--validation.enable",  "true", "--validation.dataset_path",     tiny / "v.txt",
-                             "--validation.seq_len", "32",   "--validation.local_batch_size", "64"};
-  // Before the first step, so that nothing is trained in vain.
-  const std::string message = message_of([&] { tiny.start("few", validating); });
-  CHECK(has(message, "[validation] '" + (tiny / "v.txt") +
-                         "' make fewer than the 64 sequences of 32 tokens that one step reads"));
+  std::ofstream lines(tiny / "v.jsonl");
+  const auto tokenizer = load_tokenizer(tiny.config("run"));
+  constexpr int64_t kSequence = 32, kWindows = 10;
+  // Ten windows and some tokens more.
+  std::string text = generated_text(100, 7);
+  std::vector<int32_t> ids = tokenizer->encode(text);
+  ids.resize(kWindows * (kSequence + 1) + 5);
+  std::string kept;
+  for (int32_t id : ids) kept += tokenizer->token_bytes(id);
+  lines << Json(Json::Object{{"text", kept}}).dump() << "\n" << std::flush;
+  const Overrides validating{"--validation.enable",  "true", "--validation.dataset_path", tiny / "v.jsonl",
+                             "--validation.seq_len", "32",   "--training.steps",          "1"};
+  std::vector<double> losses;
+  for (const char* batch : {"1", "8", "64"}) {
+    finish(tiny, batch, validating + Overrides{"--validation.local_batch_size", batch});
+    losses.push_back(logged(tiny / batch, "validation_metrics/loss").at(0));
+  }
+  CHECK(losses[1] == Approx(losses[0]).epsilon(1e-6));
+  CHECK(losses[2] == Approx(losses[0]).epsilon(1e-6));
+
+  data::LoaderOptions options{.sources = {tiny / "v.jsonl"},
+                              .encoder = data::make_text_encoder(tokenizer, {}),
+                              .seq_len = kSequence,
+                              .order = data::Order::sequential};
+  for (const int ranks : {1, 2}) {
+    int64_t valid = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      BatchSource source(data::MixedLoader(options),
+                         {.batch = 8 / ranks, .data_rank = rank, .data_size = ranks});
+      for (int64_t first : {0, 8}) {
+        source.read(first);
+        const HostTokens& tokens = source.leave_out_from(kWindows);
+        valid += source.valid_tokens();
+        CHECK(std::ranges::count(tokens.targets, data::kNoTarget) ==
+              std::ssize(tokens.targets) - source.valid_tokens());
+      }
+      CHECK(source.loader().sources()[0].loader->samples_per_epoch() == kWindows);
+    }
+    CHECK(valid == kWindows * kSequence);
+  }
+}
+
+TEST_CASE("validation text without a window is refused before the first step") {
+  TinyTraining tiny;
+  std::ofstream(tiny / "v.txt") << "too short";
+  const Overrides validating{"--validation.enable",  "true", "--validation.dataset_path", tiny / "v.txt",
+                             "--validation.seq_len", "32"};
+  CHECK_THAT(message_of([&] { tiny.start("few", validating); }),
+             Contains("the dataset is too small: '" + (tiny / "v.txt") + "'"));
   CHECK_FALSE(fs::exists(tiny / "few/metrics.jsonl"));
-  // A number of steps to validate for starts the text again.
-  CHECK(message_of([&] {
-          tiny.start("again", validating + Overrides{"--validation.steps", "1"});
-        }) == "no error");
 }
 
 TEST_CASE("the log names the data of training and of validation, each read by its own threads") {
