@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "apps/config/training_config.h"
+#include "apps/config/validation_config.h"
 #include "core/config/problems.h"
 #include "core/config/section.h"
 #include "core/error.h"
@@ -34,11 +36,37 @@ void validate(const ChatConfig& c, config::Problems& problems) {
   }
 }
 
-bool reads_chats(const TrainingConfig& c) {
-  const auto is_chat = [](const std::string& format) { return data::chat_format_named(format).has_value(); };
-  return is_chat(c.format) || std::ranges::any_of(c.mixture, [&](const MixtureSourceConfig& source) {
-           return is_chat(source.format);
-         });
+namespace {
+
+std::vector<std::string> formats_of(const TrainingConfig& t) {
+  std::vector<std::string> formats{t.format};
+  for (const MixtureSourceConfig& source : t.mixture) formats.push_back(source.format);
+  return formats;
+}
+std::vector<std::string> formats_of_validation(const TrainingConfig& t, const ValidationConfig& v) {
+  if (!v.enable) return {};
+  if (v.datasets.empty()) return {t.format};
+  std::vector<std::string> formats;
+  for (const ValidationSetConfig& set : v.datasets) formats.push_back(set.format.value_or(t.format));
+  return formats;
+}
+bool any_is_chat(const std::vector<std::string>& formats) {
+  return std::ranges::any_of(formats,
+                             [](const std::string& f) { return data::chat_format_named(f).has_value(); });
+}
+
+}  // namespace
+
+bool reads_chats(const TrainingConfig& c) { return any_is_chat(formats_of(c)); }
+
+bool validates_chats(const TrainingConfig& t, const ValidationConfig& v) {
+  return any_is_chat(formats_of_validation(t, v));
+}
+
+std::vector<std::string> formats_of(const TrainingConfig& t, const ValidationConfig& v) {
+  std::vector<std::string> formats = formats_of(t);
+  std::ranges::move(formats_of_validation(t, v), std::back_inserter(formats));
+  return formats;
 }
 
 }  // namespace ottava

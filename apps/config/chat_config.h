@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/config/declare.h"
 #include "core/data/chat/chat_template.h"
@@ -8,6 +9,7 @@
 namespace ottava {
 
 struct TrainingConfig;
+struct ValidationConfig;
 
 /// Section `chat`: how conversations become tokens (core/data/chat/README.md). What keys mean:
 /// chat_config.cpp.
@@ -22,7 +24,10 @@ struct ChatConfig {
 void declare(config::Section& s, ChatConfig& c);
 void validate(const ChatConfig& c, config::Problems& problems);
 
-/// Whether any text of the run is conversations.
+/// Whether any text that the run trains on is conversations, or any that it validates on.
 bool reads_chats(const TrainingConfig& c);
+bool validates_chats(const TrainingConfig& t, const ValidationConfig& v);
+/// The formats of all that the run reads.
+std::vector<std::string> formats_of(const TrainingConfig& t, const ValidationConfig& v);
 
 }  // namespace ottava

@@ -67,7 +67,14 @@ void apply_precision_level(Config& c, config::Problems& problems) {
 /// Whole conversations share a window, and none may see another.
 void apply_conversations(Config& c, config::Problems& problems) {
   constexpr std::string_view kMask = "model.attn_mask_type";
-  if (!reads_chats(c.training)) return;
+  if (!reads_chats(c.training)) {
+    // Validation computes what training does, and what it reads is not to change training.
+    if (validates_chats(c.training, c.validation) && c.model.attn_mask_type == ModelConfig::AttnMask::causal)
+      problems.add(kMask,
+                   "validation reads conversations, which must not see each other where they share a window: "
+                   "set block_causal");
+    return;
+  }
   if (!problems.given(kMask)) c.model.attn_mask_type = ModelConfig::AttnMask::block_causal;
   if (c.model.attn_mask_type == ModelConfig::AttnMask::causal)
     problems.add(

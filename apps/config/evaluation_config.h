@@ -11,7 +11,7 @@ namespace ottava {
 /// Section `evaluation`: questions and prompts between steps. What keys mean: evaluation_config.cpp.
 struct EvaluationConfig {
   bool enable = false;
-  std::vector<ValidationSetConfig> tasks;
+  std::vector<NamedFilesConfig> tasks;
   int64_t freq = 1000;
   int64_t max_examples = -1;
   std::vector<std::string> prompts;

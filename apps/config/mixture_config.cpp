@@ -90,9 +90,15 @@ void declare(config::Section& s, MixtureStageConfig& c) {
       .or_scalar();
 }
 
-void declare(config::Section& s, ValidationSetConfig& c) {
+void declare(config::Section& s, NamedFilesConfig& c) {
   s.field("name", c.name, "of the set in the log and the metrics").required();
   s.field("path", c.path, "as validation.dataset_path").required();
+}
+
+void declare(config::Section& s, ValidationSetConfig& c) {
+  declare(s, static_cast<NamedFilesConfig&>(c));
+  s.field("format", c.format, "as training.format, which it is without this").one_of(data::format_names());
+  s.field("text_key", c.text_key, "key of the text in JSON lines; null: training.text_key");
 }
 
 void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,
@@ -147,14 +153,14 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
   }
 }
 
-void check_names(std::string_view key, const std::vector<ValidationSetConfig>& sets, Problems& problems) {
+void check_names(std::string_view key, const std::vector<NamedFilesConfig>& sets, Problems& problems) {
   check_names(key, names_of(sets), problems);
-  for (const ValidationSetConfig& set : sets)
+  for (const NamedFilesConfig& set : sets)
     if (set.path.empty()) problems.add(key, "{} has no path", set.name);
 }
 
 void validate(const std::vector<ValidationSetConfig>& sets, Problems& problems) {
-  check_names("validation.datasets", sets, problems);
+  check_names("validation.datasets", std::vector<NamedFilesConfig>(sets.begin(), sets.end()), problems);
 }
 
 }  // namespace ottava

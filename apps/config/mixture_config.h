@@ -29,22 +29,28 @@ struct MixtureStageConfig {
   std::vector<double> numbers() const;
 };
 
-/// One set of `validation.datasets`.
-struct ValidationSetConfig {
+/// Files under a name: one of `evaluation.tasks`.
+struct NamedFilesConfig {
   std::string name;
   std::vector<std::string> path;
+  bool operator==(const NamedFilesConfig&) const = default;
+};
+
+/// One set of `validation.datasets`.
+struct ValidationSetConfig : NamedFilesConfig {
+  std::optional<std::string> format, text_key;  ///< absent: training's
   bool operator==(const ValidationSetConfig&) const = default;
 };
 
 void declare(config::Section& s, MixtureSourceConfig& c);
 void declare(config::Section& s, MixtureStageConfig& c);
+void declare(config::Section& s, NamedFilesConfig& c);
 void declare(config::Section& s, ValidationSetConfig& c);
 /// Names, weights and stages that make sense together; files are not opened.
 void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,
               config::Problems& problems);
 void validate(const std::vector<ValidationSetConfig>& sets, config::Problems& problems);
 /// That names differ, can name a metric, and have paths.
-void check_names(std::string_view key, const std::vector<ValidationSetConfig>& sets,
-                 config::Problems& problems);
+void check_names(std::string_view key, const std::vector<NamedFilesConfig>& sets, config::Problems& problems);
 
 }  // namespace ottava

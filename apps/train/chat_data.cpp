@@ -10,15 +10,11 @@ namespace ottava {
 
 std::optional<data::ChatOptions> chat_options(const Experiment& e) {
   const Config& c = e.config;
-  if (!reads_chats(c.training)) return std::nullopt;
+  if (!reads_chats(c.training) && !validates_chats(c.training, c.validation)) return std::nullopt;
   data::ChatOptions options{.train_on = c.chat.train_on, .system = c.chat.system, .date = c.chat.date};
-  const auto is_messages = [](const std::string& format) {
-    return format == "messages" || format == "sharegpt";
-  };
-  const bool needs_template = is_messages(c.training.format) ||
-                              std::ranges::any_of(c.training.mixture, [&](const MixtureSourceConfig& source) {
-                                return is_messages(source.format);
-                              });
+  const bool needs_template = std::ranges::any_of(
+      formats_of(c.training, c.validation),
+      [](const std::string& format) { return format == "messages" || format == "sharegpt"; });
   if (c.chat.style == "auto" && !needs_template) {
     const std::optional<data::TemplateFile> file = data::read_template_file(find_assets(c));
     if (!file || !file->style) return std::nullopt;

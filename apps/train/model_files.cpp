@@ -75,6 +75,7 @@ int64_t positions_of(const Experiment& e) {
 // `folder` is where the model came from, or its tokenizer.
 void add_chat_files(const Experiment& e, const fs::path& folder, Files& out) {
   constexpr std::string_view kTemplate = "chat_template.jinja", kGeneration = "generation_config.json";
+  if (!reads_chats(e.config.training)) return;
   const std::optional<data::ChatOptions> chat = chat_options(e);
   if (!chat) return;
   const std::optional<data::TemplateFile> own = data::read_template_file(folder);

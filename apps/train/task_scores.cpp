@@ -9,7 +9,7 @@ namespace ottava {
 std::vector<ChoiceTask> open_tasks(const Experiment& e) {
   std::vector<ChoiceTask> tasks;
   if (!e.config.evaluation.enable) return tasks;
-  for (const ValidationSetConfig& set : e.config.evaluation.tasks) {
+  for (const NamedFilesConfig& set : e.config.evaluation.tasks) {
     ChoiceTask task{.name = set.name};
     for (const std::string& path : set.path) {
       const std::string file = find_input(e.config, "evaluation.tasks", path).string();

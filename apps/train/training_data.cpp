@@ -23,17 +23,22 @@ struct Text {
   data::Order order;
 };
 
+/// `format` as training.format has it.
+void read_as(const Experiment& e, const std::string& format, data::LoaderOptions& options) {
+  options.format = data::format_named(format);
+  options.encoder.chat = chat_encoder(e, format);
+}
+
 data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks, const Text& text) {
   const TrainingConfig& t = e.config.training;
   data::LoaderOptions options;
   for (const std::string& path : text.paths)
     options.sources.push_back(find_input(e.config, text.key, path).string());
-  options.format = data::format_named(t.format);
   options.text_key = t.text_key;
   options.bad_records =
       t.bad_records == TrainingConfig::BadRecords::skip ? data::BadRecords::skip : data::BadRecords::error;
   options.encoder = data::make_text_encoder(e.tokenizer, {.bos = t.add_bos, .eos = t.add_eos});
-  options.encoder.chat = chat_encoder(e, t.format);
+  read_as(e, t.format, options);
   options.seq_len = text.sequence;
   options.seed = static_cast<uint64_t>(t.seed);
   options.order = text.order;
@@ -82,8 +87,7 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   std::vector<double> weights;
   for (const MixtureSourceConfig& source : t.mixture) {
     data::LoaderOptions own = options("training.mixture", source.path);
-    own.format = data::format_named(source.format);
-    own.encoder.chat = chat_encoder(e, source.format);
+    read_as(e, source.format, own);
     own.text_key = source.text_key;
     sources.push_back({source.name, std::make_unique<data::TokenLoader>(std::move(own))});
     if (source.weight) weights.push_back(*source.weight);
@@ -121,16 +125,22 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
   const ValidationConfig& v = e.config.validation;
   std::vector<ValidationSet> sets;
   if (!v.enable) return sets;
-  for (const ValidationSetConfig& set : v.datasets) sets.push_back({set.name, set.path, nullptr});
-  if (sets.empty()) sets.push_back({"", v.dataset_path, nullptr});
   BatchSource::Options batches = training_batches(e, ranks);
   batches.batch = e.shape.validation_batch;
   batches.micro_batches = 1;
-  for (ValidationSet& set : sets) {
-    const std::string_view key = v.datasets.empty() ? "validation.dataset_path" : "validation.datasets";
-    data::MixedLoader loader(loader_options(
-        e, ranks, {key, set.paths, v.dataloader, e.shape.validation_sequence, data::Order::sequential}));
-    set.data = std::make_unique<BatchSource>(std::move(loader), batches);
+  const auto open = [&](std::string_view key, const ValidationSetConfig& set) {
+    data::LoaderOptions options = loader_options(
+        e, ranks, {key, set.path, v.dataloader, e.shape.validation_sequence, data::Order::sequential});
+    if (set.format) read_as(e, *set.format, options);
+    if (set.text_key) options.text_key = *set.text_key;
+    sets.push_back(
+        {set.name, set.path, std::make_unique<BatchSource>(data::MixedLoader(std::move(options)), batches)});
+  };
+  for (const ValidationSetConfig& set : v.datasets) open("validation.datasets", set);
+  if (sets.empty()) {
+    ValidationSetConfig only;
+    only.path = v.dataset_path;
+    open("validation.dataset_path", only);
   }
   return sets;
 }

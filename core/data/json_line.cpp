@@ -132,12 +132,13 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
     if (chat == "messages" || chat == "conversations" || chat == "completion")
       return fmt::format(
           "the object has no key \"{}\", it has {}: if its lines are conversations, set training.format (or "
-          "that of the "
-          "source in training.mixture): messages, sharegpt or prompt_completion",
+          "that of the source in training.mixture, of the set in validation.datasets): messages, sharegpt or "
+          "prompt_completion",
           key, names);
   return fmt::format(
-      "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key; "
-      "--text-key of the data and tokenizer commands)",
+      "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key, "
+      "text_key "
+      "of a source or validation set; --text-key of the data and tokenizer commands)",
       key, names);
 }
 

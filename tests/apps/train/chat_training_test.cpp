@@ -71,6 +71,48 @@ class ChatTraining : public TinyTraining {
 
 }  // namespace
 
+TEST_CASE("sets of validation say for themselves what their files hold") {
+  ChatTraining chats;
+  std::ofstream texts(chats / "texts.jsonl");
+  for (int i = 0; i < 50; ++i)
+    texts << fmt::format("{{\"body\": \"{}\"}}\n", generated_text(1, static_cast<uint32_t>(i)).substr(0, 80));
+  texts.close();
+  const auto sets = [&](const std::string& of_chats) {
+    return Overrides{"--validation.enable",
+                     "true",
+                     "--validation.seq_len",
+                     std::to_string(kSequence),
+                     "--validation.local_batch_size",
+                     "2",
+                     "--training.steps",
+                     "1",
+                     "--validation.datasets",
+                     "[{name: chats, path: " + chats.path + of_chats + "}, {name: texts, path: " +
+                         (chats / "texts.jsonl") + ", format: json_lines, text_key: body}]"};
+  };
+  TinyTraining::Run run = chats.start("of chats", chats.of(sets("")));
+  const auto opened = open_validation_data(run->experiment(), *run.ranks);
+  REQUIRE(opened.size() == 2);
+  const auto options = [&](int i) { return opened[i].data->loader().sources()[0].loader->options(); };
+  CHECK(options(0).encoder.chat != nullptr);
+  CHECK(options(0).text_key == "text");
+  CHECK(options(1).encoder.chat == nullptr);
+  CHECK(options(1).text_key == "body");
+  CHECK(run->run() == Trainer::End::completed);
+  for (const char* name : {"chats", "texts"})
+    CHECK(logged(chats / "of chats", fmt::format("validation_metrics/{}/loss", name)).size() == 1);
+
+  // Training on text: its attention is not changed for what it validates on.
+  const Overrides on_text = Overrides{"--model.hf_assets_path", kTokenizer, "--chat.template", "llama3"} +
+                            sets(", format: messages");
+  CHECK_THAT(message_of([&] { chats.config("on text", on_text); }),
+             Contains("validation reads conversations, which must not see each other") &&
+                 Contains("set block_causal"));
+  finish(chats, "on text", on_text + Overrides{"--model.attn_mask_type", "block_causal"});
+  CHECK(logged(chats / "on text", "validation_metrics/chats/loss").size() == 1);
+  CHECK_FALSE(fs::exists(chats / "on text/checkpoint"));
+}
+
 TEST_CASE("packed conversations have the loss that each has by itself") {
   ChatTraining chats;
   TinyTraining::Run run = chats.start(
