@@ -1,5 +1,6 @@
 #include "apps/train/resumed_data.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/counted.h"
@@ -13,9 +14,22 @@ void note_data(TrainingState& state, const data::MixedLoader& data) {
   state.data_fingerprint = data.fingerprint(state.data_position);
 }
 
-void check_data_unchanged(TrainingState& state, const data::MixedLoader& data) {
+void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, const TrainingConfig& config) {
   const std::string mixture = data.order_text(state.data_position);
   if (!state.mixture.empty() && state.mixture != mixture) {
+    const bool has_weights = std::ranges::any_of(
+        config.mixture, [](const MixtureSourceConfig& source) { return source.weight.has_value(); });
+    if (!config.mixture.empty() && !has_weights) {
+      fail<ConfigError>("training.mixture",
+                        "the sources have other numbers of windows than when the run began (their data "
+                        "changed, or an earlier "
+                        "version cut it otherwise) or another repeat, and with `repeat` these are the "
+                        "weights: {} there, {} here "
+                        "(from which sample on how many of 65536): restore the data, or give each source the "
+                        "weight that it had "
+                        "there, and training.steps",
+                        state.mixture, mixture);
+    }
     fail<ConfigError>(
         "training.mixture",
         "the checkpoint was trained with other weights than those of this configuration: {} there, {} "

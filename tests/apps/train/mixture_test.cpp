@@ -192,6 +192,28 @@ TEST_CASE("a source is seen as often as its repeat says") {
   for (size_t i = 0; i < 3; ++i) CHECK(std::abs(static_cast<double>(counts[i]) - parts[i]) < 2);
 }
 
+TEST_CASE("data that grew under a mixture without weights is what a resumed run names") {
+  Mixed mixed;
+  const Overrides repeats = mixed.of("repeat: 1", "repeat: 2", "repeat: 3", {"--checkpoint.enable", "true"});
+  const Overrides longer{"--training.steps", "12"};
+  mixed.start("run", repeats)->run();
+  std::ofstream(mixed / "notes.txt", std::ios::app) << "\n\n" << generated_text(40, 14);
+  Overrides resumed = repeats;
+  resumed.insert(resumed.end(), longer.begin(), longer.end());
+  const std::string message = message_of([&] { mixed.start("run", resumed); });
+  CHECK_THAT(message, Contains("the sources have other numbers of windows than when the run began") &&
+                          Contains("restore the data, or give each source the weight that it had there"));
+  // What it asks for goes on.
+  std::string weights[3];
+  const std::string there = message.substr(message.find("weights: 0: ") + 12);
+  for (const auto& [name, weight] :
+       {std::pair{"web ", &weights[0]}, {"books ", &weights[1]}, {"notes ", &weights[2]}})
+    *weight = fmt::format("weight: {}", std::stoi(there.substr(there.find(name) + std::string(name).size())));
+  Overrides given = mixed.of(weights[0], weights[1], weights[2], {"--checkpoint.enable", "true"});
+  given.insert(given.end(), longer.begin(), longer.end());
+  CHECK(mixed.start("run", given)->run() == Trainer::End::completed);
+}
+
 TEST_CASE("a source that would be seen too often is refused before training") {
   Mixed mixed;
   CHECK_THAT(message_of([&] {
