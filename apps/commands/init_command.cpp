@@ -13,6 +13,7 @@
 #include "apps/decide/device_peaks.h"
 #include "core/counted.h"
 #include "core/data/data_file.h"
+#include "core/data/tokenizer/bpe_trainer.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
@@ -43,21 +44,27 @@ std::string one_path(const std::vector<std::string>& sources) {
   return sources[0];
 }
 
-/// Trains a tokenizer into `folder`; half as large, and half again, where the text has too few words for it.
+/// Trains a tokenizer into `folder`; where the text has too few words for it, half as large, or as many
+/// halves as it takes.
 void train_tokenizer(const InitCommand& c, const std::string& folder, int64_t vocabulary, std::ostream& out) {
   constexpr int64_t kLeast = 512;
-  for (;; vocabulary /= 2) {
-    try {
-      return tokenizer_train({.sources = c.sources,
-                              .output_folder = folder,
-                              .vocab_size = static_cast<int32_t>(vocabulary),
-                              .max_bytes = 100'000'000},
-                             out);
-    } catch (const DataError& error) {
-      if (vocabulary / 2 < kLeast) throw;
-      print(out, "{} tokens are too many for this text: trying {}\n", vocabulary, vocabulary / 2);
-    }
+  const auto train = [&] {
+    tokenizer_train({.sources = c.sources,
+                     .text_key = c.text_key,
+                     .output_folder = folder,
+                     .vocab_size = static_cast<int32_t>(vocabulary),
+                     .max_bytes = 100'000'000},
+                    out);
+  };
+  try {
+    return train();
+  } catch (const tokenizer::TooLittleText& error) {
+    const int64_t wanted = vocabulary;
+    while (vocabulary > error.largest) vocabulary /= 2;
+    if (vocabulary < kLeast) throw;
+    print(out, "{} tokens are too many for this text: it gets {}\n", wanted, vocabulary);
   }
+  train();
 }
 
 }  // namespace
@@ -83,7 +90,8 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   const FirstConfig first = choose_first_config(inputs);
   write_file_atomically(config, to_yaml(first, {.text = source,
                                                 .tokenizer = tokenizer,
-                                                .output = (fs::path(c.output) / "run").string()}));
+                                                .output = (fs::path(c.output) / "run").string(),
+                                                .text_key = c.text_key}));
   load_config(config);  // what was written loads
   print(out, "{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
         first.parameters * 1e-6, counted(first.steps, "step"), first.global_batch * first.sequence,
@@ -97,6 +105,7 @@ void add_init_command(Command& commands) {
   command.required("text", options->sources,
                    "file, folder, glob or @list, as training.dataset_path takes them");
   command.option("--output", options->output, "folder for ottava.yaml, the tokenizer and the run");
+  command.option("--text-key", options->text_key, "key of the text in JSON lines");
   command.option("--minutes", options->minutes, "that training should take on this machine");
   command.option("--tokenizer", options->tokenizer, "folder of one that exists, instead of training one");
   command.run(options, run_init_command);

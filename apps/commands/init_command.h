@@ -9,14 +9,15 @@ namespace ottava {
 
 class Command;
 
-/// `ottava init TEXT... [--output DIR] [--minutes M] [--tokenizer DIR]`: from a text to a run. Trains a
-/// tokenizer on the text (unless one is given), measures this machine, and writes DIR/ottava.yaml, commented:
-/// a model, a batch and steps that fit the time.
+/// `ottava init TEXT... [--output DIR] [--minutes M] [--tokenizer DIR] [--text-key KEY]`: from a text to a
+/// run. Trains a tokenizer on the text (unless one is given), measures this machine, and writes
+/// DIR/ottava.yaml, commented: a model, a batch and steps that fit the time.
 struct InitCommand {
   std::vector<std::string> sources;  ///< as training.dataset_path takes them
   std::string output = "first_model";
   double minutes = 60;
-  std::string tokenizer;  ///< folder; empty: one is trained into DIR/tokenizer
+  std::string text_key = "text";  ///< of JSON lines
+  std::string tokenizer;          ///< folder; empty: one is trained into DIR/tokenizer
 };
 /// Says on `out` what it found and chose, and how to go on. Throws ConfigError, FileError or DataError; an
 /// ottava.yaml that is there is never replaced.

@@ -103,6 +103,9 @@ std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {
   auto quoted = [](const std::string& text) {
     return config::to_inline_yaml(config::Value::of(std::string(text)));
   };
+  const std::string text_key =
+      p.text_key == "text" ? ""
+                           : fmt::format("\n  text_key: {}             # of JSON lines", quoted(p.text_key));
   return fmt::format(
       R"(# A first model of this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), {} on the machine it was made on.
 # Every key, explained: ottava config THIS_FILE --comments. Any of them on the command line: --training.steps 1000
@@ -120,7 +123,7 @@ model:                       # dimensions of one's own
   hf_assets_path: {}
 
 training:
-  dataset_path: {}
+  dataset_path: {}{}
   seq_len: {}
   local_batch_size: {}       # sequences at once; lower it if memory is short
   global_batch_size: {}      # sequences of a step; what does not fit at once is accumulated
@@ -143,8 +146,9 @@ metrics:
   log_freq: 10
 )",
       c.parameters * 1e-6, c.tokens * 1e-6, c.epochs, minutes_text(c.minutes), quoted(p.output), m.dim,
-      m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text), c.sequence,
-      c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
+      m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text), text_key,
+      c.sequence, c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup,
+      std::max<int64_t>(c.steps / 10, 1));
 }
 
 }  // namespace ottava

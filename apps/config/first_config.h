@@ -43,6 +43,7 @@ std::string minutes_text(double minutes);
 /// The configuration as commented YAML. Paths are written as given.
 struct FirstConfigPaths {
   std::string text, tokenizer, output;
+  std::string text_key = "text";  ///< of JSON lines; written where it is another
 };
 std::string to_yaml(const FirstConfig& config, const FirstConfigPaths& paths);
 

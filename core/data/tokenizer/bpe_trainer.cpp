@@ -124,12 +124,13 @@ TokenizerDefinition BpeTrainer::train() const {
   while (d.tokens.size() < model_size) {
     PairCounts::Best best = counts.best();
     if (best.count < o.min_count) {
-      fail<DataError>(
-          "tokenizer train",
-          "the text has pairs seen {} times or more for {} tokens only, expected {}: give more text ({} "
-          "bytes, {} different words so far) or a vocabulary of at most {}",
-          o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(),
-          d.tokens.size() + o.special_tokens.size());
+      const auto largest = std::ssize(d.tokens) + std::ssize(o.special_tokens);
+      throw TooLittleText(
+          fmt::format(
+              "the text has pairs seen {} times or more for {} tokens only, expected {}: give more text "
+              "({} bytes, {} different words so far) or a vocabulary of at most {}",
+              o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(), largest),
+          largest);
     }
     // Two pairs can spell the same token (ab+c, a+bc): both merges lead to the one id.
     std::string bytes = d.tokens[best.left] + d.tokens[best.right];

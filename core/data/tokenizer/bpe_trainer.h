@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/data/tokenizer/definition.h"
+#include "core/error.h"
 
 namespace ottava::tokenizer {
 
@@ -28,6 +29,13 @@ struct BpeTrainerOptions {
   int64_t min_count = 2;  ///< pairs seen less often are not merged
 };
 
+/// Texts without enough repeated pairs for the vocabulary that was asked for.
+struct TooLittleText : DataError {
+  TooLittleText(const std::string& message, int64_t most)
+      : DataError("tokenizer train", message), largest(most) {}
+  int64_t largest;  ///< vocabulary that they are enough for
+};
+
 /// Byte-level BPE (arXiv:1508.07909) by pair counts kept up to date: the pair seen most often becomes a
 /// token, ties go to the pair with the smaller ids. The same texts in any order give the same tokenizer, on
 /// any machine.
@@ -44,7 +52,7 @@ class BpeTrainer {
   int64_t bytes() const;
   int64_t distinct_words() const;
 
-  /// Throws DataError when the texts do not have enough repeated pairs for the vocabulary.
+  /// Throws TooLittleText.
   TokenizerDefinition train() const;
 
  private:

@@ -6,11 +6,15 @@
 #include <fstream>
 #include <sstream>
 
+#include "apps/commands/init_command.h"
+#include "apps/config/config.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ottava;
+using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
 namespace {
@@ -141,4 +145,30 @@ TEST_CASE("without text or ids the input is read, and every line of ids is writt
       "[tokenizer encode] nothing is given: name it after the command, name a file, or pipe it in");
   CHECK_THROWS_WITH(tokenizer_encode({.tokenizer = kShipped, .text = "a", .file = "b"}, ids),
                     "[tokenizer encode] both a text and the file b are given: one of them was expected");
+}
+
+TEST_CASE("init trains as large a tokenizer as the text is enough for, and stops at what is wrong with it") {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 3000; ++i)
+    lines += fmt::format("{{\"body\": \"a few words {} and no more\"}}\n", i % 40);
+  std::ofstream(folder / "a.jsonl") << lines;
+  InitCommand init{.sources = {folder / "a.jsonl"}, .output = folder / "wrong", .minutes = 1};
+  std::ostringstream out;
+  CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", it has \"body\""));
+  CHECK(out.str().find("too many for this text") == std::string::npos);
+
+  init.output = folder / "made";
+  init.text_key = "body";
+  std::string words;
+  for (int i = 0; i < 3000; ++i)
+    words += fmt::format("{{\"body\": \"word{} and {} of them\"}}\n", i * 7919 % 300, i * 31 % 300);
+  std::ofstream(folder / "a.jsonl") << words;
+  run_init_command(init, out);
+  INFO(out.str());
+  const std::string said = out.str(), too_many = "tokens are too many for this text: it gets ";
+  const size_t first = said.find(too_many);
+  REQUIRE(first != std::string::npos);
+  CHECK(said.find(too_many, first + 1) == std::string::npos);
+  CHECK(load_config(folder / "made/ottava.yaml").training.text_key == "body");
 }

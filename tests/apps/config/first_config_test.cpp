@@ -60,4 +60,8 @@ TEST_CASE("the file of a first configuration loads as what was chosen") {
   CHECK(loaded.training.global_batch_size == c.global_batch);
   CHECK(loaded.optimizer.lr == Approx(c.learning_rate));
   CHECK(loaded.checkpoint.enable);
+  CHECK(loaded.training.text_key == "text");
+  const std::string keyed =
+      to_yaml(c, {.text = "a.jsonl", .tokenizer = "t", .output = "out", .text_key = "the body"});
+  CHECK(ottava::test::config_of_text(keyed, "ottava.yaml").training.text_key == "the body");
 }

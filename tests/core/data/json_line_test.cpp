@@ -81,13 +81,13 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
       {R"({"a": 1e999})", "11: number overflow parsing '1e999'"},
       {R"({"a": "text"})",
        "14: the object has no key \"text\", it has \"a\": name the one that holds the text "
-       "(training.text_key, text_key of a source or validation set; --text-key of the data and "
+       "(training.text_key, text_key of a source or validation set; --text-key of the init, data and "
        "tokenizer commands)"},
       {"{}", "3: the object is empty, expected the key \"text\""},
       {R"({"a":1,"b":{"z":1},"c":[{"y":1}],"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1})",
        "76: the object has no key \"text\", it has \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", "
        "\"h\" and 2 more: name the one that holds the text (training.text_key, text_key of a source or "
-       "validation set; --text-key of the data and tokenizer commands)"},
+       "validation set; --text-key of the init, data and tokenizer commands)"},
       {R"({"text": null})", "15: the value of \"text\" is not a string"},
       {R"({"text": {"text": "inner"}})", "28: the value of \"text\" is not a string"},
       {R"({"text": ["text"]})", "19: the value of \"text\" is not a string"},

@@ -175,6 +175,11 @@ TEST_CASE("impossible wishes are refused") {
       train(plain(300), "aab aab"),
       "[tokenizer train] the text has pairs seen 2 times or more for 258 tokens only, expected 300: give "
       "more text (7 bytes, 2 different words so far) or a vocabulary of at most 258");
+  try {
+    train(plain(300), "aab aab");
+  } catch (const TooLittleText& error) {
+    CHECK(error.largest == 258);
+  }
   CHECK_THROWS_WITH(word_rules("bert"),
                     "[tokenizer train] word rules 'bert' are unknown; expected llama3, gpt2 or qwen2");
   CHECK(word_rules("qwen2") == WordRules::qwen2);
