@@ -42,10 +42,20 @@ void check(const GenerateCommand& c) {
   }
 }
 
+/// Lines that end in CRLF as lines of training mostly end.
+std::string with_line_feeds(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at)
+    if (!text.substr(at).starts_with("\r\n")) out += text[at];
+  return out;
+}
+
 std::string prompt_of(const GenerateCommand& c) {
   if (!c.prompt && c.prompt_file.empty() && !c.input) return {};
   std::string text = given_text("generate", c.prompt, c.prompt_file, c.input);
-  if (!c.prompt && text.ends_with('\n')) text.pop_back();
+  if (c.prompt) return text;
+  text = with_line_feeds(text);
+  if (text.ends_with('\n')) text.pop_back();
   return text;
 }
 
@@ -88,6 +98,7 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
   std::istream& in = is_terminal ? std::cin : *c.input;
   std::string line;
   while ((is_terminal ? out << "> " << std::flush : out) && std::getline(in, line)) {
+    if (line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     session.say(line, options, out);
     ++options.stream;

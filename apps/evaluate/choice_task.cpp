@@ -6,6 +6,7 @@
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/data/byte_stream.h"
+#include "core/data/data_file.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/json.h"
@@ -143,10 +144,7 @@ ChoiceItem read_choice_item(std::string_view text, const std::string& place) {
 }
 
 ChoiceTask read_choice_task(const std::string& path, int64_t most) {
-  const bool is_gzip = path.ends_with(".gz"), is_zstd = path.ends_with(".zst");
-  auto stream = data::open_stream(path, is_gzip   ? data::Compression::gzip
-                                        : is_zstd ? data::Compression::zstd
-                                                  : data::Compression::none);
+  auto stream = data::open_stream(path, data::compression_of(path));
   std::string text;
   while (stream->append(text, 1 << 20) > 0) {
   }

@@ -26,16 +26,11 @@ namespace ottava::data {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kWhere = "data";
+constexpr std::string_view kWhere = "data", kByteOrderMark = "\xef\xbb\xbf";
 constexpr int kListDepth = 8;
 
 bool ends_with(std::string_view name, std::initializer_list<std::string_view> endings) {
   return std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); });
-}
-
-Compression compression_of(std::string_view path) {
-  if (path.ends_with(".gz")) return Compression::gzip;
-  return ends_with(path, {".zst", ".zstd"}) ? Compression::zstd : Compression::none;
 }
 
 std::string_view without_compression(std::string_view path) {
@@ -61,9 +56,16 @@ bool is_data_name(const fs::path& path) {
   return true;
 }
 
+// Names may have '#' in them, so a comment begins the line or stands behind white space.
+size_t comment_begin(std::string_view line) {
+  for (size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1))
+    if (at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t') return at;
+  return line.size();
+}
+
 // The first line is a JSON object; of a line that goes on past `head`, what there is begins as one.
 bool begins_with_json_object(std::string_view head) {
-  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
   if (!head.starts_with('{')) return false;
   const size_t end = head.find('\n');
@@ -223,8 +225,9 @@ class Finder {
       fail<DataError>(kWhere, "'@{}': lists are nested more than {} deep", path, kListDepth);
     std::istringstream in(read_file(path));
     std::string line;
-    while (std::getline(in, line)) {
-      line.erase(std::min(line.find('#'), line.size()));
+    for (bool is_first = true; std::getline(in, line); is_first = false) {
+      if (is_first && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+      line.erase(comment_begin(line));
       line.erase(line.find_last_not_of(" \t\r") + 1);
       line.erase(0, line.find_first_not_of(" \t"));
       if (line.empty()) continue;
@@ -239,6 +242,11 @@ class Finder {
 };
 
 }  // namespace
+
+Compression compression_of(std::string_view path) {
+  if (path.ends_with(".gz")) return Compression::gzip;
+  return ends_with(path, {".zst", ".zstd"}) ? Compression::zstd : Compression::none;
+}
 
 std::string_view name_of(Format format) {
   constexpr std::array<std::string_view, 7> kNames{

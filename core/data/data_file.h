@@ -27,6 +27,9 @@ const std::vector<std::string>& format_names();
 std::optional<Format> format_named(std::string_view name);
 inline bool is_tokenized(Format format) { return format >= Format::ottava_shard; }
 
+/// By the end of the name: .gz, .zst, .zstd.
+Compression compression_of(std::string_view path);
+
 struct DataFile {
   std::string path;
   Format format = Format::text;
@@ -39,7 +42,8 @@ struct DataFile {
 
 /// The files behind a list of sources, in the order given; each source is
 ///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);
-///   or `@list`, a text file with one source per line (`#` starts a comment), relative to that file's folder.
+///   or `@list`, a text file with one source per line (`#` at its start or behind white
+///   space begins a comment), relative to that file's folder.
 /// Folders and globs give their files in byte order of the path; folders take only files whose names say that
 /// they are data
 /// (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README, LICENSE or the

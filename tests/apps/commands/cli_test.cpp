@@ -438,6 +438,7 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
   const std::string text = shell(generate + "--prompt 'A cat'");
   CHECK(text.starts_with("A cat"));
   CHECK(shell("echo 'A cat' | " + generate) == text);
+  CHECK(shell("printf 'A cat\\r\\n' | " + generate) == text);
   CHECK(shell("echo 'A cat' > cat.txt; " + generate + "--prompt-file cat.txt") == text);
 
   const std::string samples = shell(generate + "--prompt 'A cat' --samples 2");

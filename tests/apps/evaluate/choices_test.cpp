@@ -9,6 +9,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/parallel_for.h"
+#include "tests/core/data/compress.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
@@ -163,6 +164,12 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
   CHECK(ai2.choices == std::vector<std::string>{"a", "b"});
   CHECK(ai2.gold == 1);
   const TemporaryFolder folder;
+  const std::string own = read_file(kGolden + "own.jsonl");
+  for (const char* ending : {".zst", ".zstd"}) {
+    const std::string path = folder / (std::string("own.jsonl") + ending);
+    std::ofstream(path, std::ios::binary) << data::test::zstd(own);
+    CHECK(read_choice_task(path).items.size() == read_choice_task(kGolden + "own.jsonl").items.size());
+  }
   std::ofstream(folder / "empty.jsonl") << "\n";
   CHECK_THAT(message_of([&] { read_choice_task(folder / "empty.jsonl"); }), Contains("has no items"));
   std::ostringstream out;

@@ -49,6 +49,15 @@ TEST_CASE("files, folders, globs and lists, in byte order within each") {
   CHECK(names({listed_in(folder / "list")}, root) == List{"b.txt", "c.txt", "more/../a/2.jsonl"});
 }
 
+TEST_CASE("lists may begin with a byte order mark, and names hold a number sign") {
+  DataFolder folder;
+  for (const char* name : {"a.txt", "b#2.txt", "#c.txt"}) folder.write(name, "x");
+  folder.write("list",
+               "\xef\xbb\xbf"
+               "a.txt\t# the first\nb#2.txt #the second\n./#c.txt\n# none\n  # none\n");
+  CHECK(names({listed_in(folder / "list")}, folder.path()) == List{"a.txt", "b#2.txt", "./#c.txt"});
+}
+
 TEST_CASE("what a folder names data and has none of is said") {
   DataFolder folder;
   folder.write("data/a.txt", "x");
