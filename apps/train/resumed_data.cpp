@@ -20,15 +20,14 @@ void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, c
     const bool has_weights = std::ranges::any_of(
         config.mixture, [](const MixtureSourceConfig& source) { return source.weight.has_value(); });
     if (!config.mixture.empty() && !has_weights) {
-      fail<ConfigError>("training.mixture",
-                        "the sources have other numbers of windows than when the run began (their data "
-                        "changed, or an earlier "
-                        "version cut it otherwise) or another repeat, and with `repeat` these are the "
-                        "weights: {} there, {} here "
-                        "(from which sample on how many of 65536): restore the data, or give each source the "
-                        "weight that it had "
-                        "there, and training.steps",
-                        state.mixture, mixture);
+      fail<ConfigError>(
+          "training.mixture",
+          "with repeat, the weights follow from how many windows the sources have, and these are not those "
+          "of "
+          "the checkpoint: {} there, {} here (from which sample on how many of 65536). The data changed, or "
+          "its repeat, or an earlier version cut it otherwise: restore it, or give each source the weight "
+          "that it had there, and training.steps",
+          state.mixture, mixture);
     }
     fail<ConfigError>(
         "training.mixture",

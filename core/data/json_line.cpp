@@ -137,8 +137,7 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
           key, names);
   return fmt::format(
       "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key, "
-      "text_key "
-      "of a source or validation set; --text-key of the init, data and tokenizer commands)",
+      "text_key of a source or validation set; --text-key of the init, data and tokenizer commands)",
       key, names);
 }
 

@@ -214,13 +214,14 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
   return std::make_unique<LlmcShard>(std::move(file), 1024, kind->token_bytes, kind->delimiter);
 }
 
-// Whether each second id is as small as the upper half of one of twice the width would be, which no text's
-// ids are. Looks at the beginning, the middle and the end.
+// Whether each second id is as small as the upper half of one of twice the width would be, and a quarter of
+// those before them are larger. No text's ids are like that; those of an alphabet of four are small on both
+// sides. Looks at the beginning, the middle and the end.
 bool looks_twice_as_wide(const File& file, int64_t token_bytes) {
   constexpr int64_t kSample = 4096, kFewest = 32, kUpperLimit = 4;  // of vocabularies up to 262,144
   const int64_t pair = 2 * token_bytes, pairs = file.size() / pair, count = std::min(pairs, kSample / 2);
   if (file.size() % pair != 0 || pairs < kFewest / 2) return false;
-  bool has_content = false;
+  int64_t looked_at = 0, larger = 0;
   for (int64_t first : {int64_t{0}, (pairs - count) / 2, pairs - count}) {
     std::string bytes;
     append_range(file, first * pair, count * pair, bytes);
@@ -229,10 +230,11 @@ bool looks_twice_as_wide(const File& file, int64_t token_bytes) {
       std::memcpy(&lower, bytes.data() + at, token_bytes);  // little endian, as the formats are
       std::memcpy(&upper, bytes.data() + at + token_bytes, token_bytes);
       if (upper >= kUpperLimit) return false;
-      has_content = has_content || lower >= kUpperLimit;
+      larger += lower >= kUpperLimit;
+      ++looked_at;
     }
   }
-  return has_content;
+  return 4 * larger >= looked_at;
 }
 
 // A header would be trained on as ids.

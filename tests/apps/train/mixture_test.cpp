@@ -201,11 +201,11 @@ TEST_CASE("data that grew under a mixture without weights is what a resumed run 
   Overrides resumed = repeats;
   resumed.insert(resumed.end(), longer.begin(), longer.end());
   const std::string message = message_of([&] { mixed.start("run", resumed); });
-  CHECK_THAT(message, Contains("the sources have other numbers of windows than when the run began") &&
-                          Contains("restore the data, or give each source the weight that it had there"));
+  CHECK_THAT(message, Contains("the weights follow from how many windows the sources have") &&
+                          Contains("restore it, or give each source the weight that it had there"));
   // What it asks for goes on.
   std::string weights[3];
-  const std::string there = message.substr(message.find("weights: 0: ") + 12);
+  const std::string there = message.substr(message.find("checkpoint: 0: ") + 15);
   for (const auto& [name, weight] :
        {std::pair{"web ", &weights[0]}, {"books ", &weights[1]}, {"notes ", &weights[2]}})
     *weight = fmt::format("weight: {}", std::stoi(there.substr(there.find(name) + std::string(name).size())));

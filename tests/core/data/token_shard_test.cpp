@@ -77,6 +77,9 @@ TEST_CASE("bare ids of another width or behind a header are not taken for ids") 
   // Too few to tell, or no ids of text.
   CHECK(open(u32.substr(0, 40), Format::tokens_u16) == 20);
   CHECK(open(zeros, Format::tokens_u16) == 200);
+  std::string four_letters;  // and a separator at every 512th position
+  for (int i = 0; i < 40000; ++i) put(four_letters, static_cast<uint16_t>(i % 512 == 0 ? 4 : i * i % 4));
+  CHECK(open(four_letters, Format::tokens_u16) == 40000);
   CHECK(open(u32 + u16.substr(2, 400), Format::tokens_u16) == 80200);
 
   CHECK_HAS(problem("\x93NUMPY\x01" + u16, Format::tokens_u16), "save it with ndarray.tofile");
