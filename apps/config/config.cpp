@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "apps/config/foreign_keys.h"
+#include "apps/config/idle_keys.h"
 #include "apps/config/installed.h"
 #include "core/config/print.h"
 #include "core/config/reader.h"
@@ -149,6 +151,7 @@ Config load_config(const fs::path& given, const std::vector<std::string>& overri
   if (problems.sound("model") && problems.sound("training")) apply_conversations(c, problems);
   check_combinations(c, problems);
   problems.throw_if_any(path.empty() ? "the command line" : path.string());
+  std::ranges::move(idle_keys(c), std::back_inserter(c.provenance.notes));
   note_unused_float8(c);
   note_short_schedule(c);
   c.provenance.origins = std::move(problems.origins);

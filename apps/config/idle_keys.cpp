@@ -1,0 +1,66 @@
+#include "apps/config/idle_keys.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "apps/config/changed_keys.h"
+
+namespace ottava {
+namespace {
+
+struct Switch {
+  bool is_off = false;
+  std::string_view why;                      ///< "validation.enable is false"
+  std::vector<std::string_view> beginnings;  ///< of the keys that do nothing then
+};
+
+std::vector<Switch> switches_of(const Config& c) {
+  return {
+      {!c.validation.enable, "validation.enable is false", {"validation."}},
+      {!c.evaluation.enable, "evaluation.enable is false", {"evaluation."}},
+      {!c.checkpoint.enable, "checkpoint.enable is false", {"checkpoint."}},
+      {!c.profiling.enable_profiling, "profiling.enable_profiling is false", {"profiling."}},
+      {!c.metrics.enable_tensorboard, "metrics.enable_tensorboard is false", {"metrics.save_tb_folder"}},
+      {!c.optimizer.uses_muon(),
+       "no optimizer is Muon",
+       {"optimizer.momentum", "optimizer.nesterov", "optimizer.ns_", "optimizer.adjust_lr_fn"}},
+      {c.parallelism.pipeline_parallel_degree == 1,
+       "parallelism.pipeline_parallel_degree is 1",
+       {"parallelism.pipeline_parallel_"}},
+      {c.parallelism.tensor_parallel_degree == 1,
+       "parallelism.tensor_parallel_degree is 1",
+       {"parallelism.enable_async_tensor_parallel", "parallelism.disable_loss_parallel"}},
+      {c.activation_checkpoint.mode != ActivationCheckpointConfig::Mode::selective,
+       "activation_checkpoint.mode is not selective",
+       {"activation_checkpoint.selective_"}},
+      {c.training.skip_spikes.sigma == 0, "training.skip_spikes.sigma is 0", {"training.skip_spikes.window"}},
+      {c.comm.trace_buf_size == 0, "comm.trace_buf_size is 0", {"comm.save_traces_"}},
+      {!reads_chats(c.training) && !validates_chats(c.training, c.validation),
+       "no conversations are read",
+       {"chat."}},
+  };
+}
+
+}  // namespace
+
+std::vector<std::string> idle_keys(const Config& config) {
+  std::vector<std::string> notes;
+  const std::vector<std::string> changed = changed_keys(print_config(Config{}), "the defaults", config);
+  for (const Switch& s : switches_of(config)) {
+    if (!s.is_off) continue;
+    std::vector<std::string_view> idle;
+    for (std::string_view change : changed) {
+      const std::string_view key = change.substr(0, change.find(' '));
+      if (std::ranges::any_of(s.beginnings, [&](std::string_view b) { return key.starts_with(b); }))
+        idle.push_back(key);
+    }
+    if (!idle.empty())
+      notes.push_back(fmt::format("{}, so {} {} nothing", s.why, fmt::join(idle, ", "),
+                                  idle.size() == 1 ? "changes" : "change"));
+  }
+  return notes;
+}
+
+}  // namespace ottava

@@ -1,0 +1,90 @@
+#include "apps/config/idle_keys.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/support/catch.h"
+#include "tests/support/config_of_text.h"
+
+using namespace ottava;
+using ottava::test::config_of_text;
+using Notes = std::vector<std::string>;
+
+namespace {
+
+Notes idle(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  return idle_keys(config_of_text(yaml, "f.yaml", overrides));
+}
+
+}  // namespace
+
+TEST_CASE("keys that another key switches off are named with it, and with it on they are not") {
+  struct Row {
+    std::vector<std::string> keys, on;
+    std::string note;
+  };
+  const std::vector<Row> rows{
+      {{"--validation.freq", "5"},
+       {"--validation.enable", "true"},
+       "validation.enable is false, so validation.freq changes nothing"},
+      {{"--evaluation.freq", "5", "--evaluation.temperature", "1"},
+       {"--evaluation.enable", "true", "--evaluation.prompts", "[a]"},
+       "evaluation.enable is false, so evaluation.freq, evaluation.temperature change nothing"},
+      {{"--checkpoint.interval", "5"},
+       {"--checkpoint.enable", "true"},
+       "checkpoint.enable is false, so checkpoint.interval changes nothing"},
+      {{"--profiling.profile_freq", "20"},
+       {"--profiling.enable_profiling", "true"},
+       "profiling.enable_profiling is false, so profiling.profile_freq changes nothing"},
+      {{"--metrics.save_tb_folder", "here"},
+       {"--metrics.enable_tensorboard", "true"},
+       "metrics.enable_tensorboard is false, so metrics.save_tb_folder changes nothing"},
+      {{"--optimizer.momentum", "0.9", "--optimizer.ns_steps", "6"},
+       {"--optimizer.name", "Muon"},
+       "no optimizer is Muon, so optimizer.momentum, optimizer.ns_steps change nothing"},
+      {{"--parallelism.pipeline_parallel_schedule", "GPipe"},
+       {"--parallelism.pipeline_parallel_degree", "2"},
+       "parallelism.pipeline_parallel_degree is 1, so parallelism.pipeline_parallel_schedule changes "
+       "nothing"},
+      {{"--parallelism.disable_loss_parallel", "true"},
+       {"--parallelism.tensor_parallel_degree", "2"},
+       "parallelism.tensor_parallel_degree is 1, so parallelism.disable_loss_parallel changes nothing"},
+      {{"--activation_checkpoint.selective_ac_option", "op", "--activation_checkpoint.mode", "full"},
+       {"--activation_checkpoint.mode", "selective"},
+       "activation_checkpoint.mode is not selective, so activation_checkpoint.selective_ac_option changes "
+       "nothing"},
+      {{"--training.skip_spikes.window", "64"},
+       {"--training.skip_spikes.sigma", "6"},
+       "training.skip_spikes.sigma is 0, so training.skip_spikes.window changes nothing"},
+      {{"--comm.trace_buf_size", "0", "--comm.save_traces_folder", "here"},
+       {"--comm.trace_buf_size", "100"},
+       "comm.trace_buf_size is 0, so comm.save_traces_folder changes nothing"},
+      {{"--chat.system", "be brief"},
+       {"--training.format", "messages"},
+       "no conversations are read, so chat.system changes nothing"},
+  };
+  for (const Row& row : rows) {
+    std::vector<std::string> keys = row.keys;
+    CHECK(idle("", keys) == Notes{row.note});
+    keys.insert(keys.end(), row.on.begin(), row.on.end());
+    CHECK(idle("", keys) == Notes{});
+  }
+}
+
+TEST_CASE("keys at their defaults are not named, and the notes of a configuration hold those that are") {
+  CHECK(idle("validation: {freq: 10, seq_len: 2048}") == Notes{});
+  const Config c = config_of_text("checkpoint: {interval: 5}\nvalidation: {seq_len: 64}", "f.yaml");
+  CHECK(idle_keys(c).size() == 2);
+  for (const std::string& note : idle_keys(c)) CHECK(std::ranges::count(c.provenance.notes, note) == 1);
+}
+
+TEST_CASE("no shipped configuration has keys that change nothing") {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(OTTAVA_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    INFO(entry.path());
+    CHECK(idle_keys(load_config(entry.path())) == Notes{});
+    ++files;
+  }
+  CHECK(files > 10);
+}
