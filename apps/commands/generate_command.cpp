@@ -7,6 +7,7 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/given_text.h"
 #include "apps/generate/chat_session.h"
+#include "apps/generate/prompt_tokens.h"
 #include "apps/generate/saved_model.h"
 #include "apps/generate/stop_tokens.h"
 #include "apps/generate/text_stream.h"
@@ -114,7 +115,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   const SavedModel model = open_saved_model("generate", c.checkpoint);
   if (c.is_chat) return converse(c, model, out);
   const std::string prompt = prompt_of(c);
-  const std::vector<int32_t> tokens = model.tokenizer->encode(prompt, {.add_bos = true});
+  const std::vector<int32_t> tokens = prompt_tokens(*model.tokenizer, prompt, model.tokenizer->adds_bos());
   if (tokens.empty())
     fail<ConfigError>("generate",
                       "the prompt is empty and the tokenizer has no BOS token: give --prompt some text");

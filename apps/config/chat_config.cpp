@@ -38,11 +38,6 @@ void validate(const ChatConfig& c, config::Problems& problems) {
 
 namespace {
 
-std::vector<std::string> formats_of(const TrainingConfig& t) {
-  std::vector<std::string> formats{t.format};
-  for (const MixtureSourceConfig& source : t.mixture) formats.push_back(source.format);
-  return formats;
-}
 std::vector<std::string> formats_of_validation(const TrainingConfig& t, const ValidationConfig& v) {
   if (!v.enable) return {};
   if (v.datasets.empty()) return {t.format};
@@ -56,6 +51,13 @@ bool any_is_chat(const std::vector<std::string>& formats) {
 }
 
 }  // namespace
+
+std::vector<std::string> formats_of(const TrainingConfig& t) {
+  if (t.mixture.empty()) return {t.format};
+  std::vector<std::string> formats;
+  for (const MixtureSourceConfig& source : t.mixture) formats.push_back(source.format);
+  return formats;
+}
 
 bool reads_chats(const TrainingConfig& c) { return any_is_chat(formats_of(c)); }
 

@@ -27,7 +27,8 @@ void validate(const ChatConfig& c, config::Problems& problems);
 /// Whether any text that the run trains on is conversations, or any that it validates on.
 bool reads_chats(const TrainingConfig& c);
 bool validates_chats(const TrainingConfig& t, const ValidationConfig& v);
-/// The formats of all that the run reads.
+/// The formats of all that the run trains on, and of all that it reads.
+std::vector<std::string> formats_of(const TrainingConfig& t);
 std::vector<std::string> formats_of(const TrainingConfig& t, const ValidationConfig& v);
 
 }  // namespace ottava

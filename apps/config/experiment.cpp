@@ -7,6 +7,8 @@
 #include "apps/config/resolved_float8.h"
 #include "apps/config/resolved_layout.h"
 #include "apps/config/resolved_optimizer.h"
+#include "core/data/chat/conversation.h"
+#include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "parallel/checkpoint/contents.h"
@@ -29,6 +31,17 @@ cpu::ProductChoice resolve_products(const CpuConfig& c) {
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
   return Tokenizer::load(find_assets(config));
+}
+
+bool texts_begin_with_bos(const Experiment& e) {
+  const TrainingConfig& t = e.config.training;
+  const std::vector<std::string> formats = formats_of(t);
+  const auto has_its_own = [](const std::string& format) {
+    const std::optional<data::Format> known = data::format_named(format);
+    return data::chat_format_named(format) || (known && data::is_tokenized(*known));
+  };
+  if (std::ranges::all_of(formats, has_its_own)) return e.tokenizer->adds_bos();
+  return t.add_bos && e.tokenizer->bos_id();
 }
 
 Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> tokenizer, int world_size,

@@ -50,6 +50,11 @@ Decisions read_auto_decisions(const Config& config);
 /// where it sets dim; "from config.json".
 std::string model_title(const ModelConfig& config);
 
+/// Whether texts that the model is to go on with begin with BOS, as the documents did that it is trained on
+/// (training.add_bos). Conversations and bare ids have theirs already: there it is what the tokenizer's files
+/// say.
+bool texts_begin_with_bos(const Experiment& experiment);
+
 /// Reads the tokenizer of model.hf_assets_path.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 

@@ -38,7 +38,9 @@ void declare_data(config::Section& s, TrainingConfig& c) {
           "the rest is looked through during training")
       .range(0, 1e6)
       .unit("s");
-  s.field("add_bos", c.add_bos, "begin every document with the tokenizer's BOS");
+  s.field("add_bos", c.add_bos,
+          "begin every document with the tokenizer's BOS, and prompts and questions as well; the "
+          "tokenizer_config.json of checkpoints says so");
   s.field("add_eos", c.add_eos,
           "end every document with the tokenizer's EOS; where that is its BOS, the BOS of the next document "
           "ends one");

@@ -19,11 +19,11 @@ int64_t characters(std::string_view text) {
 }
 
 // Context and choice; the tokens of the context are masked. `question` counts from 1.
-Tokens encode(const Tokenizer& tokenizer, const ChoiceTask& task, int64_t question,
-              const std::string& choice) {
+Tokens encode(const Tokenizer& tokenizer, const ChoiceTask& task, int64_t question, const std::string& choice,
+              bool add_bos) {
   const ChoiceItem& item = task.items[question - 1];
   const std::string context(tokenizer::stripped_at_end(item.context));
-  const EncodeOptions options{.add_bos = tokenizer.adds_bos()};
+  const EncodeOptions options{.add_bos = add_bos};
   Tokens tokens = tokenizer.encode(item.context + item.delimiter + choice, options);
   const Tokens own = tokenizer.encode(context, options);
   size_t masked = own.size();
@@ -88,9 +88,10 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
 ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
   ChoiceScores out{.name = task.name, .items = std::ssize(task.items)};
   std::vector<Tokens> documents;
+  const bool add_bos = model.add_bos.value_or(tokenizer.adds_bos());
   for (int64_t question = 1; question <= out.items; ++question) {
     for (const std::string& choice : task.items[question - 1].choices) {
-      Tokens tokens = encode(tokenizer, task, question, choice);
+      Tokens tokens = encode(tokenizer, task, question, choice, add_bos);
       if (const int64_t over = std::ssize(tokens) - (model.sequence + 1); over > 0) {
         tokens.erase(tokens.begin(), tokens.begin() + over);
         ++out.cut;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct TokenLosses {
   std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
   /// Over all ranks that see different tokens, those that share them too; absent: there is one rank.
   std::function<void(std::span<double> sums)> add_up = {};
+  std::optional<bool> add_bos = {};  ///< in front of texts; absent: as the tokenizer's files say
 };
 
 /// A share of items, and the standard error of its being a sample: sqrt(p (1 - p) / (n - 1)).
@@ -43,7 +45,7 @@ struct ChoiceScores {
 
 /// Asks a model to choose. A choice is scored as the harness does: white space at the end of the context
 /// moves over to delimiter and choice; both are encoded together, and of these tokens as many as the context
-/// has by itself give way to the context's own. BOS stands in front where the tokenizer's files say so;
+/// has by itself give way to the context's own. BOS stands in front as add_bos says;
 /// special tokens in the context are read as such. Choices share windows. Throws DataError for a choice of
 /// which no token would be scored, because it became one with the context's last.
 ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model);

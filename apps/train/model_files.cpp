@@ -60,6 +60,14 @@ void set_file(Files& files, std::string_view name, std::string content) {
   files.push_back({std::string(name), std::move(content)});
 }
 
+// At the end, without the one of that name that there was.
+Json with_member(const Json& object, std::string_view name, Json value) {
+  Json out(Json::Object{});
+  for (const auto& [key, member] : object.as_object("the file"))
+    if (key != name) out.set(key, member);
+  return out.set(name, std::move(value));
+}
+
 std::string dtype_name(DType stored) {
   return stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
 }
@@ -91,13 +99,20 @@ void add_chat_files(const Experiment& e, const fs::path& folder, Files& out) {
   };
   if (auto eos = e.tokenizer->eos_id()) add(*eos);
   std::ranges::for_each(eos_token_ids(before, path), add);
-  Json now(Json::Object{});
-  for (const auto& [name, value] : before.as_object(path))
-    if (name != "eos_token_id") now.set(name, value);
+  Json now = with_member(before, "eos_token_id", Json::Array(stops.begin(), stops.end()));
   if (auto bos = e.tokenizer->bos_id(); bos && !now.find("bos_token_id"))
     now.set("bos_token_id", int64_t{*bos});
-  now.set("eos_token_id", Json::Array(stops.begin(), stops.end()));
   set_file(out, kGeneration, now.dump(2) + "\n");
+}
+
+// Who prompts or scores the model by its folder begins texts as training did.
+void set_add_bos(const Experiment& e, Files& out) {
+  constexpr std::string_view kConfig = "tokenizer_config.json";
+  const bool add_bos = texts_begin_with_bos(e);
+  if (add_bos == e.tokenizer->adds_bos()) return;
+  const auto file = std::ranges::find(out, kConfig, &checkpoint::TextFile::name);
+  const Json before = file == out.end() ? Json(Json::Object{}) : Json::parse(file->content, kConfig);
+  set_file(out, kConfig, with_member(before, "add_bos_token", add_bos).dump(2) + "\n");
 }
 
 }  // namespace
@@ -107,6 +122,7 @@ ModelFiles model_files(const Experiment& e, DType exported) {
   if (e.tokenizer) {
     for (const fs::path& file : e.tokenizer->files())
       out.others.push_back({file.filename().string(), read_file(file.string())});
+    if (!e.tokenizer->files().empty()) set_add_bos(e, out.others);
   }
   const std::optional<int64_t>& max_seq_len = e.config.model.max_seq_len;
   if (const std::optional<std::string> path = source_config_path(e.config)) {

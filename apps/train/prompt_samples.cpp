@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/generate/prompt_tokens.h"
 #include "apps/generate/sample_token.h"
 #include "core/philox.h"
 
@@ -11,7 +12,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
   std::vector<std::vector<int32_t>> prompts;
   if (!e.config.evaluation.enable) return prompts;
   for (const std::string& text : e.config.evaluation.prompts) {
-    prompts.push_back(e.tokenizer->encode(text, {.add_bos = true}));
+    prompts.push_back(prompt_tokens(*e.tokenizer, text, texts_begin_with_bos(e)));
     if (prompts.back().empty()) {
       fail<ConfigError>("evaluation",
                         "prompt {} is empty and the tokenizer has no BOS token: give it some text",

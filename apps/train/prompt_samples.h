@@ -11,8 +11,8 @@
 
 namespace ottava {
 
-/// Tokens of evaluation.prompts, with BOS where the tokenizer has one; none unless evaluation.enable. Throws
-/// ConfigError for a prompt without tokens.
+/// Tokens of evaluation.prompts (texts_begin_with_bos()); none unless evaluation.enable. Throws ConfigError
+/// for a prompt without tokens.
 std::vector<std::vector<int32_t>> encode_prompts(const Experiment& experiment);
 
 /// How the model that is being trained goes on with each of them, until the tokenizer's EOS. All ranks call

@@ -80,7 +80,8 @@ ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEng
                               if (ranks.tensor_parallel.rank() != 0) std::ranges::fill(sums, 0.0);
                               reduce_on_host(*ranks.control, view_of(sums.data(), {std::ssize(sums)}),
                                              "scores of tasks");
-                            }});
+                            },
+                        .add_bos = texts_begin_with_bos(e)});
 }
 
 }  // namespace ottava

@@ -105,6 +105,21 @@ TEST_CASE("ranks that divide the windows find the same scores as one") {
   CHECK_THAT(to_text(cut), Contains("the beginning is left out, as too long"));
 }
 
+TEST_CASE("questions begin with BOS as is asked for, else as the tokenizer's files say") {
+  const ChoiceTask task = read_choice_task(kGolden + "own.jsonl", 3);
+  const auto tokenizer = Tokenizer::load(kGolden + "model");
+  REQUIRE(tokenizer->adds_bos());
+  const auto first_of = [&](std::optional<bool> add_bos) {
+    std::vector<int32_t> firsts;
+    const auto pass = [&](const HostTokens& tokens, std::span<float>) { firsts.push_back(tokens.inputs[0]); };
+    score_choices(task, *tokenizer, {.batch = 1, .sequence = 256, .pass = pass, .add_bos = add_bos});
+    return firsts.at(0);
+  };
+  CHECK(first_of({}) == *tokenizer->bos_id());
+  CHECK(first_of(true) == *tokenizer->bos_id());
+  CHECK(first_of(false) == tokenizer->encode(task.items[0].context)[0]);
+}
+
 TEST_CASE("answers with log-likelihoods that are not finite are wrong ones, and counted") {
   ChoiceTask task = read_choice_task(kGolden + "own.jsonl", 3);
   for (ChoiceItem& item : task.items) item.gold = 0;

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "apps/generate/saved_model.h"
+#include "apps/train/prompt_samples.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/log.h"
@@ -145,4 +147,36 @@ TEST_CASE("a small model with tied embeddings begins where others do") {
     CHECK(loss > std::log(2256) - 0.1);
     CHECK(loss < std::log(2256) + 0.6);
   }
+}
+
+TEST_CASE("who prompts a model begins texts as the documents began that it was trained on") {
+  TinyTraining tiny;
+  const std::string own = tiny / "tokenizer", config = own + "/tokenizer_config.json";
+  fs::copy(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256", own);
+  const bool add_bos = GENERATE(false, true), files_say = GENERATE(false, true);
+  const Json shipped = Json::parse(read_file(config), "shipped");
+  std::string edited = read_file(config);
+  if (!files_say) edited.insert(edited.find('{') + 1, "\"add_bos_token\": false,");
+  std::ofstream(config) << edited;
+  const std::string wanted = add_bos ? "true" : "false";
+  const Overrides all = kSaving + Overrides{"--model.hf_assets_path", own,      "--training.add_bos",  wanted,
+                                            "--training.steps",       "1",      "--evaluation.enable", "true",
+                                            "--evaluation.prompts",   "[a cat]"};
+  TinyTraining::Run run = tiny.start("run", all);
+  CHECK(run->run() == Trainer::End::completed);
+
+  const std::string saved = tiny / "run/checkpoint/step-1";
+  const auto tokenizer = open_saved_model("test", saved).tokenizer;
+  CHECK(tokenizer->adds_bos() == add_bos);
+  CHECK(encode_prompts(run->experiment()).at(0) == tokenizer->encode("a cat", {.add_bos = add_bos}));
+  CHECK((encode_prompts(run->experiment()).at(0).front() == *tokenizer->bos_id()) == add_bos);
+  const Json now = Json::parse(read_file(saved + "/tokenizer_config.json"), "saved");
+  for (const auto& [name, value] : shipped.as_object("shipped"))
+    CHECK(now.at(name, "saved").dump() == value.dump());
+  if (add_bos == files_say) CHECK(read_file(saved + "/tokenizer_config.json") == edited);
+
+  // Bare ids are what they are.
+  Experiment bare = run->experiment();
+  bare.config.training.format = "tokens_u16";
+  CHECK(texts_begin_with_bos(bare) == files_say);
 }
