@@ -1,0 +1,169 @@
+#include "apps/commands/plan_command.h"
+#include "apps/config/resolved_layout.h"
+
+#include "apps/predict/sample_step.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "tests/apps/commands/planned.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+// Plans of pipelines, of ranks that share sequences, and the search for the fastest layout.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+TEST_CASE("plan --search prints keys that make the layout it found, for people and programs") {
+  const TemporaryFolder folder;
+  const Overrides overrides = small_model_on_gpu({"--training.global_batch_size", "16"});
+  const std::string file = folder / "plan.json";
+  const std::string text = printed({.overrides = overrides,
+                                    .world_size = 4,
+                                    .machine = {.device = "h100_sxm"},
+                                    .work = PlanCommand::Work::search,
+                                    .top = 3,
+                                    .json = file});
+  CHECK_THAT(text, Contains(" layouts of 4 ranks, ") &&
+                       Contains(" recorded in full; each may take 77.1 GiB") && Contains("\n  1 ") &&
+                       Contains("\n  3 ") && !Contains("\n  4 ") &&
+                       Contains("\nOf pipelines the file's was tried, and what --fix ") &&
+                       Contains("\nThe first:\n  --parallelism.data_parallel_replicate_degree "));
+  const Json report = Json::parse(read_file(file), "plan");
+  const Json::Array& layouts = report.at("layouts", "plan").as_array("layouts");
+  REQUIRE(layouts.size() == 3);
+  CHECK(report.at("schema", "plan").as_string("schema") == "ottava plan 1");
+  CHECK(report.at("device", "plan").as_string("device") == "h100_sxm");
+  Overrides found;
+  for (const auto& [key, value] : layouts[0].at("keys", "plan").as_object("keys"))
+    found.insert(found.end(), {"--" + key, value.as_string("value")});
+  const PlannedExperiment planned = plan_experiment(load_config("", changed_to(overrides, found)), 4, 90);
+  const StepPlan plan = record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh);
+  CHECK(layouts[0].at("memory_gib", "plan").as_number("memory") ==
+        Approx(static_cast<double>(plan.memory.total_bytes()) / (1 << 30)));
+  CHECK(layouts[0].at("traffic", "plan").at("sent_bytes", "plan").as_integer("sent") ==
+        plan.traffic.sent_bytes());
+  const Json& time = layouts[0].at("time", "plan");
+  CHECK(time.at("low", "time").as_number("low") < time.at("median", "time").as_number("median"));
+  CHECK(time.at("median", "time").as_number("median") <=
+        layouts[1].at("time", "plan").at("median", "time").as_number("median"));
+  CHECK(layouts[0].at("reason", "plan").as_string("reason").empty());
+  CHECK_FALSE(layouts[1].at("reason", "plan").as_string("reason").empty());
+  CHECK_THAT(printed({.overrides = overrides,
+                      .world_size = 4,
+                      .machine = {.device = "h100_sxm", .limit_gib = 0.0001},
+                      .work = PlanCommand::Work::search}),
+             Contains("NONE FITS; the closest takes ") && Contains(" too much: ") &&
+                 Contains("\n  --parallelism.data_parallel_replicate_degree "));
+}
+
+TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of all of them together") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const std::string text =
+      printed({.overrides = changed_to(small_model_on_gpu({"--parallelism.pipeline_parallel_degree", "4"}),
+                                       {"--model.n_layers", "6", "--training.local_batch_size", "8",
+                                        "--training.seq_len", "1024"}),
+               .world_size = 4,
+               .machine = {.device = "h100_sxm"},
+               .json = file});
+  INFO(text);
+  CHECK_THAT(text,
+             Contains("Pipeline: 1F1B, 4 ranks with 1 stage each, 8 micro-batches: 27.3% of the time idle"));
+  CHECK_THAT(text, Contains("embedding, layer 0; 4 micro-batches in flight at most"));
+  CHECK_THAT(text, Contains("layer 5, head; 1 micro-batch in flight at most"));
+  CHECK_THAT(text, Contains("\nrank 0   0123......aA4bB5"));
+  CHECK_THAT(text, Contains("pp recv"));
+  const Json report = Json::parse(read_file(file), "plan");
+  const Json& row = report.at("layouts", "plan").as_array("layouts").at(0);
+  const Json& time = row.at("time", "row");
+  const double idle = time.at("idle_share", "time").as_number("idle");
+  CHECK(idle > 0.05);
+  CHECK(idle < 0.9);
+  CHECK(time.at("median", "time").as_number("median") > time.at("compute", "time").as_number("compute"));
+  CHECK(row.at("keys", "row").at("parallelism.pipeline_parallel_degree", "keys").as_string("degree") == "4");
+}
+
+TEST_CASE("the utilization of a pipeline is the mean of its ranks'") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  // The output layer makes the last rank compute several times what the first does.
+  const Overrides overrides = changed_to(
+      small_model_on_gpu({"--parallelism.pipeline_parallel_degree", "2"}),
+      {"--model.vocab_size", "32000", "--training.local_batch_size", "8", "--training.seq_len", "1024"});
+  const std::string text =
+      printed({.overrides = overrides, .world_size = 2, .machine = {.device = "h100_sxm"}, .json = file});
+  const PlannedExperiment planned = plan_experiment(load_config("", overrides), 2, 90);
+  const std::vector<StepPlan> roles =
+      sample_roles(planned.experiment.shape, planned.device, planned.experiment.mesh);
+  REQUIRE(roles.size() == 2);
+  const DeviceTable device = find_device("h100_sxm");
+  const auto ideal_seconds = [&](const StepPlan& plan) {
+    return (plan.flops(Precision::fp32) / device.fp32_tflops +
+            plan.flops(Precision::bf16) / device.bf16_tflops) /
+           1e12;
+  };
+  REQUIRE(ideal_seconds(roles[1]) > 2 * ideal_seconds(roles[0]));
+  const double seconds = Json::parse(read_file(file), "plan")
+                             .at("layouts", "plan")
+                             .as_array("layouts")
+                             .at(0)
+                             .at("time", "row")
+                             .at("median", "time")
+                             .as_number("median");
+  CHECK_THAT(text,
+             Contains(fmt::format(", util {:.1f}%\n",
+                                  100 * (ideal_seconds(roles[0]) + ideal_seconds(roles[1])) / 2 / seconds)));
+}
+
+TEST_CASE("4,096 ranks on all five axes are planned, every rank of the pipeline") {
+  const std::string text =
+      printed({.file = OTTAVA_SOURCE_DIR "/configs/llama3_405b.yaml",
+               .overrides = {"--parallelism.pipeline_parallel_degree", "8",
+                             "--parallelism.data_parallel_replicate_degree", "2",
+                             "--parallelism.context_parallel_degree", "4", "--training.local_batch_size", "8",
+                             "--training.global_batch_size", "128", "--model.converters", "[]"},
+               .world_size = 4096,
+               .machine = {.device = "h100_sxm"}});
+  INFO(text);
+  CHECK_THAT(text, Contains("Ranks: 4096 (pp 8 x dp_replicate 2 x dp_shard 8 x cp 4 x tp 8 = 4096)"));
+  CHECK_THAT(text, Contains("\n  7:") && Contains("layers 111 to 125, head"));
+  for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp"})
+    CHECK_THAT(text, Contains(fmt::format("\n  {:14} ", axis)));
+  CHECK_THAT(text, Contains("Fits: ") && Contains("ranks of the pipeline compute nothing in "));
+}
+
+TEST_CASE("262,144 tokens of the 8B shape fit on 8 ranks that share the sequence") {
+  for (const auto& [mask, whose] :
+       {std::pair{"causal", "attention by cuDNN"}, std::pair{"block_causal", "attention by our kernels"}}) {
+    const std::string text =
+        printed({.file = OTTAVA_SOURCE_DIR "/configs/llama3_8b.yaml",
+                 .overrides = {"--parallelism.context_parallel_degree", "8", "--training.seq_len", "262144",
+                               "--training.local_batch_size", "1", "--training.global_batch_size", "1",
+                               "--activation_checkpoint.mode", "full", "--model.attn_mask_type", mask},
+                 .world_size = 8,
+                 .machine = {.device = "h100_sxm"}});
+    INFO(text);
+    CHECK_THAT(text, Contains("cp 8") && Contains("Fits: ") && Contains(whose));
+    CHECK_THAT(text, Contains("Context parallel: 8 ranks share each sequence; keys and values of 2 of 8 "
+                              "key/value heads at a time, those of the next ones travel beside attention\n"));
+    // 262,144 tokens, 2 heads of 128, two bytes each of dK and dV.
+    const std::string more = "cuDNN's attention takes 0.250 GiB more";
+    CHECK((text.find(more) != std::string::npos) == (std::string(mask) == "causal"));
+  }
+}
+
+TEST_CASE("a plan says where context parallel ranks have nothing to hide their transfers behind") {
+  const auto plan = [](const char* tp) {
+    return printed({.overrides = changed_to(small_model_on_gpu({"--parallelism.context_parallel_degree", "2",
+                                                                "--parallelism.tensor_parallel_degree", tp}),
+                                            {"--training.seq_len", "1024", "--model.n_kv_heads", "2"}),
+                    .world_size = 4,
+                    .machine = {.device = "h100_sxm"}});
+  };
+  CHECK_THAT(plan("1"), Contains("keys and values of 1 of 2 key/value heads at a time, those of the next"));
+  CHECK_THAT(plan("2"),
+             Contains("keys and values of 1 of 1 key/value head at a time: in forward nothing travels beside "
+                      "attention, in backward gathers travel beside wo's products; with fewer "
+                      "tensor-parallel ranks each has several heads\n"));
+}
