@@ -1,12 +1,28 @@
 #!/usr/bin/env bash
 # From a fresh machine to a model in training: installs what is missing, builds build/ottava, prepares a sample text,
-# trains configs/debug.yaml on it (about two minutes on 2 cores) and says what to do next.
-#   scripts/quickstart.sh [TEXT FILE] [-- --section.key value ...]
+# trains configs/debug.yaml on it (about two minutes on 2 cores) and says what to do next. A text of your own takes the
+# place of the sample, in a run of its own: outputs/quickstart/NAME of NAME.txt.
+#   scripts/quickstart.sh [TEXT_FILE] [-- --section.key value ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-text=()
-if [ $# -gt 0 ] && [ "$1" != -- ]; then text=("$(realpath "$1")"); shift; fi
+text=''
+if [ $# -gt 0 ] && [ "$1" != -- ]; then
+  text=$(realpath "$1")
+  [ -r "$text" ] || { echo "quickstart.sh: $text cannot be read" >&2; exit 1; }
+  shift
+fi
 [ "${1:-}" != -- ] || shift
+folder='' previous=''
+for word in "$@"; do
+  [ "$previous" != --job.dump_folder ] || folder=$word
+  previous=$word
+done
+own=()
+if [ -n "$text" ]; then
+  name=$(basename "$text") own=(--training.dataset_path "$text")
+  [ -n "$folder" ] || { folder=outputs/quickstart/${name%%.*} && own+=(--job.dump_folder "$folder"); }
+fi
+folder=${folder:-outputs/debug}
 
 scripts/install_dependencies.sh
 if [ ! -f build/build.ninja ]; then
@@ -19,14 +35,15 @@ if [ ! -f build/build.ninja ]; then
   cmake --preset release -DOTTAVA_TESTS=OFF -DOTTAVA_CUDA=$cuda
 fi
 cmake --build build --target ottava
-scripts/sample_text.sh outputs/sample/sample.txt "${text[@]}"
-build/ottava train configs/debug.yaml "$@"
-cat <<'END'
+[ -n "$text" ] || scripts/sample_text.sh outputs/sample/sample.txt
+build/ottava train configs/debug.yaml "${own[@]}" "$@"
+run="build/ottava train configs/debug.yaml$([ $# -eq 0 ] && [ ${#own[@]} -eq 0 ] || printf ' %q' "${own[@]}" "$@")"
+cat <<END
 
 Next:
-  build/ottava generate --checkpoint outputs/debug/checkpoint --prompt "A dog is"   what it has learnt
-  build/ottava train configs/debug.yaml --training.steps 400            goes on from the checkpoint
+  build/ottava generate --checkpoint $(printf %q "$folder")/checkpoint --prompt "A dog is"   what it has learnt
+  $run --training.steps 400            goes on from the checkpoint
   build/ottava config configs/debug.yaml --comments                     every setting, explained
-  build/ottava launch -n 2 -- train configs/debug.yaml --job.dump_folder outputs/two   the same on two ranks
+  build/ottava launch -n 2 -- ${run#build/ottava } --job.dump_folder $(printf %q "$folder")_two   the same on two ranks
   build/ottava plan configs/llama3_8b.yaml --world-size 64 --training.device cuda   memory and traffic on 64 GPUs
 END

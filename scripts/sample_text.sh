@@ -1,29 +1,23 @@
 #!/usr/bin/env bash
-# sample_text.sh OUTPUT [TEXT]: puts a text to train on at OUTPUT. TEXT is copied if given; else the GNU Collaborative
-# International Dictionary of English (40 MB, Debian package dict-gcide) is unpacked without installing it; offline,
-# whatever English text this machine has (licenses and documentation) is joined, and that is said.
+# sample_text.sh OUTPUT: puts a text to train on at OUTPUT, where there is none. The GNU Collaborative International
+# Dictionary of English (40 MB, Debian package dict-gcide) is unpacked without installing it; offline, whatever English
+# text this machine has (licenses and documentation) is joined, and that is said.
 set -euo pipefail
 output=$1
 mkdir -p "$(dirname "$output")"
-if [ $# -ge 2 ]; then
-  [ -r "$2" ] || { echo "sample_text.sh: $2 cannot be read" >&2; exit 1; }
-  cp "$2" "$output.part"
-elif [ -s "$output" ]; then
-  exit 0
+[ ! -s "$output" ] || exit 0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+if (cd "$work" && apt-get download dict-gcide >/dev/null 2>&1 && dpkg -x dict-gcide_*.deb .); then
+  gzip -dc < "$work/usr/share/dictd/gcide.dict.dz" > "$output.part"
+  echo "Sample text: the GNU Collaborative International Dictionary of English (package dict-gcide)"
 else
-  work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
-  chmod 755 "$work"
-  if (cd "$work" && apt-get download dict-gcide >/dev/null 2>&1 && dpkg -x dict-gcide_*.deb .); then
-    gzip -dc < "$work/usr/share/dictd/gcide.dict.dz" > "$output.part"
-    echo "Sample text: the GNU Collaborative International Dictionary of English (package dict-gcide)"
-  else
-    find /usr/share/common-licenses /usr/share/doc /usr/share/perl -type f \
-      \( -name '*.txt' -o -name '*.pod' -o -name copyright -o -path '*common-licenses*' \) -print0 2>/dev/null |
-      sort -z | xargs -0 cat > "$output.part" 2>/dev/null || true
-    echo "Offline: the sample text is what this machine has, licenses and documentation ($(du -h "$output.part" | cut -f1));" \
-      "the loss will be lower than in the README, since licenses repeat"
-  fi
+  find /usr/share/common-licenses /usr/share/doc /usr/share/perl -type f \
+    \( -name '*.txt' -o -name '*.pod' -o -name copyright -o -path '*common-licenses*' \) -print0 2>/dev/null |
+    sort -z | xargs -0 cat > "$output.part" 2>/dev/null || true
+  echo "Offline: the sample text is what this machine has, licenses and documentation ($(du -h "$output.part" | cut -f1));" \
+    "the loss will be lower than in the README, since licenses repeat"
 fi
-[ -s "$output.part" ] || { echo "sample_text.sh: no text was found; give one: sample_text.sh $output FILE" >&2; exit 1; }
+[ -s "$output.part" ] || { echo "sample_text.sh: no text was found; put one there" >&2; exit 1; }
 mv "$output.part" "$output"
