@@ -29,6 +29,8 @@ int main(int argc, char** argv) {
   ::sigprocmask(saves_when_stopped ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
   // Ctrl-C ends `tee` first: a line that nobody reads any more must not end the run before it has saved.
   ::signal(SIGPIPE, saves_when_stopped ? SIG_IGN : SIG_DFL);
+  // A file past the limit of the shell (ulimit -f) is an error of writing it, which names it.
+  ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   settle_wait_policy(argv);
   CommandLine line(

@@ -57,8 +57,10 @@ void add_launch_command(Command& commands) {
               "seconds that the other ranks have to end after one has failed")
       .rest(o->launch.arguments)
       .notes(
-          "SIGTERM, SIGUSR1 and Ctrl-C reach every rank once: `train` saves after its step and ends with 0; "
-          "before the first\nstep there is nothing to save. Ctrl-C again ends the ranks at once. When a rank "
+          "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C reach every rank once: `train` saves after its step and ends "
+          "with "
+          "0;\nbefore the first step there is nothing to save. Ctrl-C again ends the ranks at once. When a "
+          "rank "
           "fails, its exit code is returned.\n"
           "LOG_RANK=0,3 says whose log lines below warnings are written (default: 0).")
       .run([o] { return run_launch_command(*o); });

@@ -50,7 +50,7 @@ StopSignals::~StopSignals() {
   // A launcher may repeat itself while the process is on its way out after a stop: that must not end it with
   // an error.
   if (received() != 0) {
-    for (int signal : {SIGTERM, SIGUSR1}) ::signal(signal, SIG_IGN);
+    for (int signal : {SIGTERM, SIGUSR1, SIGHUP}) ::signal(signal, SIG_IGN);
   }
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

@@ -8,11 +8,11 @@
 
 namespace ottava {
 
-/// Takes SIGTERM, SIGUSR1 and SIGINT while it lives: they are blocked in every thread made after it, and one
-/// thread waits for them and sets a flag that the training loop reads between steps. A second SIGINT from the
-/// same sender ends the program at once: one that a launcher (the parent process) passes on beside the one
-/// that the whole group got is no second. One that came before, while the signals were blocked, counts.
-/// Afterwards they are blocked as they were before. Make it before any other thread.
+/// Takes the stop signals (stop_signal_set.h) while it lives: they are blocked in every thread made after it,
+/// and one thread waits for them and sets a flag that the training loop reads between steps. A second SIGINT
+/// from the same sender ends the program at once: one that a launcher (the parent process) passes on beside
+/// the one that the whole group got is no second. One that came before, while the signals were blocked,
+/// counts. Afterwards they are blocked as they were before. Make it before any other thread.
 class StopSignals {
  public:
   StopSignals();

@@ -27,9 +27,9 @@ struct RankLaunch {
 /// the first that failed (128 + its signal, where one ended it). Every line of a rank comes behind `[rank r]
 /// `, unless only_ranks names a single one. Ranks wait for who reads the lines, signals do not.
 ///
-/// SIGTERM, SIGUSR1 and SIGINT are passed on, each once to each rank, and the ranks' end is awaited, however
-/// long they save. A second SIGINT kills them: 130. When one failed, the accounts of all are printed to
-/// standard error, by rank. No rank outlives the caller.
+/// SIGTERM, SIGUSR1, SIGHUP and SIGINT are passed on, each once to each rank, and the ranks' end is awaited,
+/// however long they save. A second SIGINT kills them: 130. When one failed, the accounts of all are printed
+/// to standard error, by rank. No rank outlives the caller.
 ///
 /// The stop signals must be blocked in all threads (stop_signal_set.h). Throws ConfigError for numbers that
 /// do not fit, FileError for the folder.

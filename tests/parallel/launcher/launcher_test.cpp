@@ -143,7 +143,8 @@ TEST_CASE("variables of other launchers are not those of the ranks") {
 
 TEST_CASE("a signal comes to each rank once, and the launcher waits for what they do") {
   const Listening run([](int launcher, const Listening& run) {
-    for (const auto& [signal, text] : {std::pair{SIGUSR1, "got SIGUSR1"}, {SIGINT, "got SIGINT"}}) {
+    for (const auto& [signal, text] :
+         {std::pair{SIGUSR1, "got SIGUSR1"}, {SIGINT, "got SIGINT"}, {SIGHUP, "got SIGHUP"}}) {
       ::kill(-launcher, signal);  // the group, as a terminal does: the ranks are not in it
       run.comes(text);
     }
@@ -151,7 +152,7 @@ TEST_CASE("a signal comes to each rank once, and the launcher waits for what the
   });
   INFO(run.outcome().output);
   CHECK(run.outcome().exit_code == 0);
-  for (const char* text : {"its own group", "got SIGUSR1", "got SIGINT", "got SIGTERM"}) {
+  for (const char* text : {"its own group", "got SIGUSR1", "got SIGINT", "got SIGHUP", "got SIGTERM"}) {
     INFO(text);
     CHECK(run.said(text) == 3);
   }
