@@ -22,6 +22,24 @@ UpdateRule rule_of(const std::string& name, size_t group, const ParameterSpec& s
   return UpdateRule::muon;
 }
 
+/// Whether entry `group` + 1 is for this parameter: by its name here, or by those of all tensors that it is
+/// in a checkpoint.
+bool is_for(const std::string& match, size_t group, const ParameterSpec& spec) {
+  if (glob_matches(match, spec.name)) return true;
+  const auto is_matched = [&](const ParameterPart& part) { return glob_matches(match, part.hf_name); };
+  const auto matched = std::ranges::find_if(spec.parts, is_matched),
+             other = std::ranges::find_if_not(spec.parts, is_matched);
+  if (matched != spec.parts.end() && other != spec.parts.end()) {
+    fail<ConfigError>(
+        "optimizer",
+        "param_groups entry {} matches {} and not {}, which is trained with it as {} ('{}'): give a "
+        "pattern for all of that, as '*{}'",
+        group + 1, matched->hf_name, other->hf_name, spec.name, match,
+        spec.name.substr(spec.name.rfind('.') + 1));
+  }
+  return matched != spec.parts.end();
+}
+
 }  // namespace
 
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
@@ -33,8 +51,7 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
     if (c.name == "Muon" && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
     for (size_t g = 0; g < c.param_groups.size(); ++g) {
       const ParamGroupConfig& group = c.param_groups[g];
-      if (!glob_matches(group.match, spec.name) && !glob_matches(group.match, spec.parts[0].hf_name))
-        continue;
+      if (!is_for(group.match, g, spec)) continue;
       used[g] = true;
       training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
       training.lr_factor = static_cast<float>(group.lr_factor);

@@ -51,7 +51,8 @@ void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
 }  // namespace
 
 void declare(config::Section& s, ParamGroupConfig& c) {
-  s.field("match", c.match, "glob over parameter names").required();
+  s.field("match", c.match, "glob over parameter names, layers.0.feed_forward.w2, or those of checkpoints")
+      .required();
   s.field("weight_decay", c.weight_decay, "decay of these parameters; null: optimizer.weight_decay")
       .at_least(0);
   s.field("lr_factor", c.lr_factor, "their learning rate is the schedule's times this").at_least(0);

@@ -13,7 +13,7 @@ namespace ottava {
 
 /// Parameters that are treated differently; the first group whose pattern matches the name decides.
 struct ParamGroupConfig {
-  std::string match;  ///< glob over the parameter's name: "*norm*", "tok_embeddings.weight"
+  std::string match;  ///< glob over the parameter's name: "*norm*", "tok_embeddings"
   std::optional<double> weight_decay;
   double lr_factor = 1;
   std::optional<std::string> optimizer_name;

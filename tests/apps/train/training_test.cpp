@@ -2,8 +2,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/listed.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
+#include "models/llama/llama_parameters.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
@@ -139,6 +141,34 @@ TEST_CASE("param_groups decide decay and learning rate by name, the first match 
   c.optimizer.param_groups = {{.match = "*nrom*", .weight_decay = 0.0}};
   CHECK(has(message_of([&] { resolve_experiment(c, load_tokenizer(c), 1); }),
             "param_groups entry 1 matches no parameter: '*nrom*'"));
+}
+
+TEST_CASE(
+    "names of checkpoints choose parameters of param_groups, and those that train as one only together") {
+  TinyTraining tiny;
+  Config c = tiny.config("run");
+  const auto factors = [&](const std::string& match) {
+    c.optimizer.param_groups = {{.match = match, .lr_factor = 0}};
+    const Experiment e = resolve_experiment(c, load_tokenizer(c), 1);
+    const std::vector<ParameterSpec> specs = llama_parameters(e.shape.model).specs;
+    std::string chosen;
+    for (size_t p = 0; p < specs.size(); ++p)
+      if (e.shape.groups[p].lr_factor == 0) add_item(chosen, specs[p].name);
+    return chosen;
+  };
+  CHECK(factors("model.layers.1.mlp.down_proj.weight") == "layers.1.feed_forward.w2");
+  CHECK(factors("model.embed_tokens.weight") == "tok_embeddings");
+  CHECK(factors("model.layers.0.self_attn.?_proj.weight") ==
+        "layers.0.attention.wqkv, layers.0.attention.wo");
+  CHECK(factors("model.layers.0.mlp.*") == "layers.0.feed_forward.w13, layers.0.feed_forward.w2");
+  for (const auto& [match, other] : {std::pair{"*q_proj*", "model.layers.0.self_attn.k_proj.weight"},
+                                     {"*v_proj*", "model.layers.0.self_attn.q_proj.weight"},
+                                     {"*gate_proj*", "model.layers.0.mlp.up_proj.weight"},
+                                     {"*up_proj*", "model.layers.0.mlp.gate_proj.weight"}}) {
+    CHECK_THAT(message_of([&] { factors(match); }),
+               Contains("[optimizer] param_groups entry 1 matches model.layers.0.") &&
+                   Contains(std::string(" and not ") + other + ", which is trained with it as layers.0."));
+  }
 }
 
 TEST_CASE("the validation loss is that of the text's windows in order") {
