@@ -309,9 +309,8 @@ std::vector<std::string> differences(const HfConfig& a, const HfConfig& b) {
   };
   auto family = [](const HfConfig& c) { return std::string(row_of(c.family).model_type); };
   compare("model_type", family(a), family(b));
-  compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
-  compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
-  compare("head_dim", a.head_dim, b.head_dim);
+  for (const auto& [name, size] : kSizes)
+    if (name != "max_position_embeddings") compare(name, a.*size, b.*size);
   if (!same_epsilon(a.rms_norm_eps, b.rms_norm_eps)) compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
   compare("rope_theta", a.rope_theta, b.rope_theta);
   compare("rope_scaling", scaling_json(a.rope_scaling), scaling_json(b.rope_scaling));

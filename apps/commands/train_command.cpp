@@ -2,6 +2,9 @@
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #include "apps/commands/command_line.h"
 #include "apps/decide/decide.h"
@@ -19,9 +22,22 @@ namespace ottava {
 
 namespace {
 
-void make_dump_folder(const std::string& folder) {
+RunLock lock_of(std::string_view key, const std::string& folder) {
   if (const std::error_code error = make_writable_folder(folder))
-    fail<FileError>("job.dump_folder", "cannot write into {}: {}", folder, error.message());
+    fail<FileError>(key, "cannot write into {}: {}", folder, error.message());
+  return RunLock(key, folder);
+}
+
+/// One run in its folders: also where checkpoints are on another disk, which runs of other dump folders see.
+std::vector<RunLock> locks_of(const Config& c) {
+  std::vector<RunLock> locks;
+  locks.push_back(lock_of("job.dump_folder", c.job.dump_folder));
+  const auto resolved = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
+  const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
+  const auto below = resolved(folder).lexically_relative(resolved(c.job.dump_folder));
+  if (c.checkpoint.enable && !c.checkpoint.load_only && *below.begin() == "..")
+    locks.push_back(lock_of("checkpoint.folder", folder));
+  return locks;
 }
 
 }  // namespace
@@ -32,14 +48,13 @@ int run_train_command(const TrainCommand& command) {
   StopSignals signals;
   return run_session(config, [&](Session& session) {
     const bool is_first = session.ranks.is_first();
-    RunLock lock;
+    std::vector<RunLock> locks;
     fail_together(*session.ranks.control, [&] {
-      if (!is_first) return;
-      make_dump_folder(config.job.dump_folder);
-      lock = RunLock(config.job.dump_folder);
+      if (is_first) locks = locks_of(config);
     });
-    if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
-      return log::info("{}", why);
+    if (!config.training.epochs)
+      if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
+        return log::info("{}", why);
     if (is_first) {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {
@@ -48,12 +63,17 @@ int run_train_command(const TrainCommand& command) {
     }
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
-    Trainer trainer(session.experiment, session.ranks, session.device, &signals);
-    if (is_first) {
-      write_file_atomically(config.job.in_dump_folder("decisions.json"),
-                            to_json(trainer.experiment().decisions));
+    std::optional<Trainer> trainer;
+    try {
+      trainer.emplace(session.experiment, session.ranks, session.device, &signals);
+    } catch (const NothingToTrain& nothing) {
+      return log::info("{}", nothing.why);
     }
-    trainer.run();
+    if (is_first) {
+      write_file_atomically(trainer->record_folder() + "/decisions.json",
+                            to_json(trainer->experiment().decisions));
+    }
+    trainer->run();
   });
 }
 

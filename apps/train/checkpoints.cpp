@@ -76,6 +76,15 @@ const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::Save
 
 }  // namespace
 
+namespace {
+
+std::string end_of_run(const TrainingConfig& c) {
+  return c.epochs ? fmt::format("step {}, where training.epochs {:g} end", c.steps, *c.epochs)
+                  : fmt::format("training.steps {}", c.steps);
+}
+
+}  // namespace
+
 StepsToLoad steps_to_load(const Config& c) {
   StepsToLoad out;
   if (!c.checkpoint.enable) return out;
@@ -95,8 +104,7 @@ StepsToLoad steps_to_load(const Config& c) {
 }
 
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {
-  // With training.epochs the data is to be counted first.
-  if (!c.checkpoint.enable || c.training.epochs) return "";
+  if (!c.checkpoint.enable) return "";
   checkpoint::RankGroup group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
@@ -112,16 +120,15 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
     }
     if (steps.empty() || steps.back().step < c.training.steps) return;
     const checkpoint::SavedStep& newest = steps.back();
-    text =
-        newest.step == c.training.steps
-            ? fmt::format(
-                  "This run is finished: {} holds step {} of {}. To train on, raise training.steps; to train "
-                  "anew, choose another job.dump_folder",
-                  newest.path, newest.step, c.training.steps)
-            : fmt::format(
-                  "There is nothing to train: {} is past training.steps {}. To go back to an earlier "
-                  "checkpoint, set checkpoint.load_step",
-                  newest.path, c.training.steps);
+    text = newest.step == c.training.steps
+               ? fmt::format(
+                     "This run is finished: {} holds step {} of {}. To train on, raise training.{}; to train "
+                     "anew, choose another job.dump_folder",
+                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps")
+               : fmt::format(
+                     "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "
+                     "checkpoint.load_step",
+                     newest.path, end_of_run(c.training));
   });
   return group.of_rank_0(text);
 }
@@ -203,10 +210,15 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
     loaded =
         checkpoint::load_newest(folder_, trained_parameters(engine.parameters(), stream_, with_optimizer),
                                 group_, branch_begin_ ? -1 : config_.load_step,
-                                {.before_each = clear_moments, .first_step = branch_begin_.value_or(0)});
+                                {.before_each =
+                                     [&](const std::string& folder) {
+                                       require_same_model(folder);
+                                       clear_moments();
+                                     },
+                                 .first_step = branch_begin_.value_or(0)});
   }
+  only_looks_ = loaded && config_.load_only;
   if (loaded) {
-    require_same_model(loaded->path);
     take_state(loaded->path, state);
     take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
@@ -297,6 +309,13 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
     checkpoint::load_checkpoint(
         path, trained_parameters(engine.parameters(), stream_, !excludes("optimizer")), group_);
     take_state(path, state);
+    const TrainingConfig& training = experiment_.config.training;
+    if (state.step >= training.steps) {
+      fail<ConfigError>("checkpoint.initial_load_path",
+                        "{} is at step {}, and the run ends at {}: set it higher, or take only weights "
+                        "(checkpoint.initial_load_model_only: true)",
+                        path, state.step, end_of_run(training));
+    }
     state.branch.clear();  // of the other folder
     take_history(path, engine);
     log::info("Loaded {} to go on after step {}", path, state.step);

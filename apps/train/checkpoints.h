@@ -31,9 +31,14 @@ struct StepsToLoad {
 /// checkpoint.load_step is set, only that one, or those from it on of a branch that goes on.
 StepsToLoad steps_to_load(const Config& config);
 
-/// Why there is nothing to train: the newest checkpoint has reached training.steps, or is past it. Empty
-/// where there is, also when the run goes back to earlier step numbers. Collective.
+/// Why there is nothing to train: the newest checkpoint has reached training.steps, or is past it; with
+/// training.epochs these are known once the data is counted. Empty where there is, also when the run goes
+/// back to earlier step numbers. Collective.
 std::string nothing_to_train(const Config& config, RankGroups& ranks);
+/// Thrown by a Trainer that finds it out, on all ranks.
+struct NothingToTrain {
+  std::string why;
+};
 
 /// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
 class Checkpoints {
@@ -47,6 +52,9 @@ class Checkpoints {
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }
   /// False under checkpoint.load_only, too.
   bool saves() const { return saver_ != nullptr; }
+  /// Whether the run goes on from a checkpoint of its folder and will save none (checkpoint.load_only): the
+  /// record there is not its own.
+  bool only_looks() const { return only_looks_; }
   /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
   int64_t data_position_to_load() const;
   /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what
@@ -89,6 +97,7 @@ class Checkpoints {
   ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;
   std::string folder_;
+  bool only_looks_ = false;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
   ModelFiles files_;  ///< rank 0's, where it saves

@@ -31,20 +31,20 @@ std::string owner_of(int file) {
 
 }  // namespace
 
-RunLock::RunLock(const std::string& folder) {
+RunLock::RunLock(std::string_view key, const std::string& folder) {
   const std::string path = folder + "/.lock";
   // Not emptied before the lock is ours: the file is the owner's.
   file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!file_.is_open()) fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(errno));
+  if (!file_.is_open()) fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     const std::string owner = owner_of(file_);
     if (error == EWOULDBLOCK) {
       fail<FileError>(
-          "job.dump_folder",
+          key,
           "{} is in use by {}: two runs would overwrite each other's checkpoints; wait for that one, stop "
-          "it, or choose another job.dump_folder",
-          folder, owner);
+          "it, or choose another {}",
+          folder, owner, key);
     }
     log::warning("{} cannot be locked ({}): a second run in this folder would not be noticed", folder,
                  std::strerror(error));
@@ -52,7 +52,7 @@ RunLock::RunLock(const std::string& folder) {
   const std::string text = this_process();
   if (::ftruncate(file_, 0) != 0 ||
       ::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(errno));
+    fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
   }
 }
 

@@ -55,22 +55,29 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (ranks.is_first()) log_start();
   build(graphs);
   load();
+  if (checkpoints_->only_looks()) {
+    record_folder_ = config_.job.in_dump_folder("load_only");
+    log::info("checkpoint.load_only: metrics and events are written into {}, beside the run's own",
+              record_folder_);
+  }
   reporter_ =
       std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = config_.metrics,
-                                                                 .folder = config_.job.dump_folder,
+                                                                 .folder = record_folder_,
                                                                  .total_steps = config_.training.steps,
                                                                  .resumed_at = state_.step,
                                                                  .rank = ranks.world->rank(),
                                                                  .world_size = ranks.world->size()});
-  if (ranks.is_first() && config_.metrics.enable_json_lines)
-    events_ = RunEvents(config_.job.dump_folder, state_.step);
+  if (ranks.is_first() && config_.metrics.enable_json_lines) events_ = RunEvents(record_folder_, state_.step);
 }
 
 void Trainer::open_data() {
   data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks_),
                                         training_batches(experiment_, ranks_));
-  if (config_.training.epochs)
+  if (config_.training.epochs) {
     experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks_);
+    if (std::string why = nothing_to_train(config_, ranks_); !why.empty())
+      throw NothingToTrain{std::move(why)};
+  }
   validation_ = std::make_unique<Validation>(experiment_, ranks_, signals_);
 }
 
@@ -234,8 +241,9 @@ Trainer::End Trainer::train() {
   while (state_.step < config_.training.steps) {
     const Stopwatch watch;
     const StepOutputs out = timed_step();
-    const bool is_last = state_.step == config_.training.steps;
-    if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || is_last) log_step(out);
+    const bool is_last = state_.step == config_.training.steps,
+               ends_here = is_last || stop_asked_ || data_is_bad_;
+    if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || ends_here) log_step(out);
     if (device_.is_gpu() && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());

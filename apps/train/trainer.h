@@ -40,6 +40,9 @@ class Trainer {
   const StepPlan& plan() const { return plan_; }
   Experiment& experiment() { return experiment_; }
   BatchSource& data() { return *data_; }
+  /// Where metrics, events and decisions go: the dump folder, or load_only/ in it where the run in it is not
+  /// to be changed (Checkpoints::only_looks()).
+  const std::string& record_folder() const { return record_folder_; }
   Checkpoints& checkpoints() { return *checkpoints_; }
   Stream& stream() { return stream_; }
   /// One step without logging or saving (benchmarks).
@@ -85,6 +88,7 @@ class Trainer {
   std::unique_ptr<SourceReport> sources_;  ///< of a mixture
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<StepTraces> traces_;  ///< null: none
+  std::string record_folder_ = config_.job.dump_folder;
   std::unique_ptr<MetricsReporter> reporter_;
   RunEvents events_;  ///< rank 0's
   TrainingState state_;

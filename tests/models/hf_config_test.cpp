@@ -188,9 +188,10 @@ TEST_CASE("HF config: what two models compute differently") {
   HfConfig a = parse_hf_config(kLlama32, "config.json"), b = a;
   b.max_position_embeddings = 9, b.dtype = "float16", b.eos_token_ids = {};
   CHECK(differences(a, b).empty());
-  b.rope_theta = 10000, b.tie_word_embeddings = false;
-  CHECK((differences(a, b) ==
-         std::vector<std::string>{"rope_theta 500000.0 and 10000.0", "tie_word_embeddings true and false"}));
+  b.rope_theta = 10000, b.tie_word_embeddings = false, b.num_hidden_layers = 3;
+  CHECK((differences(a, b) == std::vector<std::string>{"num_hidden_layers 16 and 3",
+                                                       "rope_theta 500000.0 and 10000.0",
+                                                       "tie_word_embeddings true and false"}));
 }
 
 }  // namespace

@@ -90,11 +90,72 @@ TEST_CASE("a run whose last save holds only weights is not trained over unasked"
              Contains("has steps 2, 4, 6, 8, 9"));
 }
 
+TEST_CASE(
+    "the command of a run that is over after its epochs says that it is finished, whatever its last save "
+    "holds") {
+  Runs runs;
+  const std::string epochs =
+      "--training.epochs 2 --checkpoint.last_save_model_only " + std::string(GENERATE("true", "false")) + " ";
+  CHECK_THAT(runs.train(epochs), Contains("Training completed"));
+  const std::string events = read_file(runs / "out/events.jsonl"),
+                    metrics = read_file(runs / "out/metrics.jsonl");
+  CHECK_THAT(runs.train(epochs), Contains("This run is finished: out/checkpoint/step-") &&
+                                     Contains("To train on, raise training.epochs"));
+  CHECK_THAT(runs.train(epochs + "--training.epochs 1"),
+             Contains("There is nothing to train: out/checkpoint/step-") &&
+                 Contains(", where training.epochs 1 end"));
+  CHECK(read_file(runs / "out/events.jsonl") == events);
+  CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
+}
+
+TEST_CASE("a run that begins at another's end is refused, not called completed") {
+  Runs runs;
+  runs.train("--checkpoint.last_save_model_only false");
+  const std::string begin =
+      "--job.dump_folder next --checkpoint.initial_load_path out --checkpoint.initial_load_model_only false ";
+  CHECK_THAT(
+      runs.train(begin, 1),
+      Contains("[checkpoint.initial_load_path] out/checkpoint/step-6 is at step 6, and the run ends at "
+               "training.steps 6: set it higher"));
+  CHECK_THAT(runs.train(begin + "--training.steps 7"), Contains("Training starts at step 7"));
+}
+
+TEST_CASE("a run that only looks leaves the record of the one that it looks at") {
+  Runs runs;
+  runs.train("--checkpoint.last_save_model_only false");
+  const std::string events = read_file(runs / "out/events.jsonl"),
+                    metrics = read_file(runs / "out/metrics.jsonl"),
+                    decisions = read_file(runs / "out/decisions.json");
+  CHECK_THAT(
+      runs.train(
+          "--checkpoint.load_only true --checkpoint.load_step 2 --training.steps 5 --optimizer.lr 0.1"),
+      Contains("checkpoint.load_only: metrics and events are written into out/load_only") &&
+          Contains("Training completed"));
+  CHECK(read_file(runs / "out/events.jsonl") == events);
+  CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
+  CHECK(read_file(runs / "out/decisions.json") == decisions);
+  CHECK(logged(runs / "out/load_only", "lr").size() == 3);
+}
+
+TEST_CASE("a folder of checkpoints outside of the dump folder belongs to one run at a time, too") {
+  Runs runs;
+  fs::create_directories(runs / "elsewhere");
+  const std::string there = "--checkpoint.folder " + (runs / "elsewhere") + " ";
+  {
+    RunLock lock("checkpoint.folder", runs / "elsewhere");
+    CHECK_THAT(runs.train(there, 1), Contains("[checkpoint.folder] ") &&
+                                         Contains("elsewhere is in use by process") &&
+                                         Contains("or choose another checkpoint.folder"));
+    CHECK_THAT(runs.train(there + "--checkpoint.load_only true"), Contains("Training completed"));
+  }
+  CHECK_THAT(runs.train(there), Contains("elsewhere/step-6"));
+}
+
 TEST_CASE("a dump folder belongs to one run at a time") {
   Runs runs;
   fs::create_directories(runs / "out");
   {
-    RunLock lock(runs / "out");
+    RunLock lock("job.dump_folder", runs / "out");
     char host[256] = {};
     REQUIRE(::gethostname(host, sizeof host - 1) == 0);
     CHECK_THAT(runs.train("", 1),

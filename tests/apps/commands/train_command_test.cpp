@@ -12,9 +12,9 @@ using namespace ottava;
 using namespace ottava::test;
 namespace fs = std::filesystem;
 
-TEST_CASE("SIGTERM, SIGUSR1 and SIGINT save after the current step, end with 0, and the next start goes on") {
+TEST_CASE("a stop signal saves after the current step, ends with 0, and the next start goes on") {
   Workplace place;
-  for (int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     INFO(strsignal(signal));
     const std::string out = "out" + std::to_string(signal);
     const std::string arguments =
@@ -38,6 +38,50 @@ TEST_CASE("SIGTERM, SIGUSR1 and SIGINT save after the current step, end with 0, 
     CHECK(has(again.output, "Training starts at step " + std::to_string(step + 1)));
     CHECK(logged(place / out, "lr").size() == step + 2);
   }
+}
+
+TEST_CASE("the step that a run is stopped after is logged, whatever metrics.log_freq is") {
+  Workplace place;
+  const Outcome stopped =
+      place.run("train tiny.yaml --training.steps 1000000 --metrics.log_freq 1000000", [&](int group) {
+        CHECK(wait_until(100, [&] { return logged(place / "out", "lr").size() == 1; }));
+        ::kill(-group, SIGTERM);
+      });
+  INFO(stopped.output);
+  CHECK(stopped.exit_code == 0);
+  const size_t at = stopped.output.find("Stopped after step ");
+  REQUIRE(at != std::string::npos);
+  const int64_t last = std::stoll(stopped.output.substr(at + 19));
+  CHECK(logged_lines(place / "out").back().at("step", "").as_integer("") == last);
+}
+
+TEST_CASE("nohup keeps a run from a closed terminal") {
+  Workplace place;
+  const Outcome out = place.run_shell(
+      "trap '' HUP; exec " OTTAVA " train tiny.yaml --training.steps 1000000", [&](int group) {
+        auto reached = [&](size_t lines) {
+          return wait_until(100, [&] { return logged(place / "out", "lr").size() >= lines; });
+        };
+        CHECK(reached(2));
+        ::kill(-group, SIGHUP);
+        CHECK(reached(logged(place / "out", "lr").size() + 3));
+        ::kill(-group, SIGTERM);
+      });
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
+  CHECK_FALSE(has(out.output, "Hangup"));
+  CHECK(has(out.output, "received Terminated"));
+}
+
+TEST_CASE("a file past the limit of the shell is named, and the checkpoint before it stays") {
+  Workplace place;
+  REQUIRE(place.run("train tiny.yaml").exit_code == 0);
+  const Outcome out = place.run_shell("ulimit -f 200; exec " OTTAVA " train tiny.yaml --training.steps 9");
+  INFO(out.output);
+  CHECK(out.exit_code == 1);
+  CHECK(has(out.output, "File too large"));
+  CHECK(has(out.output, "step-9.tmp/"));
+  CHECK(place.run("train tiny.yaml --training.steps 9").exit_code == 0);
 }
 
 TEST_CASE("what is wrong with a configuration is said at once, with the place and the arithmetic") {
@@ -112,8 +156,18 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors", "not finite"});
   damaged("model.safetensors", [](const std::string& path) { fs::remove(path); });
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
-  place.refuses("--checkpoint.initial_load_path " + good + " --model.dim 64",
-                {"is not of this model", "[2256, 32], expected [2256, 64]"});
+  place.refuses(
+      "--checkpoint.initial_load_path " + good + " --model.dim 64",
+      {"is not of this model", "[2256, 32], expected [2256, 64]", "set section model as it is there"});
+  for (const char* key :
+       {"dim 64", "n_layers 1", "ffn_dim 32", "n_kv_heads 2", "tie_embeddings true", "qk_norm true"}) {
+    const Outcome other =
+        place.run("train tiny.yaml --job.dump_folder good --training.steps 9 --model." + std::string(key));
+    INFO(key << "\n" << other.output);
+    CHECK(other.exit_code == 1);
+    CHECK(has(other.output, "belongs to another model than this configuration's"));
+    CHECK(has(other.output, "begin another run in a job.dump_folder of its own"));
+  }
 
   place.refuses("--model.flavor hf --model.hf_assets_path " + good + " --training.seq_len 70000",
                 {"70000 tokens are longer than max_position_embeddings 32"});

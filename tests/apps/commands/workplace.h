@@ -38,7 +38,10 @@ class Workplace {
   }
   std::string operator/(const std::string& name) const { return folder_ / name; }
   Outcome run(const std::string& arguments, const std::function<void(int)>& meanwhile = {}) const {
-    return run_command("cd " + folder_.path() + " && exec " OTTAVA " " + arguments, meanwhile);
+    return run_shell("exec " OTTAVA " " + arguments, meanwhile);
+  }
+  Outcome run_shell(const std::string& command, const std::function<void(int)>& meanwhile = {}) const {
+    return run_command("cd " + folder_.path() + " && " + command, meanwhile);
   }
   /// One clear error before training, and nothing half-written.
   void refuses(const std::string& arguments, const std::vector<std::string>& parts) const {

@@ -96,8 +96,11 @@ TEST_CASE("a checkpoint starts another run, bit for bit, as weights or as a whol
     CHECK((everything_of(*newest.trainer).tensors == loaded.tensors));
     CHECK(has(log.text(), "Loaded the weights of " + saved));
   }
-  TinyTraining::Run whole = tiny.start(
-      "whole", {"--checkpoint.initial_load_path", saved, "--checkpoint.initial_load_model_only", "false"});
+  const Overrides as_run{"--checkpoint.initial_load_path", saved, "--checkpoint.initial_load_model_only",
+                         "false"};
+  CHECK(has(message_of([&] { tiny.start("at its end", as_run); }),
+            "step-8 is at step 8, and the run ends at training.steps 8"));
+  TinyTraining::Run whole = tiny.start("whole", as_run + Overrides{"--training.steps", "9"});
   CHECK((everything_of(*whole.trainer) == trained));
 
   // The folder is a Hugging Face model: its config.json gives the shape.

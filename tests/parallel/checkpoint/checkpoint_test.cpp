@@ -214,7 +214,8 @@ TEST_CASE("what a broken checkpoint left is cleared before the next one is tried
   const auto at = static_cast<int64_t>(fs::file_size(file)) - 1;
   File::open_for_writing(file).write_at("x", 1, at);
   int cleared = 0;
-  CHECK(load_newest(folder.path(), rank.parameters, group, -1, {.before_each = [&] { ++cleared; }})
+  CHECK(load_newest(folder.path(), rank.parameters, group, -1,
+                    {.before_each = [&](const std::string&) { ++cleared; }})
             ->manifest.step == 4);
   CHECK(cleared == 2);
   CHECK(rank.wrong(4) == 0);
