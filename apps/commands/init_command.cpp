@@ -5,13 +5,18 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <system_error>
+#include <utility>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/shell_word.h"
 #include "apps/commands/tokenizer_command.h"
 #include "apps/config/config.h"
 #include "apps/config/first_config.h"
 #include "apps/decide/device_peaks.h"
 #include "core/counted.h"
+#include "core/data/corpus.h"
+#include "core/data/data_check.h"
 #include "core/data/data_file.h"
 #include "core/data/tokenizer/bpe_trainer.h"
 #include "core/data/tokenizer/tokenizer.h"
@@ -26,9 +31,9 @@ namespace {
 using fmt::print;
 
 /// Bytes of text; what is compressed grows about fourfold.
-int64_t text_bytes(const std::vector<std::string>& sources) {
+int64_t text_bytes(const std::vector<data::DataFile>& files) {
   int64_t bytes = 0;
-  for (const data::DataFile& file : data::find_data_files(sources)) {
+  for (const data::DataFile& file : files) {
     if (data::is_tokenized(file.format))
       fail<DataError>("init", "'{}' is a {}, expected text", file.path, data::name_of(file.format));
     bytes += file.bytes * (file.compression == data::Compression::none ? 1 : 4);
@@ -42,6 +47,12 @@ std::string one_path(const std::vector<std::string>& sources) {
                       counted(sources.size(), "source"));
   }
   return sources[0];
+}
+
+/// Throws for what training would not read, as it would; looks at one block.
+void look_at(std::vector<data::DataFile> files, const std::string& text_key) {
+  const data::Corpus corpus(std::move(files), {});
+  data::DataScan(corpus, {}, text_key, data::BadRecords::error).look(0);
 }
 
 /// Trains a tokenizer into `folder`; where the text has too few words for it, half as large, or as many
@@ -71,17 +82,21 @@ void train_tokenizer(const InitCommand& c, const std::string& folder, int64_t vo
 
 void run_init_command(const InitCommand& c, std::ostream& out) {
   const std::string source = one_path(c.sources), config = (fs::path(c.output) / "ottava.yaml").string();
-  if (fs::exists(config)) {
+  std::error_code error;
+  if (fs::exists(config, error)) {
     fail<FileError>("init", "{} is there already: choose another --output, or train with it: ottava train {}",
-                    config, config);
+                    config, shell_word(config));
   }
-  FirstConfigInputs inputs{.text_bytes = text_bytes(c.sources), .minutes = c.minutes};
+  std::vector<data::DataFile> files = data::find_data_files(c.sources);
+  FirstConfigInputs inputs{.text_bytes = text_bytes(files), .minutes = c.minutes};
+  look_at(std::move(files), c.text_key);
   inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}).bf16;
   print(out, "{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
         inputs.text_bytes * 1e-6, inputs.flops_per_second * 1e-12);
   choose_first_config(inputs);  // refuses what cannot be trained on before anything is made
   std::string tokenizer = c.tokenizer;
-  fs::create_directories(c.output);
+  if (error = make_writable_folder(c.output); error)
+    fail<FileError>("init", "cannot write into {}: {}; choose another --output", c.output, error.message());
   if (tokenizer.empty()) {
     tokenizer = (fs::path(c.output) / "tokenizer").string();
     train_tokenizer(c, tokenizer, first_vocabulary(inputs.text_bytes), out);
@@ -95,7 +110,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   load_config(config);  // what was written loads
   print(out, "{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
         first.parameters * 1e-6, counted(first.steps, "step"), first.global_batch * first.sequence,
-        minutes_text(first.minutes), config);
+        minutes_text(first.minutes), shell_word(config));
 }
 
 void add_init_command(Command& commands) {

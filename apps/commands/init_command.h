@@ -19,8 +19,9 @@ struct InitCommand {
   std::string text_key = "text";  ///< of JSON lines
   std::string tokenizer;          ///< folder; empty: one is trained into DIR/tokenizer
 };
-/// Says on `out` what it found and chose, and how to go on. Throws ConfigError, FileError or DataError; an
-/// ottava.yaml that is there is never replaced.
+/// Says on `out` what it found and chose, and how to go on. Throws ConfigError, FileError or DataError, for
+/// records that training would refuse before anything is written; an ottava.yaml that is there is never
+/// replaced.
 void run_init_command(const InitCommand& command, std::ostream& out);
 
 void add_init_command(Command& commands);

@@ -11,10 +11,12 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using Catch::Matchers::Contains;
+using ottava::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
@@ -171,4 +173,35 @@ TEST_CASE("init trains as large a tokenizer as the text is enough for, and stops
   REQUIRE(first != std::string::npos);
   CHECK(said.find(too_many, first + 1) == std::string::npos);
   CHECK(load_config(folder / "made/ottava.yaml").training.text_key == "body");
+}
+
+TEST_CASE("init writes nothing for data that training refuses, and says where it cannot write") {
+  const TemporaryFolder folder;
+  std::string text, chat;
+  for (int i = 0; i < 3000; ++i) {
+    text += fmt::format("some words {} and no more\n", i % 40);
+    chat += fmt::format("{{\"messages\": [{{\"role\": \"user\", \"content\": \"word {}\"}}]}}\n", i);
+  }
+  std::ofstream(folder / "a.txt") << text;
+  std::ofstream(folder / "chat.jsonl") << chat;
+  std::ostringstream out;
+  InitCommand init{
+      .sources = {folder / "chat.jsonl"}, .output = folder / "of chats", .minutes = 1, .tokenizer = kShipped};
+  CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", it has \"messages\""));
+  CHECK_FALSE(std::filesystem::exists(init.output));
+
+  init.sources = {folder / "a.txt"};
+  for (const std::string& output : {folder / "a.txt", std::string("/proc/first")}) {
+    init.output = output;
+    const std::string message = message_of([&] { run_init_command(init, out); });
+    INFO(message);
+    CHECK(message.starts_with("[init] cannot write into " + output + ": "));
+    CHECK_THAT(message, Contains("; choose another --output"));
+  }
+
+  // What it says to do next is a command line.
+  init.output = folder / "it's made";
+  run_init_command(init, out);
+  const std::string word = "'" + (folder / "it'\\''s made/ottava.yaml") + "'\n";
+  CHECK_THAT(out.str(), Contains("Next: ottava train " + word));
 }
