@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/contains.h"
+#include "core/data/chat/conversation.h"
 #include "core/io/utf8.h"
 #include "core/listed.h"
 #include "core/number.h"
@@ -128,13 +129,14 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
   if (finder.keys.empty()) return fmt::format("the object is empty, expected the key \"{}\"", key);
   const auto quoted = [](const std::string& k) { return fmt::format("\"{}\"", k.substr(0, kShownBytes)); };
   const std::string names = listed(finder.keys, quoted, kShown);
-  for (const std::string& chat : finder.keys)
-    if (chat == "messages" || chat == "conversations" || chat == "completion")
+  for (const std::string& name : finder.keys)
+    if (const std::optional<ChatFormat> chat = chat_format_with(name))
       return fmt::format(
-          "the object has no key \"{}\", it has {}: if its lines are conversations, set training.format (or "
-          "that of the source in training.mixture, of the set in validation.datasets): messages, sharegpt or "
-          "prompt_completion",
-          key, names);
+          "the object has no key \"{}\", it has {}: if its lines are conversations, set training.format "
+          "(that "
+          "of the source in training.mixture, of the set in validation.datasets, --format of data inspect) "
+          "to {}; tokenizer train, data prepare and init read only texts",
+          key, names, name_of(*chat));
   return fmt::format(
       "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key, "
       "text_key of a source or validation set; --text-key of the init, data and tokenizer commands)",

@@ -145,7 +145,22 @@ struct TokenLoader::State {
     ++position.segment;
   }
 
+  // What is wrong with records that are to be skipped, where there are only such. Counts of reading are of
+  // several epochs, and an index that was kept has none: the data is looked at again.
+  void refuse_bad_records() const {
+    constexpr double kSeconds = 10;
+    if (options.bad_records == BadRecords::error || index.total().documents > 0) return;
+    const DataCheck check =
+        DataScan(corpus, options.encoder, options.text_key, options.bad_records).look(kSeconds);
+    if (check.bad_records == 0 || check.bad_records < check.documents) return;
+    fail<DataError>(
+        kWhere, "{} has nothing but bad records: {}{} skipped (training.bad_records: skip), the first: {}",
+        names_of_sources(options.sources), check.is_whole ? "" : "the first ",
+        counted(check.bad_records, "record is", "records are"), check.first_bad_record);
+  }
+
   [[noreturn]] void fail_empty() const {
+    refuse_bad_records();
     SegmentCount total = index.total();
     if (total.too_long > 0) {
       fail<DataError>(kWhere,

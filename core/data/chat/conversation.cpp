@@ -14,7 +14,13 @@ namespace ottava::data {
 namespace {
 
 constexpr std::array<std::string_view, 3> kFormats{"messages", "sharegpt", "prompt_completion"},
-    kRoles{"system", "user", "assistant"};
+    kOwnKeys{"messages", "conversations", "completion"}, kRoles{"system", "user", "assistant"};
+constexpr std::string_view kLine = "the line";
+
+std::optional<ChatFormat> format_at(const std::array<std::string_view, 3>& names, std::string_view name) {
+  const auto at = std::ranges::find(names, name);
+  return at == names.end() ? std::nullopt : std::optional(static_cast<ChatFormat>(at - names.begin()));
+}
 
 /// What is wrong with a line; it does not leave read_conversation().
 struct Refusal {
@@ -30,7 +36,14 @@ const Json& member(const Json& object, std::string_view key, std::string_view of
   const std::string names = listed(object.as_object(of), [](const auto& one) {
     return fmt::format("\"{}\"", std::string_view(one.first).substr(0, 64));
   });
-  refuse("{} has no key \"{}\", it has {}", of, key, names.empty() ? "none" : names);
+  std::string remedy;
+  for (const auto& [name, value] : object.as_object(of))
+    if (const auto format = of == kLine ? chat_format_with(name) : std::nullopt)
+      remedy = fmt::format(
+          ": it is a line of {}, which training.format is to say (that of the source or set, --format of "
+          "data inspect)",
+          name_of(*format));
+  refuse("{} has no key \"{}\", it has {}{}", of, key, names.empty() ? "none" : names, remedy);
 }
 
 Role role_of(std::string_view name, std::string_view of) {
@@ -105,8 +118,7 @@ void add_messages(const Json& list, std::string_view key, const Keys& keys, std:
 
 Conversation prompt_and_completion(const Json& line) {
   Conversation out;
-  const Json &prompt = member(line, "prompt", "the line"),
-             &completion = member(line, "completion", "the line");
+  const Json &prompt = member(line, "prompt", kLine), &completion = member(line, "completion", kLine);
   if (prompt.is_string() && completion.is_string()) {
     out.messages = {{.role = Role::user, .content = prompt.as_string("prompt"), .train = false},
                     {.role = Role::assistant, .content = completion.as_string("completion")}};
@@ -126,7 +138,7 @@ Conversation prompt_and_completion(const Json& line) {
 void add_system(const Json& line, ChatFormat format, Conversation& out) {
   const Json* system = line.find("system");
   if (is_empty(system)) return;
-  const std::string& text = text_of(*system, "system", "the line");
+  const std::string& text = text_of(*system, "system", kLine);
   if (out.is_completion)
     refuse("the line has \"system\", which a prompt and a completion that are strings have no place for");
   if (!out.messages.empty() && out.messages[0].role == Role::system)
@@ -153,11 +165,10 @@ Conversation conversation_of(std::string_view text, ChatFormat format) {
   Conversation out;
   switch (format) {
     case ChatFormat::messages:
-      add_messages(member(line, "messages", "the line"), "messages", {}, out.messages);
+      add_messages(member(line, "messages", kLine), "messages", {}, out.messages);
       break;
     case ChatFormat::sharegpt:
-      add_messages(member(line, "conversations", "the line"), "conversations", {"from", "value"},
-                   out.messages);
+      add_messages(member(line, "conversations", kLine), "conversations", {"from", "value"}, out.messages);
       break;
     case ChatFormat::prompt_completion:
       out = prompt_and_completion(line);
@@ -172,10 +183,11 @@ Conversation conversation_of(std::string_view text, ChatFormat format) {
 
 std::string_view name_of(Role role) { return kRoles[static_cast<size_t>(role)]; }
 
-std::optional<ChatFormat> chat_format_named(std::string_view name) {
-  const auto at = std::ranges::find(kFormats, name);
-  return at == kFormats.end() ? std::nullopt : std::optional(static_cast<ChatFormat>(at - kFormats.begin()));
-}
+std::string_view name_of(ChatFormat format) { return kFormats[static_cast<size_t>(format)]; }
+
+std::optional<ChatFormat> chat_format_named(std::string_view name) { return format_at(kFormats, name); }
+
+std::optional<ChatFormat> chat_format_with(std::string_view key) { return format_at(kOwnKeys, key); }
 
 std::optional<std::string> read_conversation(std::string_view line, ChatFormat format, Conversation& out) {
   try {

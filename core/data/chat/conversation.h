@@ -34,8 +34,11 @@ struct Conversation {
 /// "reasoning_content"; the line may have "system", a first message where there is none. Thoughts under other
 /// names and tools are refused, as nothing here would write them. Other keys are not looked at.
 enum class ChatFormat : uint8_t { messages, sharegpt, prompt_completion };
+std::string_view name_of(ChatFormat format);
 /// Nothing for any other name.
 std::optional<ChatFormat> chat_format_named(std::string_view name);
+/// The format of lines that have this key, if it is one's own: "messages", "conversations", "completion".
+std::optional<ChatFormat> chat_format_with(std::string_view key);
 
 /// Overwrites `out` with the conversation of a line. On failure returns what is wrong with it, without a
 /// place: malformed JSON, a missing key, tool calls, contents that are no strings, roles in another order

@@ -83,6 +83,14 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
        "14: the object has no key \"text\", it has \"a\": name the one that holds the text "
        "(training.text_key, text_key of a source or validation set; --text-key of the init, data and "
        "tokenizer commands)"},
+      {R"({"messages": []})",
+       "17: the object has no key \"text\", it has \"messages\": if its lines are conversations, set "
+       "training.format (that of the source in training.mixture, of the set in validation.datasets, --format "
+       "of data inspect) to messages; tokenizer train, data prepare and init read only texts"},
+      {R"({"conversations": []})",
+       "22: the object has no key \"text\", it has \"conversations\": if its lines are conversations, set "
+       "training.format (that of the source in training.mixture, of the set in validation.datasets, --format "
+       "of data inspect) to sharegpt;"},
       {"{}", "3: the object is empty, expected the key \"text\""},
       {R"({"a":1,"b":{"z":1},"c":[{"y":1}],"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1})",
        "76: the object has no key \"text\", it has \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", "

@@ -266,6 +266,20 @@ TEST_CASE("errors of the loader") {
     TokenLoader good(other);
     CHECK(windows(good, 1, 0, 1)[1] == 'x');
   }
+  SECTION("nothing but bad records that are to be skipped") {
+    LoaderOptions bad = options_for(folder.write("m.jsonl", "{\"messages\": []}\n{\n[]\n"), 1);
+    bad.bad_records = BadRecords::skip;
+    bad.index_folder = folder / "index";
+    // The second time an index says that there is nothing.
+    for (int run = 0; run < 2; ++run) {
+      TokenLoader loader(bad);
+      const std::string what = message_of<DataError>([&] { windows(loader, 1, 0, 1); });
+      CHECK_HAS(what,
+                "m.jsonl' has nothing but bad records: 3 records are skipped (training.bad_records: skip), "
+                "the first: ");
+      CHECK_HAS(what, "m.jsonl' line 1, column 17: the object has no key \"text\", it has \"messages\"");
+    }
+  }
   SECTION("what the tokenizer refuses names the file") {
     o.encoder.encode = [](std::string_view, std::vector<int32_t>&) {
       fail<DataError>("tokenizer", "no such text");

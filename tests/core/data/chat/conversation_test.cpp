@@ -133,4 +133,10 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
   expect(R"({"prompt": "a", "completion": []})", "expected two strings or two arrays",
          ChatFormat::prompt_completion);
   expect("{\"messages\": \"\xff\"}", "malformed JSON");
+  expect(
+      R"({"id": 1, "conversations": []})",
+      "the line has no key \"messages\", it has \"id\", \"conversations\": it is a line of sharegpt, which "
+      "training.format is to say (that of the source or set, --format of data inspect)");
+  expect(R"({"messages": []})", "it is a line of messages, which", ChatFormat::sharegpt);
+  expect(R"({"prompt": "a", "completion": "b"})", "it is a line of prompt_completion, which");
 }
