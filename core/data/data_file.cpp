@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/io/lfs_pointer.h"
 #include "core/listed.h"
 #include "core/log.h"
 
@@ -105,6 +106,7 @@ Format format_of(const File& file, Compression compression) {
     return begins_with_json_object(head) ? Format::json_lines : Format::text;
   }
   append_range(file, 0, kHead, head);
+  if (is_lfs_pointer(head)) fail<FileError>(kWhere, "'{}': {}", file.path(), kLfsPointer);
   if (auto shard = sniff_shard(file.path(), head)) return *shard;
   if (is_json(file.path())) return Format::json_lines;
   if (file.path().ends_with(".bin")) {

@@ -32,7 +32,7 @@ class Json {
 
   /// Strict: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels. An integer
   /// beyond int64 becomes a double, which as_integer() refuses. `where` opens the message of the FileError
-  /// ("config.json").
+  /// ("config.json"), which knows a Git LFS pointer from other text.
   static Json parse(std::string_view text, std::string_view where);
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }

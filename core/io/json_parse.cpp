@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/io/json.h"
+#include "core/io/lfs_pointer.h"
 
 namespace ottava {
 namespace {
@@ -88,6 +89,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 Json Json::parse(std::string_view text, std::string_view where) {
+  if (is_lfs_pointer(text)) fail<FileError>(where, "{}", kLfsPointer);
   // The library takes a zero byte outside a string for the end.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail<FileError>(where, "malformed JSON near byte {}: a zero byte", zero + 1);

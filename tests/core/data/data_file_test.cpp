@@ -130,6 +130,9 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(file({listed_in(folder / "only")}), "is not a regular file");
   CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
   CHECK_HAS(file({folder.write("x.bin", "not tokens")}), "is no token shard: it starts with 6e 6f 74 20");
+  for (const char* name : {"pointer.txt", "pointer.jsonl", "pointer.bin"})
+    CHECK_HAS(file({folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:79\n")}),
+              "': this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
   const std::string tar("notes.txt\0\0\0\0", 13);
   CHECK_HAS(file({folder.write("corpus.tar.gz", gzip(tar))}),
             "holds no text: byte 9 of what it decompresses");

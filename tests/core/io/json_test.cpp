@@ -55,6 +55,8 @@ TEST_CASE("JSON: malformed text is refused") {
   CHECK_THROWS_WITH(parse(std::string_view("{}\0{}", 5)),
                     Contains("malformed JSON near byte 3: a zero byte"));
   CHECK_THROWS_WITH(parse("\"\xff\""), Contains("malformed"));
+  CHECK_THROWS_WITH(parse("version https://git-lfs.github.com/spec/v1\noid sha256:79c9f3\nsize 9085698\n"),
+                    "[f.json] this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
   // The library would quote all that it has read of the string.
   const std::string message = test::message_of([&] { parse("\"" + std::string(1 << 20, 'a') + "\xff\""); });
   CHECK_THAT(message, Contains("malformed JSON near byte 1048578"));
