@@ -278,12 +278,13 @@ Column interpolated(const std::vector<int64_t>& steps, Column values) {
 
 RunHistory read_run(const std::string& given) {
   const bool is_file = fs::is_regular_file(given);
-  const fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
+  fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
+  if (is_file && folder.empty()) folder = ".";
+  if (!fs::is_directory(folder))
+    fail<FileError>("report", "'{}' is no folder of a run: give its job.dump_folder", given);
   RunHistory run{.folder = folder.string()};
   const fs::path named = fs::absolute(folder).lexically_normal();
   run.name = (named.has_filename() ? named : named.parent_path()).filename().string();
-  if (!fs::is_directory(folder))
-    fail<FileError>("report", "{} is no folder of a run: give its job.dump_folder", given);
   const std::string path = is_file ? given : (folder / "metrics.jsonl").string();
   if (!fs::exists(path)) {
     fail<FileError>(

@@ -359,6 +359,22 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
                     Contains("--x is 'days', expected steps, tokens or hours"));
 }
 
+TEST_CASE("a run is given by its folder or by its metrics.jsonl, from anywhere") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "mine");
+  run.steps(3);
+  CHECK(read_run(run.folder() + "/metrics.jsonl").name == "mine");
+  const fs::path before = fs::current_path();
+  fs::current_path(run.folder());
+  for (const char* given : {"metrics.jsonl", "./metrics.jsonl", "."}) {
+    const RunHistory history = read_run(given);
+    CHECK(history.name == "mine");
+    CHECK(history.steps.size() == 3);
+  }
+  fs::current_path(before);
+  CHECK_THROWS_WITH(read_run(""), Contains("'' is no folder of a run"));
+}
+
 TEST_CASE("many long runs stay a page that opens") {
   TemporaryFolder folder;
   std::vector<std::string> runs;
