@@ -1,6 +1,7 @@
 #include "apps/commands/data_command.h"
 
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,6 +15,8 @@
 #include <iostream>
 #include <map>
 #include <ostream>
+#include <span>
+#include <vector>
 
 #include "apps/commands/command_line.h"
 #include "apps/config/installed.h"
@@ -22,6 +25,7 @@
 #include "core/data/chat/masked_token.h"
 #include "core/data/chat/template_file.h"
 #include "core/data/corpus.h"
+#include "core/data/data_check.h"
 #include "core/data/packing.h"
 #include "core/data/shard_writer.h"
 #include "core/data/tokenizer/tokenizer.h"
@@ -245,6 +249,71 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
         counted(whole.too_long, "conversation"));
 }
 
+/// What training says of the data before its first step; more of it, as nobody waits for a step.
+void print_check(const Corpus& corpus, const TextEncoder& encoder, const std::string& text_key,
+                 std::ostream& out) {
+  constexpr double kSeconds = 10;
+  const DataCheck check = DataScan(corpus, encoder, text_key, BadRecords::skip).look(kSeconds);
+  print(out, "data check: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}\n",
+        counted(check.documents, "document"), check.bytes * 1e-6,
+        check.is_whole ? "all of it" : fmt::format("as far as {:.0f} seconds go", kSeconds),
+        counted(check.bad_records, "bad record"), check.ill_formed,
+        check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
+  if (check.bad_records > 0) {
+    print(out, "the first bad record, where training ends unless training.bad_records is skip: {}\n",
+          check.first_bad_record);
+  }
+}
+
+bool is_ids(const Document& document) {
+  return document.kind == Document::Kind::u16_tokens || document.kind == Document::Kind::u32_tokens;
+}
+
+/// The beginning of a document; `tokens` are its bytes where it is text and there is no tokenizer.
+std::string beginning(const Document& document, std::span<const int32_t> tokens, const Tokenizer* tokenizer) {
+  constexpr size_t kTokens = 64, kIds = 16, kBytes = 256;
+  const auto first = [&](size_t most) { return tokens.first(std::min(tokens.size(), most)); };
+  if (tokenizer) return quote(tokenizer->decode(first(kTokens)), 160);
+  if (is_ids(document))
+    return fmt::format("{}{}", fmt::join(first(kIds), " "), tokens.size() > kIds ? " ..." : "");
+  const std::span<const int32_t> bytes = first(kBytes);
+  return quote(std::string(bytes.begin(), bytes.end()), 160);
+}
+
+void show_documents(const DataInspectOptions& options, const Segment& segment,
+                    const std::vector<std::vector<int32_t>>& tokens, const Tokenizer* tokenizer,
+                    std::ostream& out) {
+  int64_t shown = 0;
+  for (size_t d = 0; d < tokens.size() && shown < options.documents; ++d) {
+    if (tokens[d].empty()) continue;
+    const Document& document = segment.documents[d];
+    print(out, "document {} ({}): {}\n", shown++,
+          counted(tokens[d].size(), tokenizer          ? "token"
+                                    : is_ids(document) ? "id"
+                                                       : "byte"),
+          beginning(document, tokens[d], tokenizer));
+  }
+}
+
+/// What training makes of the first block. Bytes of ids are how they are stored, and say nothing of text.
+void print_windows(const DataInspectOptions& options, const Segment& segment,
+                   const std::vector<std::vector<int32_t>>& tokens, std::ostream& out) {
+  int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;
+  for (size_t d = 0; d < tokens.size(); ++d) {
+    documents += !tokens[d].empty();
+    count += std::ssize(tokens[d]);
+    if (const Document& document = segment.documents[d]; !is_ids(document) && !tokens[d].empty()) {
+      of_text += std::ssize(tokens[d]);
+      text_bytes += document.end - document.begin;
+    }
+  }
+  const int64_t window = options.seq_len + 1;
+  print(out, "first block: {}, {}, {}{} of seq_len + 1 = {} tokens, {} dropped\n",
+        counted(documents, "document"), counted(count, "token"),
+        of_text > 0 ? fmt::format("{:.3f} bytes per token; ", static_cast<double>(text_bytes) / of_text) : "",
+        counted(count / window, "window"), window, counted(count % window, "token"));
+}
+
 }  // namespace
 
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
@@ -276,32 +345,19 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
         tokenizer, ChatEncoder::Options{
                        .format = *chat, .chat = style, .bos = options.marks.bos, .eos = options.marks.eos});
   }
-  DocumentEncoder documents(corpus, encoder, options.text_key);
+  DocumentEncoder documents(corpus, encoder, options.text_key, BadRecords::skip);
+  print_check(corpus, encoder, options.text_key, out);
 
   Segment segment;
   BlockReader(corpus, 0).next(segment);
   std::vector<std::vector<int32_t>> tokens = encode_all(documents, segment);
-  if (chat) return inspect_conversations(options, *tokenizer, tokens, out);
-  for (size_t d = 0;
-       d < std::min(tokens.size(), static_cast<size_t>(std::max<int64_t>(options.documents, 0))); ++d) {
-    const Document& document = segment.documents[d];
-    std::string shown;
-    if (tokenizer) {
-      shown = tokenizer->decode(std::span(tokens[d]).first(std::min<size_t>(tokens[d].size(), 64)));
-    } else if (document.kind == Document::Kind::text || document.kind == Document::Kind::json_line) {
-      shown.assign(tokens[d].begin(), tokens[d].begin() + std::min<size_t>(tokens[d].size(), 256));
-    }
-    print(out, "document {} ({} {}): {}\n", d, tokens[d].size(), tokenizer ? "tokens" : "bytes or ids",
-          quote(shown, 160));
+  if (chat) {
+    std::erase_if(tokens, [](const std::vector<int32_t>& ids) { return ids.empty(); });
+    return inspect_conversations(options, *tokenizer, tokens, out);
   }
-  if (!tokenizer) return;
-  int64_t count = 0;
-  for (const auto& list : tokens) count += std::ssize(list);
-  double bytes = segment.bytes.size();
-  print(out, "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",
-        counted(tokens.size(), "document"), counted(count, "token"), count > 0 ? bytes / count : 0.0,
-        counted(count / (options.seq_len + 1), "window"), options.seq_len + 1,
-        counted(count % (options.seq_len + 1), "token"));
+  show_documents(options, segment, tokens, tokenizer.get(), out);
+  if (tokenizer) return print_windows(options, segment, tokens, out);
+  out << "tokens and windows of training are counted with --tokenizer\n";
 }
 
 namespace {

@@ -31,7 +31,7 @@ struct DataPrepareTotals {
 /// goes to `out`. Throws ConfigError, FileError, DataError.
 DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out);
 
-/// `ottava data inspect`: what sources hold and what training would make of them.
+/// `ottava data inspect`: what sources hold, what is wrong with them, and what training would make of them.
 struct DataInspectOptions {
   std::vector<std::string> sources;
   std::string tokenizer;        ///< may be empty: then no tokens are counted
@@ -46,8 +46,10 @@ struct DataInspectOptions {
   enum class Verify { headers, contents };
   Verify verify = Verify::headers;  ///< contents: read shards whole, compare checksums
 };
-/// Throws FileError for a shard whose contents do not have the checksum of its header, and what reading
-/// throws.
+/// Lists files, looks through the data as training does before its first step, shows the first documents and,
+/// with a tokenizer, counts the windows of the first block. Records that are none are left out and counted.
+/// Throws FileError for a shard whose contents do not have the checksum of its header, DataError for one of
+/// another tokenizer, and what reading throws.
 void inspect_data(const DataInspectOptions& options, std::ostream& out);
 
 /// Adds `ottava data` with its subcommands.

@@ -9,7 +9,6 @@
 #include "core/data/data_file.h"
 #include "core/data/packing.h"
 #include "core/data/segment_queue.h"
-#include "core/data/shard_writer.h"
 #include "core/data/window_index.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -53,15 +52,7 @@ struct TokenLoader::State {
         scan(corpus, options.encoder, options.text_key, options.bad_records),
         key{corpus, options.encoder, options.text_key, options.seq_len},
         index(options.index_folder, key.hash(IndexKey::Identity::files), corpus.blocks(),
-              options.index_access) {
-    for (const auto& [path, fingerprint] : corpus.fingerprints()) {
-      if (fingerprint == shard_fingerprint(options.encoder.fingerprint)) continue;
-      fail<DataError>(
-          kWhere,
-          "'{}' was prepared with tokenizer {}, this run uses {}; prepare it again or change the tokenizer",
-          path, fingerprint, options.encoder.fingerprint);
-    }
-  }
+              options.index_access) {}
 
   // The segment that holds a sample, as far as the index knows; else the first segment before it that is not
   // known.

@@ -6,6 +6,7 @@
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/chat/masked_token.h"
 #include "core/data/json_line.h"
+#include "core/data/shard_writer.h"
 #include "core/error.h"
 
 namespace ottava::data {
@@ -14,6 +15,22 @@ namespace {
 constexpr std::string_view kWhere = "data";
 
 }  // namespace
+
+DocumentEncoder::DocumentEncoder(const Corpus& corpus, TextEncoder encoder, std::string text_key,
+                                 BadRecords bad_records)
+    : corpus_(corpus),
+      encoder_(std::move(encoder)),
+      text_key_(std::move(text_key)),
+      bad_records_(bad_records) {
+  if (encoder_.fingerprint.empty()) return;
+  for (const auto& [path, fingerprint] : corpus.fingerprints()) {
+    if (fingerprint == shard_fingerprint(encoder_.fingerprint)) continue;
+    fail<DataError>(
+        kWhere,
+        "'{}' was prepared with tokenizer {}, this run uses {}; prepare it again or change the tokenizer",
+        path, fingerprint, encoder_.fingerprint);
+  }
+}
 
 const std::string& DocumentEncoder::path(const Document& document) const {
   return corpus_.files()[document.file].path;

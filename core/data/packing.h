@@ -21,12 +21,10 @@ enum class BadRecords { error, skip };
 /// Makes tokens of documents. Safe to use from several threads.
 class DocumentEncoder {
  public:
+  /// Throws DataError for a shard that was made with another tokenizer than the encoder's, where that has
+  /// one.
   DocumentEncoder(const Corpus& corpus, TextEncoder encoder, std::string text_key,
-                  BadRecords bad_records = BadRecords::error)
-      : corpus_(corpus),
-        encoder_(std::move(encoder)),
-        text_key_(std::move(text_key)),
-        bad_records_(bad_records) {}
+                  BadRecords bad_records = BadRecords::error);
 
   /// Appends BOS, the tokens and EOS (text; what the encoder has of the two), the tokens as stored (shards),
   /// or masked ones (core/data/chat/masked_token.h; conversations), to `tokens`; `scratch` is reused memory.

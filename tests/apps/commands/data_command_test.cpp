@@ -72,7 +72,37 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   CHECK_HAS(seen.str(), "checksum good");
   CHECK_HAS(seen.str(), "document 0 (");
   CHECK_HAS(seen.str(), "<s>hello number 0 <s></s>");
-  CHECK_HAS(seen.str(), fmt::format("first block: 1000 documents, {} tokens", totals.tokens));
+  CHECK_HAS(seen.str(),
+            fmt::format("first block: 1000 documents, {} tokens, {} windows", totals.tokens, samples));
+  // Without a tokenizer ids are shown as they are; with another one they would be read as something else.
+  seen.str("");
+  inspect_data({.sources = {o.output}, .documents = 1}, seen);
+  CHECK_HAS(seen.str(), " ids): 260 ");
+  DataInspectOptions other{.sources = {o.output},
+                           .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"};
+  CHECK_HAS(message_of<DataError>([&] { inspect_data(other, seen); }), "was prepared with tokenizer ");
+}
+
+TEST_CASE("inspect tells all that is wrong with records, and shows what is left") {
+  DataFolder folder;
+  const std::string path = folder.write(
+      "a.jsonl", "{\n" + lines(30) + "{\"body\": 1}\n{\"text\": \"not UTF-8: \xff\"}\n{\"text\": \"\"}\n");
+  for (const bool has_tokenizer : {false, true}) {
+    std::ostringstream out;
+    inspect_data(
+        {.sources = {path}, .tokenizer = has_tokenizer ? write_tokenizer(folder) : "", .seq_len = 20}, out);
+    INFO(out.str());
+    CHECK_HAS(out.str(),
+              "data check: 34 documents in 0.0 MB (all of it), 2 bad records, 1 with bytes that are "
+              "not UTF-8, the first '" +
+                  path + "' line 33\n");
+    CHECK_HAS(out.str(), "the first bad record, where training ends unless training.bad_records is skip: '" +
+                             path + "' line 1, column ");
+    CHECK_HAS(out.str(), "document 0 (");
+    CHECK_HAS(out.str(), "hello number 0 <s>");
+    CHECK(has(out.str(), "first block: 31 documents, ") == has_tokenizer);
+    CHECK(has(out.str(), " bytes per token; ") == has_tokenizer);
+  }
 }
 
 TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
@@ -83,8 +113,11 @@ TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
   inspect_data({.sources = {path}, .documents = 1}, out);
   CHECK_HAS(out.str(), "1 file, 339 bytes, 1 block of about 4 MiB");
   CHECK_HAS(out.str(), "a.txt: text, 339 bytes");
-  CHECK_HAS(out.str(), "document 0 (321 bytes or ids): first line\\nsecond \u20acxxx");
+  CHECK_HAS(out.str(), "document 0 (321 bytes): first line\\nsecond \u20acxxx");
   CHECK_FALSE(has(out.str(), "document 1"));
+  CHECK_HAS(out.str(),
+            "data check: 2 documents in 0.0 MB (all of it), 0 bad records, 0 with bytes that are not");
+  CHECK_HAS(out.str(), "tokens and windows of training are counted with --tokenizer\n");
   CHECK_HAS(message_of<ConfigError>([&] { inspect_data({.sources = {path}, .seq_len = 0}, out); }),
             "seq_len is 0");
 }
