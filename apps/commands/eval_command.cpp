@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/compute_dtype.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/evaluator.h"
 #include "apps/generate/saved_model.h"
@@ -32,12 +33,12 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
   if (c.seq_len < 2 || c.batch < 1)
     fail<ConfigError>("eval", "--seq-len is {} and --batch {}, expected at least 2 and 1", c.seq_len,
                       c.batch);
+  const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
   const SavedModel model = open_saved_model("eval", c.model);
-  Evaluator evaluator(
-      {.model = model.config, .compute = parse_dtype(c.dtype), .batch = c.batch, .sequence = c.seq_len},
-      parse_device(c.device));
+  Evaluator evaluator({.model = model.config, .compute = compute, .batch = c.batch, .sequence = c.seq_len},
+                      parse_device(c.device));
   load_weights(model, evaluator.parameters(), evaluator.stream());
   const TokenLosses losses{
       .batch = c.batch, .sequence = c.seq_len, .pass = [&](const HostTokens& tokens, std::span<float> to) {

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/compute_dtype.h"
 #include "apps/commands/given_text.h"
 #include "apps/generate/chat_session.h"
 #include "apps/generate/prompt_tokens.h"
@@ -25,6 +26,7 @@ void check(const GenerateCommand& c) {
     if (!(value >= least))
       fail<ConfigError>("generate", "{} is {}, expected at least {}", option, value, least);
   };
+  compute_dtype("generate", c.dtype);
   at_least("--max-tokens", c.max_tokens, 1);
   at_least("--samples", c.samples, 1);
   at_least("--context", c.context, 2);
@@ -73,7 +75,7 @@ AnswerOptions answer_options(const GenerateCommand& c, const SavedModel& model) 
 std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const SavedModel& model,
                                             int64_t prompt_tokens, int64_t capacity) {
   const Generator::Options options{.model = model.config,
-                                   .compute = parse_dtype(c.dtype),
+                                   .compute = compute_dtype("generate", c.dtype),
                                    .prompt_tokens = prompt_tokens,
                                    .capacity = capacity};
   auto generator = std::make_unique<Generator>(options, parse_device(c.device));

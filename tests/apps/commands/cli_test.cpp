@@ -24,7 +24,11 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"launch -n 2 --nnodes 2 -- train tiny.yaml", "nothing says where rank 0 is"},
       {"plan tiny.yaml --world-size 0", "[command line] --world-size: Value 0 not in range"},
       {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
-      {"generate --checkpoint out --shout", "see `ottava generate --help`"}};
+      {"generate --checkpoint out --shout", "see `ottava generate --help`"},
+      {"generate --checkpoint out --dtype float16",
+       "[generate] --dtype is float16, expected bfloat16 or float32"},
+      {"generate --checkpoint out --dtype half", "[generate] --dtype is half, expected bfloat16 or float32"},
+      {"eval out --tasks q.jsonl --dtype e4m3", "[eval] --dtype is e4m3, expected bfloat16 or float32"}};
   for (const auto& [arguments, part] : cases) {
     const Outcome out = here.run(arguments);
     INFO(arguments << "\n" << out.output);
