@@ -39,9 +39,10 @@ void check(const GenerateCommand& c) {
   at_least("--top-k", c.sampling.top_k, 0);
   if (!(c.sampling.top_p > 0 && c.sampling.top_p <= 1))
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
-  if (!(c.repetition_penalty > 0)) {
-    fail<ConfigError>("generate", "--repetition-penalty is {}, expected a number above 0 (1: none)",
-                      c.repetition_penalty);
+  constexpr double kMostPenalty = 100;  // beyond, logits of sound models leave float32
+  if (!(c.repetition_penalty >= 1 / kMostPenalty && c.repetition_penalty <= kMostPenalty)) {
+    fail<ConfigError>("generate", "--repetition-penalty is {}, expected {} to {} (1: none)",
+                      c.repetition_penalty, 1 / kMostPenalty, kMostPenalty);
   }
 }
 

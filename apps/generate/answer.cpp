@@ -15,6 +15,7 @@ int64_t write_answer(const AnswerOptions& o, const Tokenizer& tokenizer, Generat
   int64_t added = 0;
   while (!text.stopped()) {
     std::vector<float> likely(logits.begin(), logits.begin() + tokenizer.vocab_size());
+    require_finite(likely);  // what the model gives, before the penalty makes something else of it
     if (o.repetition_penalty != 1) penalise_repetition(likely, tokens, o.repetition_penalty);
     const int32_t token =
         sample_token(likely.data(), tokenizer.vocab_size(), o.sampling, random.uniform(added));

@@ -10,14 +10,18 @@
 
 namespace ottava {
 
-int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, double uniform) {
-  for (int32_t i = 0; i < vocab; ++i) {
+void require_finite(std::span<const float> logits) {
+  for (size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i]))
       fail<NumericsError>("generate",
                           "the model gives token {} the logit {}: its weights are broken, or this precision "
                           "is not enough for them; take an earlier checkpoint, or float32",
                           i, logits[i]);
   }
+}
+
+int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, double uniform) {
+  require_finite({logits, static_cast<size_t>(vocab)});
   if (s.temperature <= 0) return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
   std::vector<int32_t> order(vocab);
   std::iota(order.begin(), order.end(), 0);

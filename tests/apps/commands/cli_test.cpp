@@ -221,8 +221,13 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
   CHECK(shell(generate + "--prompt 'A cat' --stop 'never said' 'nor this'") == text);
   CHECK(shell(generate + "--prompt 'A cat' --stop 'never said' --stop " + stop) ==
         "A cat" + added.substr(0, added.find(stop)) + "\n");
-  CHECK(has(place.run("generate --checkpoint out --repetition-penalty 0").output,
-            "--repetition-penalty is 0, expected a number above 0 (1: none)"));
+  for (const char* penalty : {"0", "1e-300", "-1", "1e+300"})
+    CHECK(has(place.run(std::string("generate --checkpoint out --repetition-penalty ") + penalty).output,
+              std::string("--repetition-penalty is ") + penalty + ", expected 0.01 to 100 (1: none)"));
+  for (const char* penalty : {"0.01", "100"})
+    CHECK_FALSE(has(shell("$O generate --checkpoint out --device cpu --prompt A --repetition-penalty " +
+                          std::string(penalty)),
+                    "ottava: "));
 }
 
 TEST_CASE("small mistakes are answered with what to do") {
