@@ -229,7 +229,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     experiment.repeats_initial_weights = command.weights == "repeated";
     settle_decisions(experiment, session.ranks, session.device, DecisionSource::afresh);
     Trainer trainer(experiment, session.ranks, session.device, nullptr);
-    const Measured m = measure(trainer, session.device, std::max(command.steps, 1));
+    const Measured m = measure(trainer, session.device, command.steps);
     const std::string memory = memory_text(before, trainer.plan(), session.device);
     SaveTimes saves;
     if (command.saves > 0) saves = measure_saves(trainer, command.saves);
@@ -249,9 +249,11 @@ void add_bench_commands(Command& commands) {
   Command bench = commands.subcommand("bench", "measure");
   bench.experiment("train", "tokens per second, time per operation and utilization of a training step", *o)
       .option("--steps", o->steps, "steps that are measured, after a few that are not")
+      .within(1)
       .option("--weights", o->weights,
               "drawn, or repeated: a few values again and again, quicker for large models")
       .option("--saves", o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
+      .within(0)
       .run([o] { return run_bench_command(*o, std::cout); });
   add_bench_kernels_command(bench);
   add_bench_data_command(bench);

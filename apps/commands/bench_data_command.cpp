@@ -47,6 +47,7 @@ void add_bench_data_command(Command& bench) {
   auto o = std::make_shared<BenchDataCommand>();
   bench.experiment("data", "tokens per second of reading the training data, and a mixture's part of it", *o)
       .option("--steps", o->steps, "steps of data that are read")
+      .within(1)
       .run([o] { return run_bench_data_command(*o, std::cout); });
 }
 

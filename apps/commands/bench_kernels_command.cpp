@@ -253,6 +253,7 @@ void add_bench_kernels_command(Command& bench) {
                   "every operation of a training step by itself, against a copy and a matrix product", *o)
       .option("--only", o->only, "glob over the operations' names, as in 'matmul*'")
       .option("--seconds", o->seconds, "of measuring")
+      .within(0)
       .flag("--count", o->work, BenchKernelsCommand::Work::count,
             "calls, bytes and FLOPs only, for a device that need not be here")
       .option("--json", o->json, "file for programs")

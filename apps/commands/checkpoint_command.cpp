@@ -175,6 +175,7 @@ void add_diff(Command& checkpoint) {
       .required("a", o->a, "one checkpoint: a step-N folder, or a run's folder of them")
       .required("b", o->b, "the other")
       .option("--largest", o->largest, "how many tensors are listed; 0: all")
+      .within(0)
       .flag("--model-only", o->what, CheckpointDiffOptions::What::weights, "leave the optimizer's state out")
       .run([o] { return diff_checkpoints(*o, std::cout) ? 0 : 1; });
 }

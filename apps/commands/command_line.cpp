@@ -4,9 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <type_traits>
 
 #include "core/config/nearest.h"
+#include "core/number.h"
 
 namespace ottava {
 namespace {
@@ -45,6 +48,26 @@ class UsageWith final : public CLI::Formatter {
   std::string words_;
 };
 
+std::optional<double> number_of(const std::string& text) {
+  const std::optional<double> number = parse_number<double>(text);
+  return number && std::isfinite(*number) ? number : std::nullopt;
+}
+
+std::optional<double> whole_number_of(const std::string& text) {
+  if (const auto number = parse_number<int64_t>(text)) return static_cast<double>(*number);
+  if (const auto number = parse_number<uint64_t>(text)) return static_cast<double>(*number);
+  return std::nullopt;
+}
+
+bool takes_whole_numbers(const Command::Target& target) {
+  return std::visit(
+      [](auto value) {
+        using T = typename decltype(value)::type;
+        return std::is_integral_v<T> || std::is_same_v<T, std::optional<int64_t>>;
+      },
+      target);
+}
+
 CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, const char* meaning) {
   return std::visit([&](auto value) { return parser.add_option(name, value.get(), meaning); }, target);
 }
@@ -81,24 +104,52 @@ Command& Command::option(const char* name, Target target, const char* meaning) {
   CLI::Option* option = add(*parser_, name, target, meaning);
   const bool has_default =
       !std::holds_alternative<std::reference_wrapper<std::optional<std::string>>>(target) &&
-      !std::holds_alternative<std::reference_wrapper<std::optional<double>>>(target);
+      !std::holds_alternative<std::reference_wrapper<std::optional<double>>>(target) &&
+      !std::holds_alternative<std::reference_wrapper<std::optional<int64_t>>>(target);
   if (has_default) option->capture_default_str();
+  last_ = option;
+  takes_whole_numbers_ = takes_whole_numbers(target);
   return *this;
 }
 
 Command& Command::required(const char* name, Target target, const char* meaning) {
-  add(*parser_, name, target, meaning)->required();
+  last_ = add(*parser_, name, target, meaning)->required();
+  takes_whole_numbers_ = takes_whole_numbers(target);
   return *this;
 }
 
 Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range,
                         const char* meaning) {
-  add(*parser_, name, target, meaning)->check(CLI::Range(range.first, range.second));
+  last_ = add(*parser_, name, target, meaning);
+  takes_whole_numbers_ = true;
+  return within(range.first, range.second);
+}
+
+// Of the parser's own conversions the one to unsigned numbers takes -1 for the largest.
+Command& Command::within(double least, double most) {
+  const std::string expected =
+      std::isfinite(most) ? fmt::format("{} to {}", least, most) : fmt::format("at least {}", least);
+  const auto number = takes_whole_numbers_ ? &whole_number_of : &number_of;
+  last_->check(CLI::Validator(
+      [=](std::string& text) {
+        const std::optional<double> value = number(text);
+        return value && *value >= least && *value <= most
+                   ? std::string()
+                   : fmt::format("expected {}, got {}", expected, text.substr(0, 64));
+      },
+      std::isfinite(most) ? expected : ""));
   return *this;
 }
 
 Command& Command::flag(const char* name, std::function<void()> set, const char* meaning) {
-  parser_->add_flag_callback(name, std::move(set), meaning);
+  flags_.push_back(parser_->add_flag_callback(name, std::move(set), meaning));
+  return *this;
+}
+
+Command& Command::exclusive() {
+  for (CLI::Option* flag : flags_)
+    for (CLI::Option* other : flags_)
+      if (flag != other) flag->excludes(other);
   return *this;
 }
 

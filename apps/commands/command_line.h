@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +14,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace ottava {
 
@@ -23,8 +25,8 @@ class Command {
  public:
   template <class... T>
   using OneOf = std::variant<std::reference_wrapper<T>...>;
-  using Target = OneOf<std::string, std::optional<std::string>, std::optional<double>, int32_t, int64_t,
-                       uint64_t, double, std::vector<std::string>>;
+  using Target = OneOf<std::string, std::optional<std::string>, std::optional<double>, std::optional<int64_t>,
+                       int32_t, int64_t, uint64_t, double, std::vector<std::string>>;
 
   /// What the commands of one command line share.
   struct Line {
@@ -48,12 +50,16 @@ class Command {
   Command& required(const char* name, Target target, const char* meaning);
   /// A whole number in [first, last], or not given.
   Command& range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range, const char* meaning);
+  /// The number that the option before this takes is in [least, most], and finite.
+  Command& within(double least, double most = std::numeric_limits<double>::infinity());
   /// Where it is given, `target` becomes `value`.
   template <class T>
   Command& flag(const char* name, T& target, std::type_identity_t<T> value, const char* meaning) {
     return flag(
         name, [&target, value] { target = value; }, meaning);
   }
+  /// Of the flags above at most one is given.
+  Command& exclusive();
   /// Everything after "--", word by word, of which there must be some. One command may have it.
   Command& rest(std::vector<std::string>& words);
   /// What stands below the options in the help.
@@ -76,6 +82,9 @@ class Command {
 
   CLI::App* parser_;
   Line* line_;
+  CLI::Option* last_ = nullptr;
+  bool takes_whole_numbers_ = false;  ///< the last one
+  std::vector<CLI::Option*> flags_;
 };
 
 /// The program's commands.

@@ -40,6 +40,7 @@ void add_config_command(Command& commands) {
       .flag("--fates", o->print, Print::fates,
             "print what becomes of every key, also those of other trainers")
       .flag("--schema", o->print, Print::schema, "print the JSON schema, for editors")
+      .exclusive()
       .run([o] {
         run_config_command(*o, std::cout, std::cerr);
         return 0;

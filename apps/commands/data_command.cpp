@@ -249,6 +249,14 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
         counted(whole.too_long, "conversation"));
 }
 
+TrainOn train_on_of(const std::string& option) {
+  try {
+    return train_on_named(option);
+  } catch (const ConfigError&) {
+    fail<ConfigError>(kInspect, "--train-on is '{}', expected assistant, last or all", option);
+  }
+}
+
 /// What training says of the data before its first step; more of it, as nobody waits for a step.
 void print_check(const Corpus& corpus, const TextEncoder& encoder, const std::string& text_key,
                  std::ostream& out) {
@@ -318,6 +326,7 @@ void print_windows(const DataInspectOptions& options, const Segment& segment,
 
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
+  const TrainOn train_on = train_on_of(options.train_on);
   Corpus corpus(find_data_files(options.sources, format_named(options.format)), block_sizes(options.seq_len));
   print(out, "{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
         counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"), corpus.sizes().block_bytes >> 20);
@@ -340,7 +349,7 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
         *chat != ChatFormat::prompt_completion || options.chat_template != "auto" ||
         read_template_file(folder))
       style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),
-               .train_on = train_on_named(options.train_on)};
+               .train_on = train_on};
     encoder.chat = std::make_shared<ChatEncoder>(
         tokenizer, ChatEncoder::Options{
                        .format = *chat, .chat = style, .bos = options.marks.bos, .eos = options.marks.eos});
@@ -371,6 +380,7 @@ void add_prepare(Command& data) {
       .option("--format", o->format, "auto, text or json_lines: of all sources")
       .option("--text-key", o->text_key, "key of the text in JSON lines")
       .option("--tokens-per-shard", o->tokens_per_shard, "a shard ends with the document that reaches them")
+      .within(1)
       .run([o] {
         prepare_data(*o, std::cout);
         return 0;
@@ -390,7 +400,9 @@ void add_inspect_data(Command& data) {
       .option("--train-on", o->train_on, "of conversations: assistant, last or all, as chat.train_on")
       .option("--text-key", o->text_key, "key of the text in JSON lines")
       .option("--seq-len", o->seq_len, "tokens of a window, as training.seq_len")
+      .within(1)
       .option("--documents", o->documents, "how many to show")
+      .within(0)
       .flag("--verify", o->verify, DataInspectOptions::Verify::contents,
             "read shards whole and compare checksums")
       .run([o] {

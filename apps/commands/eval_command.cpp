@@ -30,9 +30,7 @@ Json to_json(const ChoiceScores& s) {
 
 void run_eval_command(const EvalCommand& c, std::ostream& out) {
   if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: give --tasks FILE...");
-  if (c.seq_len < 2 || c.batch < 1)
-    fail<ConfigError>("eval", "--seq-len is {} and --batch {}, expected at least 2 and 1", c.seq_len,
-                      c.batch);
+  if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
   const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
@@ -61,8 +59,11 @@ void add_eval_command(Command& commands) {
       .required("--tasks", o->tasks,
                 "JSON lines with query, choices and gold, or HellaSwag's or ARC's own (.gz and .zst too)")
       .option("--max-examples", o->max_examples, "of each task; -1: all")
+      .within(-1)
       .option("--seq-len", o->seq_len, "tokens of a window, which choices share")
+      .within(2)
       .option("--batch", o->batch, "windows of a pass")
+      .within(1)
       .option("--json", o->json, "file for the scores and the log-likelihood of every choice")
       .option("--device", o->device, "auto, cpu or cuda")
       .option("--dtype", o->dtype, "bfloat16 or float32")

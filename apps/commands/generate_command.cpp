@@ -22,28 +22,14 @@ namespace {
 using fmt::print;
 
 void check(const GenerateCommand& c) {
-  auto at_least = [](std::string_view option, auto value, auto least) {
-    if (!(value >= least))
-      fail<ConfigError>("generate", "{} is {}, expected at least {}", option, value, least);
-  };
   compute_dtype("generate", c.dtype);
-  at_least("--max-tokens", c.max_tokens, 1);
-  at_least("--samples", c.samples, 1);
-  at_least("--context", c.context, 2);
   if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto"))
     fail<ConfigError>("generate", "--system and --chat-template are for conversations: add --chat");
   if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty()))
     fail<ConfigError>("generate",
                       "--samples and --prompt-file are not for conversations: leave them out, or --chat");
-  at_least("--temperature", c.sampling.temperature, 0);
-  at_least("--top-k", c.sampling.top_k, 0);
   if (!(c.sampling.top_p > 0 && c.sampling.top_p <= 1))
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
-  constexpr double kMostPenalty = 100;  // beyond, logits of sound models leave float32
-  if (!(c.repetition_penalty >= 1 / kMostPenalty && c.repetition_penalty <= kMostPenalty)) {
-    fail<ConfigError>("generate", "--repetition-penalty is {}, expected {} to {} (1: none)",
-                      c.repetition_penalty, 1 / kMostPenalty, kMostPenalty);
-  }
 }
 
 /// Lines that end in CRLF as lines of training mostly end.
@@ -143,6 +129,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
 }
 
 void add_generate_command(Command& commands) {
+  constexpr double kMostPenalty = 100;  // beyond, logits of sound models leave float32
   auto o = std::make_shared<GenerateCommand>();
   commands.subcommand("generate", "continue a prompt with a trained model")
       .required("--checkpoint", o->checkpoint,
@@ -150,20 +137,27 @@ void add_generate_command(Command& commands) {
       .option("--prompt", o->prompt, "text to continue; without it and --prompt-file: what is piped in")
       .option("--prompt-file", o->prompt_file, "file with the text to continue")
       .option("--max-tokens", o->max_tokens, "tokens to add at most")
+      .within(1)
       .option("--samples", o->samples, "how many continuations")
+      .within(1)
       .flag("--chat", o->is_chat, true,
             "hold a conversation: each line of the terminal, or of what is piped in, is a turn of the user")
       .option("--system", o->system, "with --chat: the system message")
       .option("--chat-template", o->chat_template,
               "with --chat: how conversations are written; auto: as the checkpoint's files say")
       .option("--context", o->context, "with --chat: tokens of the whole conversation")
+      .within(2)
       .option("--stop", o->stops, "end before this text; may be given several times")
       .option("--temperature", o->sampling.temperature, "0: always the likeliest token")
+      .within(0)
       .option("--top-k", o->sampling.top_k, "sample among the k likeliest only; 0: all")
+      .within(0)
       .option("--top-p", o->sampling.top_p, "sample among the likeliest that together have this probability")
       .option("--repetition-penalty", o->repetition_penalty,
               "makes tokens less likely that are there already; 1: none")
+      .within(1 / kMostPenalty, kMostPenalty)
       .option("--seed", o->seed, "of the sampling")
+      .within(0)
       .option("--device", o->device, "auto, cpu or cuda")
       .option("--dtype", o->dtype, "bfloat16 or float32")
       .run([o] {

@@ -11,7 +11,8 @@ namespace ottava {
 
 namespace {
 
-std::vector<int> ranks_in(const std::string& text) {
+/// Of `all` ranks.
+std::vector<int> ranks_in(const std::string& text, int all) {
   std::vector<int> ranks;
   const char *at = text.data(), *end = at + text.size();
   while (at != end) {
@@ -20,6 +21,8 @@ std::vector<int> ranks_in(const std::string& text) {
     const bool is_last = next == end;
     if (error != std::errc() || (!is_last && (*next != ',' || next + 1 == end)))
       fail<ConfigError>("launch", "--only-rank is '{}', expected ranks with commas between: 1,3", text);
+    if (rank < 0 || rank >= all)
+      fail<ConfigError>("launch", "--only-rank is '{}', expected ranks from 0 to {}", text, all - 1);
     ranks.push_back(rank);
     at = is_last ? end : next + 1;
   }
@@ -32,29 +35,38 @@ int run_launch_command(LaunchCommand command) {
   RankLaunch& launch = command.launch;
   if (launch.ranks == 0) launch.ranks = cuda_device_count();
   if (launch.ranks == 0) fail<ConfigError>("launch", "this machine has no GPU: say how many ranks, with -n");
+  if (launch.machine >= launch.machines)
+    fail<ConfigError>("launch", "--node-rank is {}, expected 0 to {} (--nnodes is {})", launch.machine,
+                      launch.machines - 1, launch.machines);
   if (launch.machines > 1 && launch.master.port == 0) launch.master.port = Master{}.port;
-  launch.only_ranks = ranks_in(command.only_ranks);
+  launch.only_ranks = ranks_in(command.only_ranks, launch.ranks * launch.machines);
   launch.arguments.insert(launch.arguments.begin(), "ottava");
   return launch_ranks(launch);
 }
 
 void add_launch_command(Command& commands) {
+  constexpr int kMostRanks = 4096, kMostMachines = 1 << 16;
   auto o = std::make_shared<LaunchCommand>();
   commands
       .subcommand(
           "launch",
           "run a command on several ranks, of one machine or many, without MPI: launch -n 8 -- train CONFIG")
       .option("-n,--nproc-per-node", o->launch.ranks, "ranks on this machine; 0: one for each of its GPUs")
+      .within(0, kMostRanks)
       .option("--nnodes", o->launch.machines, "machines; a launcher is started on each")
+      .within(1, kMostMachines)
       .option("--node-rank", o->launch.machine, "number of this machine, from 0")
+      .within(0, kMostMachines - 1)
       .option("--master-addr", o->launch.master.address, "an address of machine 0 that all reach")
       .option("--master-port", o->launch.master.port,
               "port of machine 0; 0: a free one, with several machines 29500")
+      .within(0, 65535)
       .option("--only-rank", o->only_ranks,
               "show what these ranks write (1,3), and nothing of others; a single one without its label")
       .option("--tee", o->launch.tee_folder, "also write what rank r writes to FOLDER/rank-r.log")
       .option("--grace", o->launch.grace_seconds,
               "seconds that the other ranks have to end after one has failed")
+      .within(0)
       .rest(o->launch.arguments)
       .notes(
           "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C reach every rank once: `train` saves after its step and ends "

@@ -159,12 +159,14 @@ void add_train(Command& tokenizer) {
       .required("sources", o->sources, "text or JSON lines: files, folders, globs")
       .required("--output", o->output_folder, "folder for tokenizer.json")
       .required("--vocab-size", o->vocab_size, "tokens, special ones included")
+      .within(1)
       .option("--rules", o->rules, "llama3, gpt2 or qwen2: how text is cut into words")
       .option("--special-tokens", o->special_tokens, "tokens that no text spells")
       .option("--bos-token", o->bos_token, "the special token that begins a text")
       .option("--eos-token", o->eos_token, "the special token that ends one")
       .option("--text-key", o->text_key, "key of the text in JSON lines")
       .option("--max-bytes", o->max_bytes, "stop after so much text; 0: all")
+      .within(0)
       .flag("--overwrite", o->overwrites, true, "replace a tokenizer that is there")
       .run(o, tokenizer_train);
 }
