@@ -1,6 +1,10 @@
 #include "apps/commands/eval_command.h"
 
 #include <iostream>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
@@ -26,6 +30,18 @@ Json to_json(const ChoiceScores& s) {
   return out.set("log_likelihoods", std::move(likelihoods));
 }
 
+/// Tasks of equal names get those of their paths.
+void tell_apart(std::vector<ChoiceTask>& tasks, const std::vector<std::string>& paths) {
+  std::map<std::string, int> tasks_named, tasks_at;
+  for (const ChoiceTask& task : tasks) ++tasks_named[task.name];
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks_named[tasks[i].name] > 1) tasks[i].name = without_endings(paths[i]);
+    if (++tasks_at[tasks[i].name] > 1)
+      fail<ConfigError>("eval", "two of the --tasks are named '{}': leave one out, or rename it",
+                        tasks[i].name);
+  }
+}
+
 }  // namespace
 
 void run_eval_command(const EvalCommand& c, std::ostream& out) {
@@ -34,17 +50,22 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
   const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
+  tell_apart(tasks, c.tasks);
   const SavedModel model = open_saved_model("eval", c.model);
-  Evaluator evaluator({.model = model.config, .compute = compute, .batch = c.batch, .sequence = c.seq_len},
-                      parse_device(c.device));
+  std::vector<ChoiceTokens> tokens;
+  for (const ChoiceTask& task : tasks) tokens.push_back(encode_choices(task, *model.tokenizer, c.seq_len));
+  const PassShape pass = smallest_pass(tokens, {.batch = c.batch, .sequence = c.seq_len});
+  Evaluator evaluator(
+      {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence},
+      parse_device(c.device));
   load_weights(model, evaluator.parameters(), evaluator.stream());
   const TokenLosses losses{
-      .batch = c.batch, .sequence = c.seq_len, .pass = [&](const HostTokens& tokens, std::span<float> to) {
-        evaluator.losses(tokens, to);
+      .batch = pass.batch, .sequence = pass.sequence, .pass = [&](const HostTokens& of, std::span<float> to) {
+        evaluator.losses(of, to);
       }};
   Json results(Json::Array{});
-  for (const ChoiceTask& task : tasks) {
-    const ChoiceScores scores = score_choices(task, *model.tokenizer, losses);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const ChoiceScores scores = score_choices(tasks[i], tokens[i], losses);
     out << to_text(scores) << std::endl;
     results.push(to_json(scores));
   }

@@ -14,8 +14,8 @@ struct EvalCommand {
   std::string model;               ///< step folder of a run, its checkpoint folder, or a Hugging Face folder
   std::vector<std::string> tasks;  ///< files: apps/evaluate/choice_task.h
   int64_t max_examples = -1;       ///< of each task
-  int64_t seq_len = 1024, batch = 4;
-  std::string json;  ///< file for the scores, with the log-likelihood of every choice
+  int64_t seq_len = 1024, batch = 4;  ///< of a pass at most: smallest_pass()
+  std::string json;                   ///< file for the scores, with the log-likelihood of every choice
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };

@@ -8,6 +8,7 @@
 #include "core/data/tokenizer/unicode.h"
 #include "core/data/whole_packing.h"
 #include "core/error.h"
+#include "core/sum_of.h"
 
 namespace ottava {
 namespace {
@@ -85,23 +86,48 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
 
 }  // namespace
 
-ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
-  ChoiceScores out{.name = task.name, .items = std::ssize(task.items)};
-  std::vector<Tokens> documents;
-  const bool add_bos = model.add_bos.value_or(tokenizer.adds_bos());
-  for (int64_t question = 1; question <= out.items; ++question) {
+ChoiceTokens encode_choices(const ChoiceTask& task, const Tokenizer& tokenizer, int64_t sequence,
+                            std::optional<bool> add_bos) {
+  ChoiceTokens out;
+  const bool adds_bos = add_bos.value_or(tokenizer.adds_bos());
+  for (int64_t question = 1; question <= std::ssize(task.items); ++question) {
     for (const std::string& choice : task.items[question - 1].choices) {
-      Tokens tokens = encode(tokenizer, task, question, choice, add_bos);
-      if (const int64_t over = std::ssize(tokens) - (model.sequence + 1); over > 0) {
+      Tokens tokens = encode(tokenizer, task, question, choice, adds_bos);
+      if (const int64_t over = std::ssize(tokens) - (sequence + 1); over > 0) {
         tokens.erase(tokens.begin(), tokens.begin() + over);
         ++out.cut;
       }
-      documents.push_back(std::move(tokens));
+      out.documents.push_back(std::move(tokens));
     }
   }
+  return out;
+}
+
+// In one window they follow each other in the same order, however much of it is left.
+PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most) {
+  constexpr int64_t kMultiple = 64;
+  PassShape out{.batch = 1, .sequence = 2};
+  for (const ChoiceTokens& task : tasks) {
+    const int64_t inputs = sum_of(task.documents, [](const Tokens& t) { return std::ssize(t); }) - 1;
+    const int64_t rounded = (inputs + kMultiple - 1) / kMultiple * kMultiple;
+    out.sequence = std::max(out.sequence, std::min(rounded, most.sequence));
+  }
+  for (const ChoiceTokens& task : tasks) {
+    const data::WholePacked whole = data::pack_whole(task.documents, {.seq_len = out.sequence});
+    out.batch = std::max(out.batch, std::min(whole.packed.windows(out.sequence), most.batch));
+  }
+  return out;
+}
+
+ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
+  return score_choices(task, encode_choices(task, tokenizer, model.sequence, model.add_bos), model);
+}
+
+ChoiceScores score_choices(const ChoiceTask& task, const ChoiceTokens& tokens, const TokenLosses& model) {
+  ChoiceScores out{.name = task.name, .items = std::ssize(task.items), .cut = tokens.cut};
   const data::WholePacked whole =
-      data::pack_whole(documents, {.seq_len = model.sequence, .share_windows = model.share_windows});
-  const std::vector<double> sums = sums_of(whole, documents.size(), model);
+      data::pack_whole(tokens.documents, {.seq_len = model.sequence, .share_windows = model.share_windows});
+  const std::vector<double> sums = sums_of(whole, tokens.documents.size(), model);
   int64_t right = 0, right_norm = 0, right_bytes = 0;
   size_t next = 0;
   for (const ChoiceItem& item : task.items) {

@@ -43,12 +43,31 @@ struct ChoiceScores {
   std::vector<std::vector<double>> log_likelihoods;  ///< of each item's choices
 };
 
+/// The choices of a task as a model sees them.
+struct ChoiceTokens {
+  std::vector<std::vector<int32_t>> documents;  ///< context and choice, item by item; the context is masked
+  int64_t cut = 0;                              ///< of them longer than a window: their beginning is left out
+};
+/// For windows of `sequence` + 1 tokens. Throws as score_choices() does.
+ChoiceTokens encode_choices(const ChoiceTask& task, const Tokenizer& tokenizer, int64_t sequence,
+                            std::optional<bool> add_bos = {});
+
+/// Rows of a pass and their length.
+struct PassShape {
+  int64_t batch = 1, sequence = 2048;
+};
+/// The smallest pass in which the choices lie as they do in one of `most`: a pass is computed whole, whatever
+/// its windows hold. Sequences are a multiple of 64, or the longest.
+PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most);
+
 /// Asks a model to choose. A choice is scored as the harness does: white space at the end of the context
 /// moves over to delimiter and choice; both are encoded together, and of these tokens as many as the context
 /// has by itself give way to the context's own. BOS stands in front as add_bos says;
 /// special tokens in the context are read as such. Choices share windows. Throws DataError for a choice of
 /// which no token would be scored, because it became one with the context's last.
 ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model);
+/// The same of choices that are encoded already.
+ChoiceScores score_choices(const ChoiceTask& task, const ChoiceTokens& tokens, const TokenLosses& model);
 
 /// "hellaswag: acc 31.1% +- 0.5, acc_norm 33.0% +- 0.5, acc_bytes 32.8% +- 0.5 (10042 items)".
 std::string to_text(const ChoiceScores& scores);

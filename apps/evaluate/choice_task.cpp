@@ -143,13 +143,19 @@ ChoiceItem read_choice_item(std::string_view text, const std::string& place) {
   return item;
 }
 
+std::string without_endings(std::string_view path) {
+  if (data::compression_of(path) != data::Compression::none) path = path.substr(0, path.rfind('.'));
+  for (std::string_view ending : {".jsonl", ".ndjson", ".json", ".txt"})
+    if (path.ends_with(ending)) return std::string(path.substr(0, path.size() - ending.size()));
+  return std::string(path);
+}
+
 ChoiceTask read_choice_task(const std::string& path, int64_t most) {
   auto stream = data::open_stream(path, data::compression_of(path));
   std::string text;
   while (stream->append(text, 1 << 20) > 0) {
   }
-  const std::string name = std::filesystem::path(path).filename().string();
-  ChoiceTask task{.name = name.substr(0, name.find('.'))};
+  ChoiceTask task{.name = std::filesystem::path(without_endings(path)).filename().string()};
   int64_t number = 0;
   for (size_t at = 0; at < text.size() && std::ssize(task.items) != most;) {
     const size_t end = std::min(text.find('\n', at), text.size());

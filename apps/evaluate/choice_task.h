@@ -30,6 +30,9 @@ struct ChoiceTask {
 /// that is not among them.
 ChoiceItem read_choice_item(std::string_view line, const std::string& place);
 
+/// "arc/arc.easy" of "arc/arc.easy.jsonl.gz": without the endings of files of such lines.
+std::string without_endings(std::string_view path);
+
 /// The items of a file of such lines (.gz, .zst too), the first `most` of them (-1: all); the name is the
 /// file's without its endings. Throws FileError and DataError.
 ChoiceTask read_choice_task(const std::string& path, int64_t most = -1);

@@ -1,6 +1,9 @@
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <vector>
 
 #include "apps/commands/eval_command.h"
 #include "apps/evaluate/choice_scores.h"
@@ -46,7 +49,7 @@ TEST_CASE("scores and log-likelihoods are those of lm-evaluation-harness") {
   const Json golden = Json::parse(read_file(kGolden + "golden.json"), "golden.json");
   const auto& expected = golden.at("tasks", "golden").as_array("tasks");
   // Many choices to a window, or few.
-  for (const auto& [sequence, batch] : {std::pair{256, 4}, std::pair{160, 1}}) {
+  for (const auto& [sequence, batch] : {std::pair{256, 4}, std::pair{160, 1}, std::pair{16384, 8}}) {
     const Json scores = scored(sequence, batch);
     REQUIRE(scores.as_array("").size() == 3);
     for (size_t t = 0; t < 3; ++t) {
@@ -70,6 +73,63 @@ TEST_CASE("scores and log-likelihoods are those of lm-evaluation-harness") {
       }
     }
   }
+}
+
+TEST_CASE("a pass is no larger than the choices need, and their scores are the same") {
+  const auto tokenizer = Tokenizer::load(kGolden + "model");
+  const ChoiceTask all = read_choice_task(kGolden + "own.jsonl"),
+                   few = read_choice_task(kGolden + "own.jsonl", 2);
+  const auto shape = [&](const ChoiceTask& task, PassShape most) {
+    const PassShape pass = smallest_pass(std::vector{encode_choices(task, *tokenizer, most.sequence)}, most);
+    return std::pair(pass.batch, pass.sequence);
+  };
+  const auto [one, needed] = shape(few, {.batch = 4, .sequence = 16384});
+  CHECK(one == 1);
+  CHECK(needed < 1024);
+  CHECK(needed % 64 == 0);
+  CHECK(shape(few, {.batch = 4, .sequence = 100}).second == 100);
+  CHECK(shape(all, {.batch = 4, .sequence = 256}) == std::pair(int64_t{4}, int64_t{256}));
+
+  std::map<std::pair<int64_t, int64_t>, std::string> scores;
+  for (const auto& [sequence, batch] : {std::pair<int64_t, int64_t>{needed, 1}, {16384, 4}}) {
+    const TemporaryFolder folder;
+    std::ostringstream out;
+    run_eval_command({.model = kGolden + "model",
+                      .tasks = {kGolden + "own.jsonl"},
+                      .max_examples = 2,
+                      .seq_len = sequence,
+                      .batch = batch,
+                      .json = folder / "scores.json",
+                      .dtype = "float32"},
+                     out);
+    scores[{sequence, batch}] = read_file(folder / "scores.json");
+  }
+  CHECK(scores.begin()->second == scores.rbegin()->second);
+}
+
+TEST_CASE("tasks are named by their files, whose dots are kept, and equal names are told apart") {
+  CHECK(without_endings("a.b/arc.easy.jsonl.gz") == "a.b/arc.easy");
+  CHECK(without_endings("hellaswag_val.jsonl") == "hellaswag_val");
+  CHECK(without_endings("v1.5") == "v1.5");
+  const TemporaryFolder folder;
+  const std::string line = R"({"query": "a", "choices": ["b", "c"], "gold": 0})";
+  std::filesystem::create_directories(folder / "other");
+  for (const char* name : {"arc.easy.jsonl", "arc.challenge.jsonl", "other/arc.easy.json"})
+    std::ofstream(folder / name) << line << "\n";
+  std::ostringstream out;
+  run_eval_command(
+      {.model = kGolden + "model",
+       .tasks = {folder / "arc.easy.jsonl", folder / "arc.challenge.jsonl", folder / "other/arc.easy.json"}},
+      out);
+  CHECK_THAT(out.str(), Contains((folder / "arc.easy") + ": acc ") && Contains("arc.challenge: acc ") &&
+                            Contains((folder / "other/arc.easy") + ": acc "));
+  CHECK(out.str().find((folder / "arc.challenge")) == std::string::npos);
+  CHECK_THAT(message_of([&] {
+               run_eval_command({.model = kGolden + "model",
+                                 .tasks = {folder / "arc.easy.jsonl", folder / "arc.easy.jsonl"}},
+                                out);
+             }),
+             Contains("[eval] two of the --tasks are named '" + (folder / "arc.easy") + "'"));
 }
 
 TEST_CASE("ranks that divide the windows find the same scores as one") {
