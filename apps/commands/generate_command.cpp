@@ -2,6 +2,7 @@
 
 #include <fmt/ostream.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -70,15 +71,39 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
   return generator;
 }
 
+/// RoPE goes on past the model's length, and the model does not.
+void note_length(const SavedModel& model, int64_t tokens, std::string_view of, std::ostream& notes) {
+  if (tokens <= model.positions) return;
+  notes << fmt::format(
+      "{} make up to {} tokens, and the model is meant for {} (max_position_embeddings of config.json): what "
+      "comes after them may be nonsense\n",
+      of, tokens, model.positions);
+}
+
+/// Tokens of a conversation.
+int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
+  constexpr int64_t kUsual = 4096;
+  const int64_t context = c.context.value_or(std::min(kUsual, model.positions));
+  if (c.max_tokens >= context) {
+    fail<ConfigError>("generate",
+                      "--max-tokens {} leaves no room for a question in a context of {} tokens: lower it, or "
+                      "raise --context (the model is meant for {})",
+                      c.max_tokens, context, model.positions);
+  }
+  return context;
+}
+
 /// A line is what the user says; the end of the input ends the conversation. --prompt is the only turn there
 /// is.
-void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& out) {
+void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& out, std::ostream& notes) {
+  const int64_t context = context_of(c, model);
   const data::ChatEncoder encoder(
       model.tokenizer, {.chat = data::ChatOptions{.style = data::choose_chat_template(
                                                       c.chat_template, model.folder, "--chat-template")}});
   AnswerOptions options = answer_options(c, model);
   options.stop_tokens.push_back(encoder.end_of_turn());
-  const std::unique_ptr<Generator> generator = loaded_generator(c, model, 1, c.context);
+  const std::unique_ptr<Generator> generator = loaded_generator(c, model, 1, context);
+  note_length(model, context, "conversations of this --context", notes);
   ChatSession session(encoder, *model.tokenizer, *generator, c.system);
   if (c.prompt) {
     session.say(*c.prompt, options, out);
@@ -102,7 +127,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   check(c);
   TextStream{c.stops};
   const SavedModel model = open_saved_model("generate", c.checkpoint);
-  if (c.is_chat) return converse(c, model, out);
+  if (c.is_chat) return converse(c, model, out, notes);
   const std::string prompt = prompt_of(c);
   const std::vector<int32_t> tokens = prompt_tokens(*model.tokenizer, prompt, model.tokenizer->adds_bos());
   if (tokens.empty())
@@ -112,6 +137,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   const auto length = std::ssize(tokens);
   const std::unique_ptr<Generator> generator = loaded_generator(c, model, length, length + c.max_tokens);
   AnswerOptions options = answer_options(c, model);
+  note_length(model, length + c.max_tokens, "the prompt and --max-tokens", notes);
 
   const Stopwatch watch;
   int64_t added = 0;
@@ -145,7 +171,9 @@ void add_generate_command(Command& commands) {
       .option("--system", o->system, "with --chat: the system message")
       .option("--chat-template", o->chat_template,
               "with --chat: how conversations are written; auto: as the checkpoint's files say")
-      .option("--context", o->context, "with --chat: tokens of the whole conversation")
+      .option("--context", o->context,
+              "with --chat: tokens of the whole conversation (default: 4096, or the model's length where "
+              "that is less)")
       .within(2)
       .option("--stop", o->stops, "end before this text; may be given several times")
       .option("--temperature", o->sampling.temperature, "0: always the likeliest token")

@@ -31,11 +31,13 @@ struct GenerateCommand {
   uint64_t seed = 0;               ///< sample i draws from stream i of it
   bool is_chat = false;
   std::string system, chat_template = "auto";
-  int64_t context = 4096;  ///< tokens of a conversation, answers included
+  /// Tokens of a conversation, answers included; absent: 4096, or the model's length where that is less.
+  std::optional<int64_t> context;
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-/// `notes` gets one line at the end: tokens and tokens/s. Throws ConfigError and FileError before anything is
+/// `notes` gets a line where the model's length may be exceeded, and one at the end: tokens and tokens/s.
+/// Throws ConfigError and FileError before anything is
 /// printed.
 void run_generate_command(const GenerateCommand& command, std::ostream& out, std::ostream& notes);
 

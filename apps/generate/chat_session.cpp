@@ -20,9 +20,9 @@ int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, st
   if (prompt + options.max_tokens > generator_.capacity()) {
     fail<ConfigError>(
         "generate",
-        "the conversation has {} tokens, which with an answer of up to {} exceed the context of {}: begin "
-        "another one, or raise --context",
-        prompt, options.max_tokens, generator_.capacity());
+        "the conversation has {} tokens, which with an answer of up to {} exceed the context of {}: {}lower "
+        "--max-tokens, or raise --context",
+        prompt, options.max_tokens, generator_.capacity(), held_.empty() ? "" : "begin another one, ");
   }
   // The last token is always computed: its logits are asked for.
   const auto same = std::ranges::mismatch(held_, tokens).in1 - held_.begin();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@ namespace ottava {
 struct SavedModel {
   std::string folder;
   LlamaConfig config;
+  int64_t positions = 0;  ///< tokens of a sequence that it is meant for: max_position_embeddings
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 /// `path`: a step folder of a run, the newest of a folder of them, or a Hugging Face model folder. Reads no

@@ -18,6 +18,11 @@ constexpr std::pair<int64_t LlamaConfig::*, int64_t HfConfig::*> kExtents[] = {
     {&LlamaConfig::ffn_dim, &HfConfig::intermediate_size},
     {&LlamaConfig::vocab_size, &HfConfig::vocab_size}};
 
+HfConfig hf_config_in(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  return parse_hf_config(read_file(path), path);
+}
+
 }  // namespace
 
 LlamaConfig llama_config_of(const HfConfig& hf) {
@@ -49,9 +54,8 @@ HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings
   return hf;
 }
 
-LlamaConfig read_hf_config(const std::string& folder) {
-  std::string path = folder + "/config.json";
-  return llama_config_of(parse_hf_config(read_file(path), path));
-}
+LlamaConfig read_hf_config(const std::string& folder) { return llama_config_of(hf_config_in(folder)); }
+
+int64_t read_hf_positions(const std::string& folder) { return hf_config_in(folder).max_position_embeddings; }
 
 }  // namespace ottava

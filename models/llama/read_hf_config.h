@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "models/hf_config.h"
@@ -16,5 +17,7 @@ HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings
 
 /// The model of `folder`/config.json. Throws FileError.
 LlamaConfig read_hf_config(const std::string& folder);
+/// Its max_position_embeddings, the longest sequence that its RoPE is meant for. Throws FileError.
+int64_t read_hf_positions(const std::string& folder);
 
 }  // namespace ottava

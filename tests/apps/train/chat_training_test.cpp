@@ -432,7 +432,34 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   CHECK(out.str() == prompt + second);
 
   CHECK_THAT(message_of([&] { converse(repeated("word", 200) + "\n"); }),
-             Contains("exceed the context of 200"));
+             Contains("exceed the context of 200: lower --max-tokens, or raise --context"));
+  CHECK_THAT(message_of([&] { converse("what is 3 of 0?\n" + repeated("word", 200) + "\n"); }),
+             Contains("exceed the context of 200: begin another one, lower --max-tokens"));
+
+  // Past the length that the model is meant for one is told, and by default one does not go there.
+  const std::string short_folder = chats / "short";
+  fs::copy(folder, short_folder);
+  std::string config_json = read_file(folder + "/config.json");
+  const std::string key = "\"max_position_embeddings\": ";
+  const size_t at = config_json.find(key) + key.size();
+  config_json.replace(at, config_json.find_first_not_of("0123456789", at) - at, "64");
+  std::ofstream(short_folder + "/config.json") << config_json;
+  const auto noted = [&](GenerateCommand command) {
+    std::ostringstream said, told;
+    command.checkpoint = short_folder;
+    command.dtype = "float32";
+    run_generate_command(command, said, told);
+    return told.str();
+  };
+  const std::string meant = "and the model is meant for 64 (max_position_embeddings of config.json)";
+  CHECK_THAT(noted({.prompt = "what", .max_tokens = 80}),
+             Contains("the prompt and --max-tokens make up to ") && Contains(meant));
+  CHECK_THAT(noted({.prompt = "what", .max_tokens = 8}), !Contains(meant));
+  CHECK_THAT(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true, .context = 100}),
+             Contains("conversations of this --context make up to 100 tokens, " + meant));
+  CHECK(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true}).empty());
+  CHECK_THAT(message_of([&] { noted({.prompt = "what is 3 of 0?", .max_tokens = 64, .is_chat = true}); }),
+             Contains("--max-tokens 64 leaves no room for a question in a context of 64 tokens"));
 }
 
 TEST_CASE("data inspect shows conversations with what counts in brackets, or in colour") {
