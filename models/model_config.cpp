@@ -78,9 +78,10 @@ void declare(config::Section& s, ModelConfig& c) {
       .range(1, 1 << 30)
       .unit("tokens");
   using Mask = ModelConfig::AttnMask;
-  s.choice("attn_mask_type", c.attn_mask_type,
-           {{"causal", Mask::causal}, {"block_causal", Mask::block_causal}},
-           "block_causal keeps documents of a packed sequence apart");
+  s.choice(
+      "attn_mask_type", c.attn_mask_type, {{"causal", Mask::causal}, {"block_causal", Mask::block_causal}},
+      "block_causal keeps documents of a packed sequence apart; not with bare token ids, which do not say "
+      "where documents begin");
   s.field("loss_chunk_tokens", c.loss_chunk_tokens,
           "tokens whose logits exist at once; 0: on a GPU the most of 4096, 2048 and 1024 that its memory "
           "allows, else 1024")

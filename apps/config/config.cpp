@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "apps/config/foreign_keys.h"
 #include "apps/config/idle_keys.h"
@@ -84,6 +86,19 @@ void apply_conversations(Config& c, config::Problems& problems) {
         "causal is given, but conversations that share a window must not see each other: leave it out");
 }
 
+/// Where documents begin is in the file or in the text; of bare ids only the reader's pieces are known.
+void refuse_bare_documents(const Config& c, config::Problems& problems) {
+  if (c.model.attn_mask_type != ModelConfig::AttnMask::block_causal) return;
+  const std::vector<std::string> formats = formats_of(c.training, c.validation);
+  const auto bare = std::ranges::find_if(
+      formats, [](const std::string& format) { return format == "tokens_u16" || format == "tokens_u32"; });
+  if (bare == formats.end()) return;
+  problems.add("model.attn_mask_type",
+               "block_causal keeps documents apart, and files of format {} do not say where theirs begin: "
+               "make shards of the text with ottava data prepare, or set causal",
+               *bare);
+}
+
 /// TorchTitan's files set the section without the converter, which is the switch: where a recipe is
 /// chosen it was probably forgotten.
 void note_unused_float8(Config& c) {
@@ -148,7 +163,10 @@ Config load_config(const fs::path& given, const std::vector<std::string>& overri
   reader.read_overrides(overrides);
   c.provenance.notes = reader.finish();
   if (problems.sound("model") && problems.sound("training")) apply_precision_level(c, problems);
-  if (problems.sound("model") && problems.sound("training")) apply_conversations(c, problems);
+  if (problems.sound("model") && problems.sound("training")) {
+    apply_conversations(c, problems);
+    refuse_bare_documents(c, problems);
+  }
   check_combinations(c, problems);
   problems.throw_if_any(path.empty() ? "the command line" : path.string());
   std::ranges::move(idle_keys(c), std::back_inserter(c.provenance.notes));

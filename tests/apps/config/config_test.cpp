@@ -135,6 +135,21 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("model: {converters: [float8]}\ntraining: {mixed_precision_param: float32}"),
             "float32 is given, but model.converters asks for FP8"));
   CHECK(error("model: {dim: 100, n_heads: 16, head_dim: 16}") == "no error");
+  const std::string masked = "model: {attn_mask_type: block_causal}\n";
+  for (const std::string format : {"tokens_u16", "tokens_u32"}) {
+    const std::string refused =
+        "model.attn_mask_type: block_causal keeps documents apart, and files of format " + format +
+        " do not say where theirs begin";
+    CHECK(has(error(masked + "training: {format: " + format + "}"), refused));
+    CHECK(has(error(masked + "training: {mixture: [{name: a, path: a}, {name: b, path: b, format: " + format +
+                    "}]}"),
+              refused));
+    CHECK(has(
+        error(masked + "validation: {enable: true, datasets: [{name: a, path: a, format: " + format + "}]}"),
+        refused));
+    CHECK(error("training: {format: " + format + "}") == "no error");
+  }
+  CHECK(error(masked + "training: {format: json_lines}") == "no error");
 }
 
 TEST_CASE("combinations are reported with the rest, except where a value of the section is missing",
