@@ -156,6 +156,11 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
           "sources with weights have no common epoch: give each source of training.mixture a repeat, and no "
           "mixture_stages");
   }
+  // 0 would never clip.
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  if (c.max_norm > 0 && static_cast<float>(c.max_norm) < kSmallest)
+    problems.add("training.max_norm", "{} is 0 in float32 or nearly so; expected at least {}", c.max_norm,
+                 kSmallest);
   double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
   if (!(scale > 0) || !std::isfinite(scale)) {
     problems.add("training.loss_scale", "expected none, dynamic or a number > 0, got the text \"{}\"",

@@ -172,6 +172,9 @@ TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
     CHECK(parse(fmt::format("optimizer: {{{}: 0.9999999}}", key)).training.steps > 0);
   }
   CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: 1e-46 is 0 in float32 or nearly so"));
+  CHECK(has(error("training: {max_norm: 1e-50}"),
+            "training.max_norm: 1e-50 is 0 in float32 or nearly so; expected at least 1.17"));
+  CHECK(error("training: {max_norm: 1e-30}") == "no error");
 }
 
 TEST_CASE("mixed_precision_level fills in what is not said and refuses what contradicts", "[config]") {
