@@ -16,6 +16,7 @@
 #include "core/config/section.h"
 #include "core/config/source.h"
 #include "core/error.h"
+#include "core/optim/lr_schedule.h"
 
 namespace ottava {
 namespace fs = std::filesystem;
@@ -113,6 +114,7 @@ void note_unused_float8(Config& c) {
 void note_short_schedule(Config& c) {
   const std::optional<int64_t>& horizon = c.lr_scheduler.total_steps;
   if (!horizon || *horizon >= c.training.steps || c.training.epochs) return;
+  if (decay_steps({.steps = c.training.steps, .schedule = c.lr_scheduler}) == 0) return;
   const double floor = c.lr_scheduler.min_lr_factor * c.optimizer.lr;
   Config::Provenance& p = c.provenance;
   (floor > 0 ? p.notes : p.warnings)

@@ -271,6 +271,11 @@ TEST_CASE("a schedule that ends before the run is told, with what the rest learn
         Lines{start + "stays at 0.0002 (lr_scheduler.min_lr_factor)"});
   CHECK(told("total_steps: 400").warnings.empty());
   CHECK(told("warmup_steps: 10").warnings.empty());
+  // Nothing decays, and the rest learns as what was before it.
+  for (const char* flat : {"total_steps: 100, decay_ratio: 0", "total_steps: 100, warmup_steps: 100"}) {
+    CHECK(told(flat).warnings.empty());
+    CHECK(told(flat).notes.empty());
+  }
 }
 
 TEST_CASE("what training lacks is said together, before it starts", "[config]") {

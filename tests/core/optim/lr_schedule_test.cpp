@@ -68,6 +68,18 @@ TEST_CASE("total_steps replaces the run's length as the horizon") {
               {0.5, 1, 1, 0.875, 0.75});
 }
 
+TEST_CASE("where nothing decays, the learning rate stays, past the horizon too") {
+  check_rates({.lr = 1,
+               .steps = 6,
+               .schedule = {.warmup_steps = 1, .total_steps = 3, .decay_ratio = 0.0, .min_lr_factor = 0.1}},
+              {1, 1, 1, 1, 1, 1});
+  // 3 * 0.1 rounds to no step.
+  check_rates({.lr = 1, .steps = 6, .schedule = {.warmup_steps = 0, .total_steps = 3, .decay_ratio = 0.1}},
+              {1, 1, 1, 1, 1, 1});
+  check_rates({.lr = 1, .steps = 6, .schedule = {.warmup_steps = 4, .total_steps = 4}},
+              {0.25, 0.5, 0.75, 1, 1, 1});
+}
+
 TEST_CASE("a schedule without steps and a step before the first are refused") {
   CHECK_THROWS_WITH(learning_rate({.lr = 1, .steps = 0}, 0),
                     "[lr_schedule] the schedule has 0 steps, expected at least 1");
