@@ -7,6 +7,7 @@
 #include "core/config/problems.h"
 #include "core/config/section.h"
 #include "core/contains.h"
+#include "core/ops/attention/attention.h"
 
 namespace ottava {
 
@@ -33,7 +34,9 @@ void declare_dimensions(config::Section& s, ModelConfig& c) {
   s.field("n_layers", c.n_layers, "blocks").range(1, kMostLayers);
   s.field("n_heads", c.n_heads, "query heads").range(1, kMostDim);
   s.field("n_kv_heads", c.n_kv_heads, "key and value heads (grouped-query attention)").range(1, kMostDim);
-  s.field("head_dim", c.head_dim, "width of a head; null: dim / n_heads").range(2, 1024);
+  s.field("head_dim", c.head_dim,
+          "width of a head, a multiple of 8; on a GPU 16, 32, 64 or 128; null: dim / n_heads")
+      .range(8, kMaxHeadDim);
   s.field("ffn_dim", c.ffn_dim,
           "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to multiple_of")
       .range(1, 8 * kMostDim);
@@ -101,8 +104,9 @@ void validate(const ModelConfig& c, config::Problems& problems) {
     problems.add("model.dim", "dim {} is not a multiple of n_heads {} (remainder {}); set head_dim otherwise",
                  *c.dim, *c.n_heads, *c.dim % *c.n_heads);
   }
-  if (c.head_dim && *c.head_dim % 2 != 0) {
-    problems.add("model.head_dim", "head_dim {} is odd; rotary embedding turns pairs", *c.head_dim);
+  if (c.head_dim && *c.head_dim % 8 != 0) {
+    problems.add("model.head_dim", "head_dim {} is not a multiple of 8, in which attention computes",
+                 *c.head_dim);
   }
   if (c.ffn_dim && c.ffn_dim_multiplier) {
     problems.add("model.ffn_dim_multiplier", "ffn_dim {} is given as well; one of the two decides",

@@ -11,6 +11,7 @@
 #include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/ops/attention/attention.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/snapshot.h"
 
@@ -55,6 +56,13 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
       std::max({c.training.seq_len, validates ? c.validation.seq_len : 0, shape.sample_length});
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
+  if (compute_capability && !takes_head_dim(DeviceType::cuda, shape.model.head_dim)) {
+    fail<ConfigError>(
+        "model",
+        "head_dim is {}, and attention on a GPU takes 16, 32, 64 and 128: choose another, or set "
+        "training.device to cpu",
+        shape.model.head_dim);
+  }
   check_context_parallel(c, mesh.size(MeshAxis::cp));
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));
   shape.model_options = {.sequence = longest,

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/listed.h"
+#include "core/ops/attention/attention.h"
 #include "core/sum_of.h"
 #include "models/llama/llama_parameters.h"
 
@@ -113,6 +114,13 @@ void validate(const LlamaConfig& c) {
                       "head_dim {} is not a multiple of 8 (dim {} / n_heads {}): choose other head counts or "
                       "set model.head_dim",
                       c.head_dim, c.dim, c.heads);
+  }
+  if (c.head_dim > kMaxHeadDim) {
+    fail<ConfigError>(
+        "model",
+        "head_dim {} is more than the {} that attention takes (dim {} / n_heads {}): choose more "
+        "heads or set model.head_dim",
+        c.head_dim, kMaxHeadDim, c.dim, c.heads);
   }
 }
 

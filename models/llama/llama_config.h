@@ -33,8 +33,8 @@ LlamaConfig llama_flavor(std::string_view name);
 /// Width of the SwiGLU: int(8 dim / 3), times `multiplier` if > 0, rounded up to a multiple of `multiple_of`.
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of);
 
-/// Throws ConfigError for shapes that cannot be built: heads that kv heads do not divide, odd head_dim, and
-/// so on.
+/// Throws ConfigError for shapes that cannot be built: heads that kv heads do not divide, a head_dim that
+/// attention does not take, and so on.
 void validate(const LlamaConfig& config);
 
 int64_t parameter_count(const LlamaConfig& config);

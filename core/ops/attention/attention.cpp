@@ -19,12 +19,10 @@ void check_heads(std::string_view op, DeviceType target, AttentionHeads h) {
                      h.heads, h.kv_heads);
   }
   const int64_t d = h.head_dim;
-  if (target == DeviceType::cuda && d != 16 && d != 32 && d != 64 && d != 128) {
+  if (takes_head_dim(target, d)) return;
+  if (target == DeviceType::cuda)
     fail<ShapeError>(op, "head dimension is {}, expected 16, 32, 64 or 128 on cuda", d);
-  }
-  if (d < 8 || d % 8 != 0 || d > kMaxHeadDim) {
-    fail<ShapeError>(op, "head dimension is {}, expected a multiple of 8 up to {}", d, kMaxHeadDim);
-  }
+  fail<ShapeError>(op, "head dimension is {}, expected a multiple of 8 up to {}", d, kMaxHeadDim);
 }
 
 void check_size(std::string_view op, int64_t batch, int64_t sequence) {
@@ -128,6 +126,11 @@ void decode_on_cpu(const AttentionDecode& a) {
 }
 
 }  // namespace
+
+bool takes_head_dim(DeviceType target, int64_t d) {
+  if (target == DeviceType::cuda) return d == 16 || d == 32 || d == 64 || d == 128;
+  return d >= 8 && d % 8 == 0 && d <= kMaxHeadDim;
+}
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
   check(kForward, stream.target().type, args);

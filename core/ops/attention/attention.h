@@ -10,6 +10,11 @@ namespace cuda {
 class FusedAttention;
 }
 
+/// Largest head dimension that attention takes.
+inline constexpr int64_t kMaxHeadDim = 512;
+/// Multiples of 8 up to that on the CPU; 16, 32, 64 and 128 on CUDA.
+bool takes_head_dim(DeviceType target, int64_t head_dim);
+
 /// Keys and values that stand apart from the queries (context parallel): the queries of a call are positions
 /// [first_query, first_query + sequence) of sequences of S positions, and only the query heads that read KV
 /// heads [first_head, first_head + G) are computed: their columns of out and dqkv and their rows of lse are
@@ -32,7 +37,7 @@ struct SeparateKeys {
 ///     S = scale Q K^T, masked to j <= i (and to i's document);  lse_i = log sum_j exp S_ij
 ///     out = exp(S - lse) V
 /// qkv [B*T, row()] f32|bf16 (rotated), out [B*T, H*D] same dtype, lse [B,H,T] f32. Overwrites out and lse.
-/// D a multiple of 8 up to 512 (CPU), 16, 32, 64 or 128 (CUDA). Softmax statistics and sums are f32; with
+/// D as takes_head_dim() says. Softmax statistics and sums are f32; with
 /// bf16, probabilities may be rounded to bf16 before they meet V. Throws ShapeError, and MemoryError for a
 /// workspace that is too small. On the CPU bitwise the same for any number of threads.
 struct AttentionForward {

@@ -75,9 +75,6 @@ struct AttentionKernels {
   cpu::FloatKernel<void(const AttentionDecode&, int64_t sequence, int64_t head)> decode;
 };
 
-/// Largest head dimension on the CPU (decode keeps one head's sums on the stack).
-inline constexpr int64_t kMaxHeadDim = 512;
-
 namespace cpu {
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);

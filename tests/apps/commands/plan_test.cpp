@@ -258,6 +258,10 @@ TEST_CASE("a plan for what there is not is refused by name") {
                       .fixed = {"parallelism.tensor_parallel_degree=8"}}),
              Contains("[plan] --fix says what --search keeps: give --search as well, or the key as "
                       "--parallelism.tensor_parallel_degree VALUE"));
+  Overrides narrow = gpu;
+  narrow.insert(narrow.end(), {"--model.head_dim", "24"});
+  CHECK_THAT(refusal({.overrides = narrow, .machine = {.device = "h100_sxm"}}),
+             Contains("[model] head_dim is 24, and attention on a GPU takes 16, 32, 64 and 128"));
   Overrides tp = gpu;
   tp.insert(tp.end(), {"--parallelism.tensor_parallel_degree", "3"});
   CHECK_THAT(refusal({.overrides = tp, .world_size = 4, .machine = {.device = "h100_sxm"}}),

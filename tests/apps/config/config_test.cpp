@@ -94,7 +94,9 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
             "n_heads 12 is not a multiple of n_kv_heads 5 (remainder 2)"));
   CHECK(
       has(error("model: {dim: 100, n_heads: 16}"), "dim 100 is not a multiple of n_heads 16 (remainder 4)"));
-  CHECK(has(error("model: {head_dim: 15}"), "head_dim 15 is odd"));
+  CHECK(has(error("model: {head_dim: 15}"), "head_dim 15 is not a multiple of 8"));
+  CHECK(has(error("model: {head_dim: 520}"), "expected an integer >= 8 and <= 512"));
+  CHECK(error("model: {head_dim: 512}") == "no error");
   CHECK(has(error("model: {ffn_dim: 768, ffn_dim_multiplier: 1.3}"), "ffn_dim 768 is given as well"));
   CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
             "high_freq_factor 1 must exceed low_freq_factor 4"));
@@ -157,7 +159,7 @@ TEST_CASE("combinations are reported with the rest, except where a value of the 
   std::string text =
       error("model: {head_dim: 15}\ntraining: {local_batch_size: x, global_batch_size: 20}\nfoo: 1");
   CHECK(has(text, "3 problems in"));
-  CHECK(has(text, "f.yaml:1:19: model.head_dim: head_dim 15 is odd"));
+  CHECK(has(text, "f.yaml:1:19: model.head_dim: head_dim 15 is not a multiple of 8"));
   CHECK(has(text, "f.yaml:2:30: training.local_batch_size: expected an integer"));
   CHECK(has(text, "f.yaml:3:1: unknown key foo"));
   CHECK(has(error("model: {head_dim: 15, n_head: 2}"), "1 problem in"));

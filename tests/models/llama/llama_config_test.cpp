@@ -46,6 +46,10 @@ TEST_CASE("shapes that cannot be built are refused") {
   CHECK_THROWS_WITH(validate(c),
                     "[model] head_dim 12 is not a multiple of 8 (dim 256 / n_heads 16): choose other head "
                     "counts or set model.head_dim");
+  c.head_dim = 520;
+  CHECK_THROWS_WITH(validate(c),
+                    "[model] head_dim 520 is more than the 512 that attention takes (dim 256 / n_heads 16): "
+                    "choose more heads or set model.head_dim");
   c = llama_flavor("debugmodel");
   c.layers = 0;
   CHECK_THROWS_WITH(validate(c), "[model] n_layers is 0, expected at least 1");
