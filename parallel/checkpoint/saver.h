@@ -30,7 +30,7 @@ struct Checkpoint {
   int64_t step = 0;
   TrainedParameters parameters;
   /// Stored type of the weights (f32, bf16, f16) where it is not that of the shards: exports. Such a
-  /// checkpoint does not continue a run bitwise.
+  /// checkpoint does not continue a run bitwise. A weight that f16 has no number for is a NumericsError.
   std::optional<DType> export_dtype = {};
   std::vector<TextFile> texts;
 };

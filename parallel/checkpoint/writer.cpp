@@ -1,16 +1,36 @@
 #include "parallel/checkpoint/writer.h"
 
+#include <cmath>
+
+#include "core/error.h"
+#include "core/io/float_cast.h"
 #include "parallel/checkpoint/checksum.h"
 
 namespace ottava::checkpoint {
 namespace {
 
+// What f16 has no number for would be stored as infinity, and every answer of the model be nothing.
+void require_numbers(ConstFloatSpan from, const char* halves, const StoredTensor& tensor,
+                     const ElementSpan& span) {
+  const auto count = static_cast<size_t>(span.count);
+  for (size_t i = 0; (i += find_non_finite({DType::f16, halves + 2 * i}, count - i)) < count; ++i) {
+    float value = 0;
+    cast_floats({from.dtype, static_cast<const char*>(from.data) + i * size_of(from.dtype)},
+                {DType::f32, &value}, 1);
+    if (!std::isfinite(value)) continue;  // the run's own
+    fail<NumericsError>("checkpoint",
+                        "element {} of {} is {}, and float16 goes to 65504: set export_dtype to bfloat16 or "
+                        "float32",
+                        span.first + static_cast<int64_t>(i), tensor.entry.name, value);
+  }
+}
+
 // Hands out the elements of a run piece by piece in the stored type, through host memory where they are
 // elsewhere.
 class Pieces {
  public:
-  Pieces(const HeldRun& run, DType stored, const WriteShards& work)
-      : run_(run), stored_(stored), work_(work) {}
+  Pieces(const HeldRun& run, const StoredTensor& tensor, const WriteShards& work)
+      : run_(run), tensor_(tensor), stored_(*tensor.entry.dtype), work_(work) {}
 
   /// Of a piece, at most: those that are written from where they are keep a fast device busy.
   int64_t bytes() const {
@@ -28,11 +48,13 @@ class Pieces {
     if (run_.memory.dtype == stored_) return piece;
     cast_.resize(std::max(cast_.size(), static_cast<size_t>(span.count) * size_of(stored_)));
     cast_floats({run_.memory.dtype, piece}, {stored_, cast_.data()}, static_cast<size_t>(span.count));
+    if (stored_ == DType::f16) require_numbers({run_.memory.dtype, piece}, cast_.data(), tensor_, span);
     return cast_.data();
   }
 
  private:
   const HeldRun& run_;
+  const StoredTensor& tensor_;
   DType stored_;
   const WriteShards& work_;
   std::vector<char> host_, cast_;
@@ -74,7 +96,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
     auto element_bytes = static_cast<int64_t>(size_of(dtype));
     int64_t begin = stored.data_begin() + tensor.entry.begin;
     checksums[run.tensor] += run.checksum.value_or(0);
-    Pieces pieces(run, dtype, work);
+    Pieces pieces(run, tensor, work);
     for_each_span(tensor.entry.columns(), run.rectangle, pieces.bytes() / 4, [&](const ElementSpan& span) {
       if (work.cancel != nullptr && *work.cancel)
         fail<FileError>("checkpoint", "saving into {} was stopped", work.folder);

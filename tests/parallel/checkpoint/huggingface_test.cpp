@@ -8,6 +8,7 @@
 #include "parallel/checkpoint/saver.h"
 #include "tests/parallel/checkpoint/tiny_model.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::checkpoint {
@@ -160,6 +161,31 @@ TEST_CASE("exports take only float types") {
   TemporaryFolder folder;
   CHECK_THROWS_WITH(export_model(folder.path(), DType::e4m3),
                     Contains("export_dtype is e4m3, expected f32, bf16 or f16"));
+}
+
+TEST_CASE("a weight that float16 has no number for is refused by name, and no checkpoint is left") {
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  rank.parameters.with_optimizer = false;
+  auto* weight = static_cast<float*>(rank.parameters.shards[0].weight.data);
+  weight[3] = std::numeric_limits<float>::infinity();  // the run's own: stored as it is
+  const auto save = [&](DType dtype) {
+    const TemporaryFolder folder;
+    CheckpointSaver saver({.folder = folder.path()}, group);
+    const std::string message = test::message_of(
+        [&] { saver.save({.step = 1, .parameters = rank.parameters, .export_dtype = dtype, .texts = {}}); });
+    CHECK(fs::exists(folder / "step-1") == (message == "no error"));
+    return message;
+  };
+  weight[5] = 65519;  // rounds to 65504
+  CHECK(save(DType::f16) == "no error");
+  weight[5] = -70000;
+  CHECK_THAT(save(DType::f16), Contains("[checkpoint] element 5 of ") &&
+                                   Contains(" is -70000, and float16 goes to 65504: set export_dtype to "
+                                            "bfloat16 or float32"));
+  CHECK(save(DType::bf16) == "no error");
 }
 
 }  // namespace
