@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <glob.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -99,8 +100,9 @@ class Inputs {
   void need_text(const std::string& section, const std::string& dataset,
                  const std::vector<std::string>& paths) {
     std::string key = section + ".dataset_path";
+    const auto is_missing = [&](const std::string& path) { return !look_for(config_, path).missing.empty(); };
+    if (paths.empty() || std::ranges::any_of(paths, is_missing)) wanted_ += fmt::format(" --{} TEXT", key);
     if (paths.empty()) {
-      wanted_ += fmt::format(" --{} TEXT", key);
       problems_.add(key,
                     "no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
                     "set --{} to a file, folder or glob",

@@ -294,6 +294,12 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
   CHECK(has(text, "default: validation.dataset_path: no text is given"));
   CHECK(has(text, "a.yaml:2:33: checkpoint.initial_load_path: '/none' does not exist"));
   CHECK(has(text, "a.yaml:3:25: model.hf_assets_path: "));
+  // What is to be given on the command line is all of it.
+  const Config both = load_config(folder.write(
+      "both.yaml", "training: {dataset_path: [t.txt, none.txt, /nor]}\nmodel: {hf_assets_path: /nowhere}\n"));
+  CHECK(has(message_of([&] { require_inputs(both); }),
+            "both.yaml, which trains once it is given --model.hf_assets_path FOLDER_WITH_TOKENIZER "
+            "--training.dataset_path TEXT:"));
   folder.write("t.txt", "x");
   Config good =
       load_config(folder.write("b.yaml", "training: {dataset_path: t.txt}\nmodel: {hf_assets_path: .}\n"));
