@@ -7,6 +7,7 @@
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/config/print.h"
+#include "core/listed.h"
 #include "core/split.h"
 
 namespace ottava::config {
@@ -15,6 +16,14 @@ namespace {
 void collect_paths(const Section& section, std::vector<std::string>& paths) {
   for (const Field& f : section.fields()) paths.push_back(f.path);
   for (const Section& s : section.sections()) collect_paths(s, paths);
+}
+
+/// "name: ..., path: ...": what an element of a list of tables must have.
+std::string required_keys(const Section& element) {
+  std::string keys;
+  for (const Field& f : element.fields())
+    if (f.is_required) add_item(keys, f.name + ": ...");
+  return keys;
 }
 
 }  // namespace
@@ -111,12 +120,17 @@ void Reader::read_tables(Field& field, const Value& list) {
   for (const Value& item : list.items) {
     Section element = field.tables->append();
     if (item.kind != Value::Kind::table) {
-      problems_.add(item.at, "{}: expected a table of keys, got {}", element.path(), describe(item));
+      const std::string keys = required_keys(element);
+      problems_.add(item.at, "{}: expected a table of keys{}, got {}", element.path(),
+                    keys.empty() ? "" : " {" + keys + "}", describe(item));
+      problems_.spoil(field.path);
       continue;
     }
     read_table(element, item);
     for (Field& f : element.fields()) {
-      if (f.is_required && !f.given) problems_.add(item.at, "{} is missing: {}", f.path, f.meaning_text);
+      if (!f.is_required || f.given) continue;
+      problems_.add(item.at, "{} is missing: {}", f.path, f.meaning_text);
+      problems_.spoil(field.path);
     }
     finish(element);
   }

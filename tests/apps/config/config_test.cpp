@@ -167,6 +167,19 @@ TEST_CASE("combinations are reported with the rest, except where a value of the 
   CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
 }
 
+TEST_CASE("a list of tables that is none is one problem, which says what a table has", "[config]") {
+  for (const char* key : {"evaluation.tasks", "validation.datasets"}) {
+    const std::string text = error("", {fmt::format("--{}", key), "q.jsonl"});
+    CHECK(has(text, "1 problem"));
+    CHECK(has(text, fmt::format("{}[0]: expected a table of keys {{name: ..., path: ...}}, got the text "
+                                "\"q.jsonl\"",
+                                key)));
+  }
+  const std::string text = error("evaluation: {tasks: [{path: q.jsonl}]}");
+  CHECK(has(text, "1 problem"));
+  CHECK(has(text, "evaluation.tasks[0].name is missing"));
+}
+
 TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
   for (const char* key : {"beta1", "beta2", "momentum"}) {
     CHECK(has(error(fmt::format("optimizer: {{{}: 0.99999999}}", key)),
