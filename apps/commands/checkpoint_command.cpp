@@ -7,9 +7,12 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <string>
+#include <system_error>
 
 #include "apps/commands/command_line.h"
 #include "core/counted.h"
+#include "core/error.h"
 #include "core/io/json.h"
 #include "core/listed.h"
 #include "parallel/checkpoint/checksum.h"
@@ -33,6 +36,23 @@ using checkpoint::shape_text;
 using checkpoint::TensorDifference;
 using checkpoint::to_hex;
 using checkpoint::verify_checkpoint;
+
+/// The checkpoint that `path` names. A model from elsewhere lacks what is looked at here, and nothing is
+/// wrong with it.
+std::string checkpoint_at(const std::string& path) {
+  const std::string folder = newest_step_or_itself(path);
+  const fs::path at = fs::path(folder) / "";
+  std::error_code error;
+  const bool is_step = at.parent_path().filename().string().starts_with("step-");
+  if (!is_step && fs::exists(at / "config.json", error) &&
+      !fs::exists(at / checkpoint::kManifestName, error)) {
+    fail<FileError>("checkpoint",
+                    "{} is a Hugging Face model, without the {} of a run's checkpoints, which is what is "
+                    "looked at: give a step-N folder or a run's; diff takes models too",
+                    folder, checkpoint::kManifestName);
+  }
+  return folder;
+}
 
 std::string bytes_text(int64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} bytes", bytes);
@@ -89,7 +109,7 @@ bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& o
 }  // namespace
 
 void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& out) {
-  std::string folder = newest_step_or_itself(options.path);
+  std::string folder = checkpoint_at(options.path);
   Manifest manifest = open_checkpoint(folder);
   int64_t total = 0, parameters = 0, weights = 0;
   for (const Manifest::File& file : manifest.files) total += file.bytes;
@@ -124,7 +144,7 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
 }
 
 bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out) {
-  std::string folder = newest_step_or_itself(options.path);
+  std::string folder = checkpoint_at(options.path);
   int64_t tensors = 0;
   std::vector<std::string> problems =
       checkpoint::verify_checkpoint(folder, [&](const std::string&) { ++tensors; });

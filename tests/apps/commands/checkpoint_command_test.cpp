@@ -50,6 +50,19 @@ TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {
   CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "none"}, out), Contains("is not a folder"));
   std::filesystem::create_directory(folder / "empty");
   CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "empty"}, out), Contains("has no manifest.json"));
+  for (const char* name : {"llama", "step-9"}) {
+    std::filesystem::create_directory(folder / name);
+    write_file_synced(folder / name + "/config.json", "{}");
+  }
+  for (const std::string& path : {folder / "llama", folder / "llama/"}) {
+    CHECK_THROWS_WITH(inspect_checkpoint({.path = path}, out),
+                      Contains("llama") && Contains("is a Hugging Face model, without the manifest.json of a "
+                                                    "run's checkpoints"));
+    CHECK_THROWS_WITH(verify_checkpoint(CheckpointVerifyOptions{path}, out),
+                      Contains("is a Hugging Face model"));
+  }
+  CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "step-9"}, out),
+                    Contains("it was not saved to the end"));
 }
 
 TEST_CASE("checkpoint verify: whole, or what is not") {
