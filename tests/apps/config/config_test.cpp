@@ -279,10 +279,10 @@ TEST_CASE("a schedule that ends before the run is told, with what the rest learn
   const std::string start =
       "lr_scheduler.total_steps 100 is below training.steps 400: behind it the learning rate ";
   using Lines = std::vector<std::string>;
-  CHECK(told("total_steps: 100").warnings ==
+  CHECK(told("total_steps: 100, warmup_steps: 10").warnings ==
         Lines{start + "is 0, and nothing is learned (lr_scheduler.min_lr_factor)"});
-  CHECK(told("total_steps: 100, min_lr_factor: 0.1").warnings.empty());
-  CHECK(told("total_steps: 100, min_lr_factor: 0.1").notes ==
+  CHECK(told("total_steps: 100, warmup_steps: 10, min_lr_factor: 0.1").warnings.empty());
+  CHECK(told("total_steps: 100, warmup_steps: 10, min_lr_factor: 0.1").notes ==
         Lines{start + "stays at 0.0002 (lr_scheduler.min_lr_factor)"});
   CHECK(told("total_steps: 400").warnings.empty());
   CHECK(told("warmup_steps: 10").warnings.empty());
