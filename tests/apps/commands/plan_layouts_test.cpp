@@ -1,5 +1,6 @@
 #include "apps/commands/plan_command.h"
 #include "apps/config/resolved_layout.h"
+#include "apps/predict/sample_step.h"
 
 #include "apps/predict/sample_step.h"
 #include "core/io/file.h"
