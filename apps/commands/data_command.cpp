@@ -257,13 +257,21 @@ TrainOn train_on_of(const std::string& option) {
   }
 }
 
+/// What documents are called: those of bare ids are where the reader cuts.
+std::string_view noun_of(const Corpus& corpus) {
+  const auto is_bare = [](const DataFile& file) {
+    return file.format == Format::tokens_u16 || file.format == Format::tokens_u32;
+  };
+  return std::ranges::all_of(corpus.files(), is_bare) ? "piece" : "document";
+}
+
 /// What training says of the data before its first step; more of it, as nobody waits for a step.
 void print_check(const Corpus& corpus, const TextEncoder& encoder, const std::string& text_key,
                  std::ostream& out) {
   constexpr double kSeconds = 10;
   const DataCheck check = DataScan(corpus, encoder, text_key, BadRecords::skip).look(kSeconds);
   print(out, "data check: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}\n",
-        counted(check.documents, "document"), check.bytes * 1e-6,
+        counted(check.documents, noun_of(corpus)), check.bytes * 1e-6,
         check.is_whole ? "all of it" : fmt::format("as far as {:.0f} seconds go", kSeconds),
         counted(check.bad_records, "bad record"), check.ill_formed,
         check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
@@ -288,14 +296,14 @@ std::string beginning(const Document& document, std::span<const int32_t> tokens,
   return quote(std::string(bytes.begin(), bytes.end()), 160);
 }
 
-void show_documents(const DataInspectOptions& options, const Segment& segment,
+void show_documents(const DataInspectOptions& options, std::string_view noun, const Segment& segment,
                     const std::vector<std::vector<int32_t>>& tokens, const Tokenizer* tokenizer,
                     std::ostream& out) {
   int64_t shown = 0;
   for (size_t d = 0; d < tokens.size() && shown < options.documents; ++d) {
     if (tokens[d].empty()) continue;
     const Document& document = segment.documents[d];
-    print(out, "document {} ({}): {}\n", shown++,
+    print(out, "{} {} ({}): {}\n", noun, shown++,
           counted(tokens[d].size(), tokenizer          ? "token"
                                     : is_ids(document) ? "id"
                                                        : "byte"),
@@ -304,7 +312,7 @@ void show_documents(const DataInspectOptions& options, const Segment& segment,
 }
 
 /// What training makes of the first block. Bytes of ids are how they are stored, and say nothing of text.
-void print_windows(const DataInspectOptions& options, const Segment& segment,
+void print_windows(const DataInspectOptions& options, std::string_view noun, const Segment& segment,
                    const std::vector<std::vector<int32_t>>& tokens, std::ostream& out) {
   int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;
   for (size_t d = 0; d < tokens.size(); ++d) {
@@ -316,8 +324,8 @@ void print_windows(const DataInspectOptions& options, const Segment& segment,
     }
   }
   const int64_t window = options.seq_len + 1;
-  print(out, "first block: {}, {}, {}{} of seq_len + 1 = {} tokens, {} dropped\n",
-        counted(documents, "document"), counted(count, "token"),
+  print(out, "first block: {}, {}, {}{} of seq_len + 1 = {} tokens, {} dropped\n", counted(documents, noun),
+        counted(count, "token"),
         of_text > 0 ? fmt::format("{:.3f} bytes per token; ", static_cast<double>(text_bytes) / of_text) : "",
         counted(count / window, "window"), window, counted(count % window, "token"));
 }
@@ -364,8 +372,8 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
     std::erase_if(tokens, [](const std::vector<int32_t>& ids) { return ids.empty(); });
     return inspect_conversations(options, *tokenizer, tokens, out);
   }
-  show_documents(options, segment, tokens, tokenizer.get(), out);
-  if (tokenizer) return print_windows(options, segment, tokens, out);
+  show_documents(options, noun_of(corpus), segment, tokens, tokenizer.get(), out);
+  if (tokenizer) return print_windows(options, noun_of(corpus), segment, tokens, out);
   out << "tokens and windows of training are counted with --tokenizer\n";
 }
 

@@ -187,6 +187,8 @@ TEST_CASE("files are read as what --format says they are") {
   std::ostringstream seen;
   inspect_data({.sources = {folder.write("train.bin", ids)}, .format = "tokens_u16"}, seen);
   CHECK_HAS(seen.str(), "train.bin: u16 tokens, 100 bytes, 50 tokens of 2 bytes");
+  CHECK_HAS(seen.str(), "data check: 1 piece in 0.0 MB (all of it)");
+  CHECK_HAS(seen.str(), "piece 0 (50 ids): 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 ...\n");
 
   // An object per line, taken as text.
   const DataPrepareOptions as_text{.sources = {folder.write("a.jsonl", lines(3))},
