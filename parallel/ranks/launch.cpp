@@ -35,14 +35,79 @@ struct Dialect {
   const char* label;
   const char *size, *rank, *local_rank, *local_size;
 };
-constexpr Dialect kDialects[] = {
-    {Launcher::mpi, "mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {Launcher::mpi, "mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // SLURM_NTASKS is also set in a batch script that starts nothing; only srun sets the step's variable.
-    {Launcher::slurm, "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", nullptr},
-    {Launcher::environment, "torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+constexpr Dialect kOpenMpi{Launcher::mpi,
+                           "mpirun",
+                           "OMPI_COMM_WORLD_SIZE",
+                           "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Dialect kPmi{Launcher::mpi, "mpiexec",         "PMI_SIZE",
+                       "PMI_RANK",    "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+// SLURM_NTASKS is also set in a batch script that starts nothing; only srun sets the step's variable.
+constexpr Dialect kSlurm{Launcher::slurm, "srun",          "SLURM_STEP_NUM_TASKS",
+                         "SLURM_PROCID",  "SLURM_LOCALID", nullptr};
+constexpr Dialect kTorch{Launcher::environment, "torchrun",        "WORLD_SIZE", "RANK",
+                         "LOCAL_RANK",          "LOCAL_WORLD_SIZE"};
+constexpr const Dialect* kDialects[] = {&kOpenMpi, &kPmi, &kSlurm, &kTorch};
+
+bool is_set(const Environment& environment, const char* name) {
+  const char* text = environment(name);
+  return text && *text;
+}
+
+// Who this process is among how many.
+struct Place {
+  int rank = 0, size = 1;
+  bool operator==(const Place&) const = default;
 };
+std::optional<Place> place_in(const Dialect& d, const Environment& environment) {
+  if (!is_set(environment, d.size) || !is_set(environment, d.rank)) return std::nullopt;
+  return Place{*read(environment, d.rank), *read(environment, d.size)};
+}
+
+// torchrun and `ottava launch` set all of this for each rank, which leaves RANK and WORLD_SIZE that stand in
+// a batch script or a container apart.
+bool is_whole_torch(const Environment& environment) {
+  return place_in(kTorch, environment) && is_set(environment, kTorch.local_rank) &&
+         is_set(environment, "MASTER_PORT");
+}
+bool is_started_by_agent(const Environment& environment) {
+  return is_set(environment, "TORCHELASTIC_RUN_ID") || is_set(environment, "OTTAVA_ACCOUNTS");
+}
+
+// Of the innermost launcher: those around it started what started the ranks.
+const Dialect* find_dialect(const Environment& environment) {
+  if (is_whole_torch(environment)) return &kTorch;
+  for (const Dialect* d : kDialects)
+    if (is_set(environment, d->size)) return d;
+  return nullptr;
+}
+
+struct Claim {
+  const Dialect& by;
+  Place place;
+};
+// Whether `outer` may have started what started this rank, as mpirun starts its daemons with srun.
+bool may_be_around(const Claim& inner, const Claim& outer, const Environment& environment) {
+  if (&inner.by == &kTorch) return is_started_by_agent(environment) || inner.place.size != outer.place.size;
+  if (&outer.by == &kSlurm) return true;
+  return &outer.by == &kPmi && outer.place == place_in(kSlurm, environment);
+}
+
+void refuse_two_launchers(const Claim& chosen, const Environment& environment) {
+  const auto text = [](const Claim& c) {
+    return fmt::format("{} says rank {} of {} ({}, {})", c.by.label, c.place.rank, c.place.size, c.by.rank,
+                       c.by.size);
+  };
+  for (const Dialect* other : kDialects) {
+    const std::optional<Place> place = place_in(*other, environment);
+    if (!place || *place == chosen.place) continue;
+    const Claim its{*other, *place};
+    if (may_be_around(chosen, its, environment)) continue;
+    fail<ConfigError>("launch", "{}, and {}: unset the variables of the one that did not start this process",
+                      text(chosen), text(its));
+  }
+}
 
 // "4(x2),3" with node 1 -> 4: tasks per node as Slurm writes them.
 int slurm_local_size(const Environment& environment, int world_size) {
@@ -88,35 +153,44 @@ Environment process_environment() {
   return [](const char* name) -> const char* { return std::getenv(name); };
 }
 
+namespace {
+
+struct LocalPlace {
+  int rank, size;
+};
+LocalPlace local_place(const Dialect& d, const Place& place, const Environment& environment) {
+  const auto by_slurm = [&] {
+    return LocalPlace{read(environment, kSlurm.local_rank).value_or(place.rank),
+                      slurm_local_size(environment, place.size)};
+  };
+  if (&d == &kSlurm) return by_slurm();
+  return {read(environment, d.local_rank).value_or(place.rank),
+          read(environment, d.local_size).value_or(place.size)};
+}
+
+}  // namespace
+
 Launch detect_launch(const Environment& environment) {
-  for (const Dialect& d : kDialects) {
-    std::optional<int> size = read(environment, d.size);
-    if (!size) continue;
-    auto need = [&](const char* name) {
-      if (auto value = read(environment, name)) return *value;
-      fail<ConfigError>("launch", "{} is set and {} is not: {} sets both", d.size, name, d.label);
-    };
-    Launch launch{d.launcher,
-                  need(d.rank),
-                  *size,
-                  0,
-                  *size,
-                  fmt::format("{} ({})", d.label, d.size),
-                  read_master(environment)};
-    launch.local_rank = read(environment, d.local_rank).value_or(launch.rank);
-    if (d.local_size) {
-      launch.local_size = read(environment, d.local_size).value_or(launch.world_size);
-    } else {
-      launch.local_size = slurm_local_size(environment, launch.world_size);
-    }
-    if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
-        launch.local_size > launch.world_size) {
-      fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together",
-                        launch.source, launch.rank, launch.world_size, launch.local_rank, launch.local_size);
-    }
-    return launch;
+  const Dialect* d = find_dialect(environment);
+  if (!d) return {.source = "one process"};
+  const std::optional<Place> place = place_in(*d, environment);
+  if (!place)
+    fail<ConfigError>("launch", "{} is set and {} is not: {} sets both", d->size, d->rank, d->label);
+  refuse_two_launchers({*d, *place}, environment);
+  const LocalPlace local = local_place(*d, *place, environment);
+  Launch launch{d->launcher,
+                place->rank,
+                place->size,
+                local.rank,
+                local.size,
+                fmt::format("{} ({})", d->label, d->size),
+                read_master(environment)};
+  if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
+      launch.local_size > launch.world_size) {
+    fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together",
+                      launch.source, launch.rank, launch.world_size, launch.local_rank, launch.local_size);
   }
-  return {.source = "one process"};
+  return launch;
 }
 
 CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,

@@ -33,8 +33,11 @@ using Environment = std::function<const char*(const char* name)>;
 /// std::getenv.
 Environment process_environment();
 
-/// Understands OpenMPI, PMI (MPICH, Intel MPI), Slurm's srun and torchrun's variables, in this order. Throws
-/// ConfigError when a variable is not a number, is missing beside the others, or ranks do not fit sizes.
+/// Understands torchrun's variables where they are whole (with LOCAL_RANK and MASTER_PORT), OpenMPI's, PMI's
+/// (MPICH, Intel MPI), Slurm's srun's, and RANK and WORLD_SIZE alone, in this order: that of the innermost
+/// launcher, since srun starts torchrun's agents and mpirun's daemons, whose ranks inherit its variables.
+/// Throws ConfigError when a variable is not a number, is missing beside the others, ranks do not fit sizes,
+/// or two launchers of which neither started the other disagree.
 Launch detect_launch(const Environment& environment = process_environment());
 
 /// The CPUs a rank computes on.

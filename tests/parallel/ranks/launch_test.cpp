@@ -37,7 +37,6 @@ TEST_CASE("launchers are recognised by their variables") {
                       {"OMPI_COMM_WORLD_RANK", "5"},
                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-                      {"RANK", "0"},
                       {"WORLD_SIZE", "1"}}};
   CHECK(is(open_mpi.launch(), Launcher::mpi, 5, 8, 1, 4));
   Variables mpich{{{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}}};
@@ -57,6 +56,78 @@ TEST_CASE("launchers are recognised by their variables") {
   CHECK(torchrun.launch().master.port == 4001);
   // Inside a batch script, outside srun: one process.
   CHECK(is(Variables{{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}}.launch(), Launcher::none, 0, 1, 0, 1));
+}
+
+TEST_CASE("of launchers within each other the innermost counts") {
+  const std::map<std::string, std::string> agents_step{
+      {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_LOCALID", "0"},
+      {"SLURM_NODEID", "1"},         {"PMI_SIZE", "2"},     {"PMI_RANK", "1"}};
+  // srun --ntasks-per-node=1 torchrun --nproc-per-node=4
+  Variables torchrun{{{"WORLD_SIZE", "8"},
+                      {"RANK", "6"},
+                      {"LOCAL_RANK", "2"},
+                      {"LOCAL_WORLD_SIZE", "4"},
+                      {"MASTER_ADDR", "node0"},
+                      {"MASTER_PORT", "29500"},
+                      {"TORCHELASTIC_RUN_ID", "7"}}};
+  torchrun.values.insert(agents_step.begin(), agents_step.end());
+  CHECK(is(torchrun.launch(), Launcher::environment, 6, 8, 2, 4));
+  torchrun.values.erase("TORCHELASTIC_RUN_ID");
+  CHECK(is(torchrun.launch(), Launcher::environment, 6, 8, 2, 4));
+  // Of the agents' number, where torchrun gives ranks an order of its own.
+  torchrun.values.insert_or_assign("WORLD_SIZE", "2");
+  torchrun.values.insert_or_assign("RANK", "0");
+  torchrun.values.insert_or_assign("LOCAL_RANK", "0");
+  torchrun.values.insert_or_assign("LOCAL_WORLD_SIZE", "1");
+  CHECK_THROWS_WITH(torchrun.launch(),
+                    Contains("torchrun says rank 0 of 2 (RANK, WORLD_SIZE)") && Contains("says rank 1 of 2"));
+  for (const char* agent : {"TORCHELASTIC_RUN_ID", "OTTAVA_ACCOUNTS"}) {
+    Variables known = torchrun;
+    known.values[agent] = "7";
+    CHECK(is(known.launch(), Launcher::environment, 0, 2, 0, 1));
+  }
+  // mpirun in a batch script starts its daemons with srun; so does mpiexec.
+  Variables mpirun{{{"OMPI_COMM_WORLD_SIZE", "8"},
+                    {"OMPI_COMM_WORLD_RANK", "5"},
+                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}};
+  mpirun.values.insert(agents_step.begin(), agents_step.end());
+  CHECK(is(mpirun.launch(), Launcher::mpi, 5, 8, 1, 4));
+  Variables mpiexec{
+      {{"PMI_SIZE", "8"}, {"PMI_RANK", "5"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}}};
+  mpiexec.values.insert(agents_step.begin(), agents_step.end());
+  CHECK(is(mpiexec.launch(), Launcher::mpi, 5, 8, 1, 4));
+  // MASTER_ADDR=... srun: where rank 0 is, and no more.
+  Variables srun{{{"SLURM_STEP_NUM_TASKS", "4"},
+                  {"SLURM_PROCID", "3"},
+                  {"SLURM_LOCALID", "1"},
+                  {"SLURM_NODEID", "1"},
+                  {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                  {"MASTER_ADDR", "node0"},
+                  {"MASTER_PORT", "29500"},
+                  {"WORLD_SIZE", "4"}}};
+  CHECK(is(srun.launch(), Launcher::slurm, 3, 4, 1, 2));
+  srun.values["RANK"] = "3";
+  CHECK(is(srun.launch(), Launcher::slurm, 3, 4, 1, 2));
+}
+
+TEST_CASE("launchers that disagree without one within the other are named") {
+  Variables mpirun{{{"OMPI_COMM_WORLD_SIZE", "8"},
+                    {"OMPI_COMM_WORLD_RANK", "5"},
+                    {"RANK", "0"},
+                    {"WORLD_SIZE", "1"},
+                    {"MASTER_PORT", "29500"}}};
+  CHECK_THROWS_WITH(
+      mpirun.launch(),
+      Contains("mpirun says rank 5 of 8 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), and torchrun "
+               "says rank 0 of 1 (RANK, WORLD_SIZE): unset the variables of the one"));
+  Variables srun{{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}, {"RANK", "3"}, {"WORLD_SIZE", "8"}}};
+  CHECK_THROWS_WITH(srun.launch(),
+                    Contains("srun says rank 0 of 1") && Contains("torchrun says rank 3 of 8"));
+  Variables two{
+      {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}};
+  CHECK_THROWS_WITH(two.launch(),
+                    Contains("mpirun says rank 5 of 8") && Contains("mpiexec says rank 1 of 2"));
 }
 
 TEST_CASE("variables that make no sense are refused") {
