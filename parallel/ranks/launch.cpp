@@ -158,12 +158,18 @@ namespace {
 struct LocalPlace {
   int rank, size;
 };
+// Slurm's and Cray's process managers set none of Hydra's variables.
 LocalPlace local_place(const Dialect& d, const Place& place, const Environment& environment) {
   const auto by_slurm = [&] {
     return LocalPlace{read(environment, kSlurm.local_rank).value_or(place.rank),
                       slurm_local_size(environment, place.size)};
   };
   if (&d == &kSlurm) return by_slurm();
+  if (&d == &kPmi && !is_set(environment, d.local_rank)) {
+    if (is_set(environment, "PMI_LOCAL_RANK") && is_set(environment, "PMI_LOCAL_SIZE"))
+      return {*read(environment, "PMI_LOCAL_RANK"), *read(environment, "PMI_LOCAL_SIZE")};
+    if (place_in(kSlurm, environment) == place) return by_slurm();
+  }
   return {read(environment, d.local_rank).value_or(place.rank),
           read(environment, d.local_size).value_or(place.size)};
 }

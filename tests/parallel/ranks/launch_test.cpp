@@ -130,6 +130,19 @@ TEST_CASE("launchers that disagree without one within the other are named") {
                     Contains("mpirun says rank 5 of 8") && Contains("mpiexec says rank 1 of 2"));
 }
 
+TEST_CASE("ranks of srun --mpi=pmi2 and of Cray's PALS know their place on their machine") {
+  Variables pmi2{{{"PMI_SIZE", "11"},
+                  {"PMI_RANK", "9"},
+                  {"SLURM_STEP_NUM_TASKS", "11"},
+                  {"SLURM_PROCID", "9"},
+                  {"SLURM_LOCALID", "1"},
+                  {"SLURM_NODEID", "2"},
+                  {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}}};
+  CHECK(is(pmi2.launch(), Launcher::mpi, 9, 11, 1, 3));
+  Variables pals{{{"PMI_SIZE", "8"}, {"PMI_RANK", "5"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "4"}}};
+  CHECK(is(pals.launch(), Launcher::mpi, 5, 8, 1, 4));
+}
+
 TEST_CASE("variables that make no sense are refused") {
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "two"}, {"RANK", "0"}}}.launch()),
                     Contains("WORLD_SIZE is 'two'"));
