@@ -61,7 +61,7 @@ void connect(World& world, const WorldRequest& request) {
   }
   const bool by_nccl = wants_nccl(request);
   const Launch& launch = world.launch;
-  if (launch.launcher == Launcher::none) {
+  if (launch.world_size == 1) {  // whatever started it: there is nobody to find
     world.control = std::make_unique<SoloCommunicator>();
     return;
   }
