@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/ranks/agree.h"
+#include "parallel/ranks/patience.h"
 
 namespace ottava {
 
@@ -28,7 +29,10 @@ void DataWatch::look(double seconds) {
       complaint = error.what();
     }
   }
-  if (ranks_.size() > 1) return require_no_complaint(ranks_, complaint);
+  if (ranks_.size() > 1) {
+    const Patience patience(ranks_, Patience::kSeconds + seconds);
+    return require_no_complaint<DataError>(ranks_, complaint, "data check");
+  }
   if (!complaint.empty()) throw DataError(complaint);
 }
 
@@ -82,7 +86,7 @@ void DataWatch::refuse(int64_t step, bool is_saved) {
         "{}; the run ends after step {}, {}", problem_, step,
         is_saved ? "whose checkpoint is saved" : "and nothing was saved (checkpoint.enable is false)");
   }
-  if (ranks_.size() > 1) require_no_complaint(ranks_, complaint);
+  if (ranks_.size() > 1) require_no_complaint<DataError>(ranks_, complaint, "data check");
   throw DataError(complaint);
 }
 

@@ -16,8 +16,8 @@ class DataWatch {
   /// `ranks` moves CPU tensors.
   DataWatch(data::MixedLoader& loader, Communicator& ranks) : loader_(loader), ranks_(ranks) {}
 
-  /// Looks for about `seconds`. All ranks call it, and throw together: DataError (ConfigError with several
-  /// ranks).
+  /// Looks for about `seconds`, which the other ranks wait for, whatever the limit of their calls is. All
+  /// ranks call it, and throw DataError together.
   void look(double seconds);
   /// Goes on in the background with what look() did not reach, one source after the other.
   void look_at_the_rest();

@@ -1,12 +1,11 @@
 #include "parallel/checkpoint/rank_group.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
-#include "parallel/failure/rank_state.h"
 #include "parallel/ranks/agree.h"
 #include "parallel/ranks/gather.h"
+#include "parallel/ranks/patience.h"
 
 namespace ottava::checkpoint {
 
@@ -14,23 +13,6 @@ namespace {
 
 // The first letter says which kind of error the rest is.
 constexpr char kConfig = 'C', kFile = 'F', kOther = 'E';
-
-/// The limit of a collective call is for ranks that compute alike. Here one may write or count for minutes
-/// what the others have no part in; one that dies meanwhile is known at once all the same.
-class Patience {
- public:
-  explicit Patience(Communicator& communicator)
-      : state_(communicator.state()), before_(state_.timeout_seconds()) {
-    state_.set_timeout_seconds(std::max(before_, kSeconds));
-  }
-  ~Patience() { state_.set_timeout_seconds(before_); }
-  Patience(const Patience&) = delete;
-
- private:
-  static constexpr double kSeconds = 3600;
-  RankState& state_;
-  const double before_;
-};
 
 std::string outcome_of(const std::function<void()>& work) {
   try {

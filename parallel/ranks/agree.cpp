@@ -42,13 +42,14 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
   }
 }
 
-void require_no_complaint(Communicator& ranks, std::string_view complaint) {
-  std::vector<std::string> complaints = gather_text(ranks, complaint, "bootstrap");
+std::string first_complaint(Communicator& ranks, std::string_view complaint, std::string_view label) {
+  std::vector<std::string> complaints = gather_text(ranks, complaint, label);
   for (size_t r = 0; r < complaints.size(); ++r) {
     if (complaints[r].empty()) continue;
     meet_before_refusing(ranks);
-    fail<ConfigError>("ranks", "rank {} cannot go on: {}", ranks.world_ranks()[r], complaints[r]);
+    return fmt::format("rank {} cannot go on: {}", ranks.world_ranks()[r], complaints[r]);
   }
+  return "";
 }
 
 void fail_together(Communicator& ranks, const std::function<void()>& work) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "core/error.h"
@@ -14,9 +15,18 @@ namespace ottava {
 /// Throws ConfigError.
 void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash);
 
-/// Throws ConfigError with the same message on all ranks when any of them brings a complaint (empty: none):
-/// so that a rank which cannot go on never leaves the others waiting. Names the first rank that complains.
-void require_no_complaint(Communicator& ranks, std::string_view complaint);
+/// The first rank's complaint of those that all bring, with the rank's number; empty where none has one.
+std::string first_complaint(Communicator& ranks, std::string_view complaint, std::string_view label);
+
+/// Throws E with the same message on all ranks when any of them brings a complaint (empty: none): so that a
+/// rank which cannot go on never leaves the others waiting. Names the first rank that complains. `label` is
+/// what the ranks wait for, where one of them never comes.
+template <class E = ConfigError>
+void require_no_complaint(Communicator& ranks, std::string_view complaint,
+                          std::string_view label = "bootstrap") {
+  const std::string first = first_complaint(ranks, complaint, label);
+  if (!first.empty()) fail<E>("ranks", "{}", first);
+}
 
 /// `work()` on every rank: an Error that it throws on one becomes the complaint of all.
 void fail_together(Communicator& ranks, const std::function<void()>& work);
