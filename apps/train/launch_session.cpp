@@ -2,9 +2,12 @@
 
 #include <cstdlib>
 #include <iterator>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "apps/config/resolved_model.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
@@ -45,6 +48,22 @@ void log_determinism(Device device) {
   }
 }
 
+// Each machine may have files of its own, of which some are older.
+void require_same_tokenizer(const Tokenizer& tokenizer, Communicator& control) {
+  require_equal_everywhere(
+      control, "the tokenizer (model.hf_assets_path)",
+      checkpoint::text_checksum(fmt::format("{:016x} {}", tokenizer.fingerprint(), tokenizer.adds_bos())));
+}
+
+void require_same_model(const Experiment& experiment, Communicator& control) {
+  std::string values;
+  for (const ModelValue& v : experiment.model_values) values += fmt::format("{} {}\n", v.name, v.value);
+  require_equal_everywhere(
+      control,
+      source_config_path(experiment.config) ? "the model (config.json of model.hf_assets_path)" : "the model",
+      checkpoint::text_checksum(values));
+}
+
 void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
   if (world.launch.world_size > 1)
     require_equal_everywhere(*world.control, "the ottava binary",
@@ -54,8 +73,10 @@ void work(const Config& config, Device device, World& world, const std::function
   if (config.debug.deterministic) log_determinism(device);
   std::optional<int> capability;
   if (device.is_gpu()) capability = cuda::compute_capability(device.index);
-  Experiment experiment =
-      resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(config);
+  require_same_tokenizer(*tokenizer, *world.control);
+  Experiment experiment = resolve_experiment(config, tokenizer, world.launch.world_size, capability);
+  require_same_model(experiment, *world.control);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
   experiment.sm_budget = decide_sm_budget(config.comm.sm_budget, device, *ranks.world, experiment.mesh);
   Session session{std::move(experiment), ranks, device};

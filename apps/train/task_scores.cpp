@@ -1,7 +1,10 @@
 #include "apps/train/task_scores.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
+#include "parallel/checkpoint/checksum.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -20,6 +23,17 @@ std::vector<ChoiceTask> open_tasks(const Experiment& e) {
     tasks.push_back(std::move(task));
   }
   return tasks;
+}
+
+void require_same_tasks(const std::vector<ChoiceTask>& tasks, Communicator& control) {
+  for (const ChoiceTask& task : tasks) {
+    std::string all;
+    for (const ChoiceItem& item : task.items)
+      all += fmt::format("{}\n{}\n{}\n{}\n", item.context, item.delimiter, item.gold,
+                         fmt::join(item.choices, "\n"));
+    require_equal_everywhere(control, fmt::format("the task {} of evaluation.tasks", task.name),
+                             checkpoint::text_checksum(all));
+  }
 }
 
 namespace {

@@ -13,6 +13,9 @@ namespace ottava {
 /// The tasks of evaluation.tasks; none unless evaluation.enable. Throws what reading them throws.
 std::vector<ChoiceTask> open_tasks(const Experiment& experiment);
 
+/// Throws ConfigError on all ranks where their questions differ. All ranks call it.
+void require_same_tasks(const std::vector<ChoiceTask>& tasks, Communicator& control);
+
 /// Asks the model that is being trained. All ranks call it; all get the scores. What `before_each` pass
 /// throws on all ranks, it throws.
 ChoiceScores score_task(const ChoiceTask& task, const Experiment& experiment, TrainingEngine& engine,

@@ -49,6 +49,15 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   return options;
 }
 
+// Ranks read what each finds on its own machine; tensor, context and pipeline parallel ones read the same
+// samples.
+void require_same_data(std::string_view key, const std::string& name, const data::TokenLoader& loader,
+                       Communicator& control) {
+  require_equal_everywhere(control,
+                           fmt::format("the data of {}{}", key, name.empty() ? "" : " (" + name + ")"),
+                           loader.fingerprint());
+}
+
 // Windows of each source, counted by rank 0.
 std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& sources,
                                   Communicator& control) {
@@ -82,7 +91,11 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   const auto options = [&](std::string_view key, const std::vector<std::string>& paths) {
     return loader_options(e, ranks, {key, paths, t.dataloader, e.shape.sequence, order});
   };
-  if (t.mixture.empty()) return data::MixedLoader(options("training.dataset_path", t.dataset_path));
+  if (t.mixture.empty()) {
+    data::MixedLoader only(options("training.dataset_path", t.dataset_path));
+    require_same_data("training.dataset_path", "", *only.sources()[0].loader, *ranks.control);
+    return only;
+  }
   std::vector<data::MixedLoader::Source> sources;
   std::vector<double> weights;
   for (const MixtureSourceConfig& source : t.mixture) {
@@ -90,6 +103,7 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
     read_as(e, source.format, own);
     own.text_key = source.text_key;
     sources.push_back({source.name, std::make_unique<data::TokenLoader>(std::move(own))});
+    require_same_data("training.mixture", source.name, *sources.back().loader, *ranks.control);
     if (source.weight) weights.push_back(*source.weight);
   }
   if (weights.empty()) weights = weights_by_size(t.mixture, sources, *ranks.control);
@@ -133,8 +147,9 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
         e, ranks, {key, set.path, v.dataloader, e.shape.validation_sequence, data::Order::sequential});
     if (set.format) read_as(e, *set.format, options);
     if (set.text_key) options.text_key = *set.text_key;
-    sets.push_back(
-        {set.name, set.path, std::make_unique<BatchSource>(data::MixedLoader(std::move(options)), batches)});
+    data::MixedLoader loader(std::move(options));
+    require_same_data(key, set.name, *loader.sources()[0].loader, *ranks.control);
+    sets.push_back({set.name, set.path, std::make_unique<BatchSource>(std::move(loader), batches)});
   };
   for (const ValidationSetConfig& set : v.datasets) open("validation.datasets", set);
   if (sets.empty()) {

@@ -25,6 +25,7 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks, const St
       sets_(open_validation_data(experiment, ranks)),
       tasks_(open_tasks(experiment)),
       prompts_(encode_prompts(experiment)) {
+  require_same_tasks(tasks_, *ranks.control);
   if (sets_.empty()) return;
   const Tokenizer& tokenizer = *experiment.tokenizer;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {

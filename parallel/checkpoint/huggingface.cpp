@@ -1,9 +1,11 @@
 #include "parallel/checkpoint/huggingface.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 
 #include "core/io/safetensors_folder.h"
+#include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/held_runs.h"
 #include "parallel/checkpoint/shard_reader.h"
@@ -34,6 +36,21 @@ bool is_tied(const SafetensorsFolder& folder) {
     same = a == b;
   }
   return same;
+}
+
+// Of every tensor what the header says and a few bytes of its middle: other weights of the same shapes differ
+// there too, and no rank reads all of them.
+uint64_t fingerprint(const SafetensorsFolder& folder) {
+  constexpr int64_t kSampleBytes = 4096;
+  std::string all;
+  for (const auto& [name, location] : folder.tensors()) {
+    const SafetensorsEntry& e = *location.entry;
+    std::string sample(std::min(kSampleBytes, e.end - e.begin), '\0');
+    const int64_t first = e.begin + (e.end - e.begin - std::ssize(sample)) / 2;
+    location.file->file().read_at(sample.data(), sample.size(), location.file->header().data_begin + first);
+    all += fmt::format("{} {} {} {:x}\n", name, e.type, shape_text(e.shape), text_checksum(sample));
+  }
+  return text_checksum(all);
 }
 
 // Lists what does not fit; returns what has no use.
@@ -88,13 +105,16 @@ HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameter
   HuggingFaceLoad result{.folder = path};
   std::unique_ptr<SafetensorsFolder> folder;
   Layout layout;
+  uint64_t content = 0;
   group.together([&] {
     folder = std::make_unique<SafetensorsFolder>(path);
     LayoutOptions options = layout_options_of(into);
     options.with_optimizer = false;
     layout = plan_layout(into.specs, options);
     result.ignored = check_model(*folder, layout);
+    content = fingerprint(*folder);
   });
+  group.require_equal(fmt::format("what {} holds", path), content);
   group.together([&] { read_weights(*folder, layout, into); });
   std::set<std::string_view> types;
   for (const StoredTensor& tensor : layout.tensors) types.insert(folder->find(tensor.entry.name).entry->type);

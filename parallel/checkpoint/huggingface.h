@@ -18,8 +18,9 @@ struct HuggingFaceLoad {
 
 /// Collective. Fills the weights of all ranks from an HF folder (single file or sharded with an index; f32,
 /// bf16, f16); optimizer state is not touched. Reads only what each rank holds. Throws on all ranks alike:
-/// ConfigError that lists tensors that are missing, unexpected or of another shape; FileError for damaged
-/// files and for weights that are not finite, with name and index of the first.
+/// ConfigError that lists tensors that are missing, unexpected or of another shape, and for ranks whose
+/// folders hold other weights (by a sample of each tensor); FileError for damaged files and for weights that
+/// are not finite, with name and index of the first.
 HuggingFaceLoad load_huggingface(const std::string& folder, const TrainedParameters& into, RankGroup& group);
 
 }  // namespace ottava::checkpoint

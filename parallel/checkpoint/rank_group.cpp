@@ -59,6 +59,12 @@ void RankGroup::sum(std::span<uint64_t> values) {
   }
 }
 
+void RankGroup::require_equal(std::string_view what, uint64_t hash) {
+  if (size() == 1) return;
+  const Patience patience(*communicator_);
+  require_equal_everywhere(*communicator_, what, hash);
+}
+
 void RankGroup::together(const std::function<void()>& work) {
   if (size() == 1) return work();
   std::vector<std::string> outcomes = all_gather(outcome_of(work));

@@ -32,6 +32,9 @@ class RankGroup {
   /// values[i] = sum over ranks, modulo 2^64.
   void sum(std::span<uint64_t> values);
 
+  /// require_equal_everywhere() (agree.h).
+  void require_equal(std::string_view what, uint64_t hash);
+
   /// Runs `work` and returns when every rank has: normally when all did, else by throwing the same error on
   /// every rank, that of the lowest rank that failed. ConfigError and FileError (also of
   /// std::filesystem) stay what they are, everything else becomes Error: it says nothing about the files.

@@ -283,6 +283,79 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
   }
 }
 
+TEST_CASE("ranks that find other files than the others are refused on all of them") {
+  Job job;
+  // A model to begin with, its config.json and its tokenizer: `assets` in the folder of each rank, where one
+  // file is another.
+  run(OTTAVA + job.train(kSave + " --training.steps 1 --checkpoint.last_save_model_only true"));
+  std::ofstream(job.in("other.txt")) << generated_text(400, 3);
+  std::ofstream(job.in("items.jsonl")) << R"({"query": "one", "choices": ["hand", "ear"], "gold": 0})"
+                                       << "\n";
+  for (const char* folder : {"here", "there"}) {
+    const fs::path to = job.in(folder);
+    fs::create_directories(to);
+    fs::copy(job.checkpoints() + "/step-1", to / "assets", fs::copy_options::recursive);
+    for (const char* name : {"text.txt", "other.txt", "items.jsonl"}) fs::copy(job.in(name), to / name);
+  }
+  const auto replace = [&](const std::string& name, const std::string& from, const std::string& with) {
+    const std::string path = job.in("there/" + name);
+    std::string text = read_file(path);
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), with);
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  const std::string text = " --training.dataset_path text.txt",
+                    pp = " --parallelism.pipeline_parallel_degree 2";
+  std::string options, says;
+  SECTION("training data, which stages share") {
+    replace("text.txt", "octave", "OCTAVE");
+    options = text + pp + " --training.local_batch_size 8",
+    says = "the data of training.dataset_path differs";
+  }
+  SECTION("a source of a mixture, which tensor parallel ranks share") {
+    replace("other.txt", ".", "!");
+    options =
+        " --training.dataset_path \"[]\" --training.mixture \"[{name: a, path: text.txt, weight: 1}, {name: "
+        "b, "
+        "path: other.txt, weight: 1}]\" --parallelism.tensor_parallel_degree 2";
+    says = "the data of training.mixture (b) differs";
+  }
+  SECTION("validation data") {
+    replace("other.txt", ".", "!");
+    options = " --validation.enable true --validation.dataset_path other.txt";
+    says = "the data of validation.dataset_path differs";
+  }
+  SECTION("questions") {
+    replace("items.jsonl", "\"gold\": 0", "\"gold\": 1");
+    options = " --evaluation.enable true --evaluation.tasks \"[{name: items, path: items.jsonl}]\"";
+    says = "the task items of evaluation.tasks differs";
+  }
+  SECTION("the tokenizer") {
+    replace("assets/tokenizer.json", "{1,3}", "{1,2}");
+    options = " --model.hf_assets_path assets --model.vocab_size 2256";
+    says = "the tokenizer (model.hf_assets_path) differs";
+  }
+  SECTION("config.json") {
+    replace("assets/config.json", "\"rope_theta\": 500000", "\"rope_theta\": 10000");
+    options = " --model.flavor hf --model.hf_assets_path assets";
+    says = "the model (config.json of model.hf_assets_path) differs";
+  }
+  SECTION("weights") {
+    Job seeded;
+    run(OTTAVA +
+        seeded.train(kSave + " --training.steps 1 --training.seed 5 --checkpoint.last_save_model_only true"));
+    fs::copy_file(seeded.checkpoints() + "/step-1/model.safetensors",
+                  job.in("there/assets/model.safetensors"), fs::copy_options::overwrite_existing);
+    options = " --checkpoint.initial_load_path assets", says = "assets holds differs";
+  }
+  const HeldPort port;
+  const auto in = [&](const char* folder) {
+    return "cd " + job.in(folder) + " && " + OTTAVA +
+           job.train("--job.dump_folder " + job.in("new") + options);
+  };
+  check_refused(launch_both(port, in("here"), in("there")), 2, says + " between ranks");
+}
+
 TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
   Job job;
   run(launch(2, job.train(kSave + " --training.steps 4")));
