@@ -297,11 +297,20 @@ StepOutputs Trainer::timed_step() {
 // A mask that is not what was meant is best seen.
 void Trainer::show_first_sample() {
   if (!reads_chats(config_.training) || !ranks_.is_first()) return;
-  const HostTokens& tokens = data_->read(state_.data_position);
-  const int64_t row = experiment_.shape.sequence;
-  log::info("First conversation, the loss counts what is in [[double brackets]]:\n{}",
-            marked_text(*experiment_.tokenizer, tokens.inputs.first(row), tokens.targets.first(row),
-                        tokens.document_start.first(row)));
+  const data::MixedLoader& data = data_->loader();
+  const int64_t at = state_.data_position, row = experiment_.shape.sequence;
+  const std::vector<int64_t> read = data.mixture().counts(at),
+                             quotas = data.mixture().begun(at + 1).back().quotas;
+  for (size_t i = 0; i < data.sources().size(); ++i) {
+    const auto& [name, loader] = data.sources()[i];
+    if (!loader->options().encoder.chat || quotas[i] == 0) continue;
+    // A sample as the loader has it: this rank may hold chunks of it, and other sources come before it.
+    std::vector<int32_t> inputs(row), targets(row), starts(row);
+    loader->read(read[i], 1, {inputs.data(), targets.data(), starts.data()});
+    return log::info("First conversation{}, the loss counts what is in [[double brackets]]:\n{}",
+                     name.empty() ? "" : " of " + name,
+                     marked_text(*experiment_.tokenizer, inputs, targets, starts));
+  }
 }
 
 void Trainer::save(bool is_last) {

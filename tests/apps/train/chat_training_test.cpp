@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "apps/commands/data_command.h"
@@ -18,6 +19,7 @@
 #include "tests/core/data/compress.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_ranks.h"
 
 // From lines of conversations to a model that holds one.
 
@@ -246,6 +248,48 @@ TEST_CASE("a run shows its first conversation, with what counts in brackets") {
              Contains("First conversation, the loss counts what is in [[double brackets]]:\n"
                       "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nwhat is ") &&
                  Contains("<|end_header_id|>\n\n[[it is w0") && Contains("<|eot_id|>]]"));
+}
+
+TEST_CASE(
+    "the first conversation is shown whole where ranks share sequences, and where other sources come first") {
+  ChatTraining chats;
+  const auto shown = [](const std::function<void()>& work) {
+    log::set_level(log::Level::info);
+    const CapturedOutput captured;
+    work();
+    log::set_level(log::Level::warning);
+    const std::string text = captured.text(), end = "<|eot_id|>]]";
+    const size_t first = text.find("First conversation");
+    return first == text.npos ? "" : text.substr(first, text.find(end, first) + end.size() - first);
+  };
+  // A multiple of what two ranks share.
+  const Overrides all = chats.of({"--training.seq_len", "512", "--training.steps", "1"});
+  const std::string alone = shown([&] { chats.start("alone", all)->run(); });
+  CHECK_THAT(alone,
+             Contains("what is ") && Contains("[[it is w0") && Catch::Matchers::EndsWith("<|eot_id|>]]"));
+  const std::string shared = shown([&] {
+    const Config c = chats.config("shared", all + Overrides{"--parallelism.context_parallel_degree", "2"});
+    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      const Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
+      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+      log::set_rank({world.rank(), 2, world.rank() != 0});
+      Trainer(e, ranks, {DeviceType::cpu, 0}, nullptr).run();
+    });
+  });
+  CHECK(shared == alone);
+  Overrides mixture = all;
+  mixture.erase(mixture.begin(), mixture.begin() + 4);
+  const std::string mixed = shown([&] {
+    chats
+        .start("mixed",
+               mixture + Overrides{"--training.dataset_path", "[]", "--training.mixture",
+                                   fmt::format("[{{name: text, path: {}, weight: 3}}, "
+                                               "{{name: chats, path: {}, format: messages, weight: 1}}]",
+                                               chats.text_path(), chats.path)})
+        ->run();
+  });
+  CHECK_THAT(mixed, Contains("First conversation of chats, the loss") && Contains("[[it is w0"));
+  CHECK(mixed.substr(mixed.find('\n')) == alone.substr(alone.find('\n')));
 }
 
 TEST_CASE("every layout reads the same conversations with the same masks") {
