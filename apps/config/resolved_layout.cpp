@@ -1,5 +1,6 @@
 #include "apps/config/resolved_layout.h"
 
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -80,22 +81,45 @@ void resolve_samples(const Config& c, const Mesh& mesh, TrainingShape& shape) {
   shape.sample_length = c.evaluation.longest_sample();
 }
 
+namespace {
+
+int64_t next_multiple(int64_t value, int64_t of) { return (value + of - 1) / of * of; }
+
+// A sequence of so many tokens can be cut among the ranks with any batch.
+int64_t rows_unit(int64_t tp, int64_t cp) {
+  return cp == 1 ? tp : std::lcm(tp * cp, context_parallel_unit(cp));
+}
+
+}  // namespace
+
 void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp) {
   if (tp == 1) return;
-  auto divides = [&](std::string_view name, int64_t value) {
-    if (value % tp != 0)
-      fail<ConfigError>("parallelism", "tensor_parallel_degree {} does not divide {} {} (remainder {})", tp,
-                        name, value, value % tp);
+  const auto refuse = [&](std::string_view what, int64_t value, std::string_view key, int64_t remedy) {
+    fail<ConfigError>(
+        "parallelism",
+        "tensor_parallel_degree {} does not divide {} {} (remainder {}): set {}: {}, or another "
+        "degree",
+        tp, what, value, value % tp, key, remedy);
   };
-  divides("n_heads", m.heads);
-  divides("ffn_dim", m.ffn_dim);
-  divides("vocab_size", m.vocab_size);
-  const bool is_pipeline = c.parallelism.pipeline_parallel_degree > 1;
-  divides(
-      fmt::format("{} x seq_len{} =", is_pipeline ? "pipeline_parallel_microbatch_size" : "local_batch_size",
-                  cp == 1 ? "" : " / context_parallel_degree"),
-      (is_pipeline ? c.parallelism.pipeline_parallel_microbatch_size : c.training.local_batch_size) *
-          c.training.seq_len / cp);
+  for (const auto& [name, value] : {std::pair{"n_heads", m.heads}, std::pair{"ffn_dim", m.ffn_dim},
+                                    std::pair{"vocab_size", m.vocab_size}})
+    if (value % tp != 0) refuse(name, value, fmt::format("model.{}", name), next_multiple(value, tp));
+  // Of a pass through a block each rank holds its part of the rows.
+  const auto divides = [&](std::string_view section, std::string_view batch_name, int64_t batch,
+                           int64_t sequence) {
+    if (const int64_t rows = batch * sequence / cp; rows % tp != 0)
+      refuse(fmt::format("{}.{} x seq_len{} =", section, batch_name,
+                         cp == 1 ? "" : " / context_parallel_degree"),
+             rows, fmt::format("{}.seq_len", section), next_multiple(sequence, rows_unit(tp, cp)));
+  };
+  if (c.parallelism.pipeline_parallel_degree > 1) {
+    divides("training", "pipeline_parallel_microbatch_size", c.parallelism.pipeline_parallel_microbatch_size,
+            c.training.seq_len);
+  } else {
+    divides("training", "local_batch_size", c.training.local_batch_size, c.training.seq_len);
+  }
+  if (c.validation.enable || c.evaluation.scores())
+    divides("validation", "local_batch_size", c.validation.local_batch_size, c.validation.seq_len);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
     fail<ConfigError>("parallelism",
                       "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
