@@ -23,6 +23,30 @@ std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adam
   return s;
 }
 
+// Rows of a shard whose elements follow one another in the numbers of stochastic rounding, and the first's.
+struct NumberedRows {
+  int64_t begin = 0, end = 0, first_element = 0;
+};
+
+// Of matrices that tensor parallel cuts along rows every element has its number in the whole, so that ranks
+// with the same rows (of KV heads) round alike and others do not. Those cut along columns are numbered one
+// slice after the other.
+std::vector<NumberedRows> numbered_rows(const ParameterSpec& spec, const ShardCoordinates& at,
+                                        const ParameterShard& s) {
+  const int64_t columns = s.slice.rank() == 2 ? s.slice[1] : 1;
+  if (at.tp_size == 1 || spec.tensor_parallel != TensorParallel::rows || s.exp_avg.dtype == DType::f32) {
+    const int64_t slices = spec.tensor_parallel == TensorParallel::columns ? at.tp_rank : 0;
+    return {{0, s.rows.size(), (slices * s.slice[0] + s.rows.begin) * columns}};
+  }
+  std::vector<int64_t> part_begin = {0};
+  for (const ParameterPart& part : spec.parts) part_begin.push_back(part_begin.back() + part.rows);
+  std::vector<NumberedRows> out;
+  for (const ShardRun& run : shard_runs(spec, at))
+    out.push_back(
+        {run.local_row, run.local_row + run.rows(), (part_begin[run.part] + run.row_begin) * columns});
+  return out;
+}
+
 }  // namespace
 
 StepUpdate::StepUpdate(const TrainingShape& shape, const LlamaParameters& table, Stream& stream, Arena& arena,
@@ -150,16 +174,19 @@ void StepUpdate::update_by_adamw(const StepContext& c) {
     const ParameterShard& s = parameters_.shard(p);
     if (s.master.numel() == 0 || table_.specs[p].rule != UpdateRule::adamw) continue;
     const ParameterTraining training = shape_.groups.empty() ? ParameterTraining{} : shape_.groups[p];
-    tensors.push_back({.master = s.master,
-                       .gradient = s.gradient,
-                       .exp_avg = s.exp_avg,
-                       .exp_avg_sq = s.exp_avg_sq,
-                       .compute = s.has_compute_copy ? s.compute : Tensor{},
-                       .amax = updated_amax(p),
-                       .weight_decay = training.weight_decay,
-                       .lr_factor = training.lr_factor,
-                       .key = static_cast<uint64_t>(p),
-                       .first_element = s.rows.begin * (s.slice.rank() == 2 ? s.slice[1] : 1)});
+    for (const NumberedRows& rows : numbered_rows(parameters_.specs()[p], parameters_.coordinates(), s)) {
+      const auto of = [&](const Tensor& t) { return t.slice(rows.begin, rows.end); };
+      tensors.push_back({.master = of(s.master),
+                         .gradient = of(s.gradient),
+                         .exp_avg = of(s.exp_avg),
+                         .exp_avg_sq = of(s.exp_avg_sq),
+                         .compute = s.has_compute_copy ? of(s.compute) : Tensor{},
+                         .amax = updated_amax(p),
+                         .weight_decay = training.weight_decay,
+                         .lr_factor = training.lr_factor,
+                         .key = static_cast<uint64_t>(p),
+                         .first_element = rows.first_element});
+    }
   }
   adamw(stream_, tensors, shape_.adamw, scalars_, step_);
 }

@@ -32,17 +32,17 @@ enum StepScalar : int {
 /// bf16 states are rounded stochastically (arXiv:1502.02551): one of 2^16 thresholds is added to the f32
 /// bits, which are then cut. Element e takes word e % 4 of PhiloxStream{seed, key + step *
 /// 0x9E3779B97F4A7C15}.bits(e / 4): exp_avg the low half, exp_avg_sq the high one, with e = first_element +
-/// index, so the result does not depend on sharding.
+/// index: the result does not depend on sharding where elements of a tensor keep their numbers, as they do
+/// but for columns that tensor parallel ranks share out (apps/train/step_update.cpp).
 struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
   /// May be left out: u32 [1], raised to the bits of max |bf16 of the weight| as the step leaves it, a
   /// skipped step too: what scales the weight's FP8 codes.
   Tensor amax;
   float weight_decay = 0;
-  float lr_factor = 1;  ///< of this tensor's learning rate
-  uint64_t key = 0;     ///< identifies the tensor for stochastic rounding
-  int64_t first_element =
-      0;  ///< index of element 0 in what FSDP cuts: rounding does not depend on its shards
+  float lr_factor = 1;        ///< of this tensor's learning rate
+  uint64_t key = 0;           ///< identifies the tensor for stochastic rounding
+  int64_t first_element = 0;  ///< number of element 0 among all of that key; those that follow count up
 };
 struct AdamwHyper {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;

@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "tests/apps/steps/whole_step.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/traffic_formula.h"
 
 // Every layout trains as one process does: FP32, the same seed, no checkpoint to start from. Sums are made in
@@ -111,6 +114,74 @@ TEST_CASE("products and transfers in blocks make the bits of those in bulk, and 
       require_same_bits(train_slowly_on(whole, c.layout, 2), bulk);
     }
   }
+}
+
+namespace {
+
+/// Masters of the first block's matrices on each tensor parallel rank, after steps with bf16 moments that
+/// began with the same numbers in the slices of all ranks.
+struct RoundedSlices {
+  std::vector<std::vector<float>> wqkv, w13, w2;
+};
+RoundedSlices train_equal_slices(int tp) {
+  TrainingShape shape = whole_step();
+  shape.parameters.optimizer_state = DType::bf16;
+  const LlamaBlockParameters block = llama_parameters(shape.model).blocks[0];
+  const auto ranks = static_cast<size_t>(tp);
+  const std::vector<std::vector<float>> none(ranks);
+  RoundedSlices out{none, none, none};
+  run_thread_ranks({.ranks = tp}, [&](Communicator& world) {
+    std::vector<int> all(ranks);
+    std::iota(all.begin(), all.end(), 0);
+    EngineRun run(shape,
+                  std::make_unique<RankGroups>(world.split("world", all), world.split("world", all),
+                                               Layout{.tp = tp}.mesh()),
+                  {DeviceType::cpu, 0});
+    run->parameters().initialise(7);
+    for (int p : {block.w13, block.w2}) {
+      const Tensor& master = run->parameters().shard(p).master;
+      for (int64_t i = 0; i < master.numel(); ++i)
+        master.as<float>()[i] = 0.02f * std::sin(static_cast<float>(i + p));
+    }
+    run->parameters().refresh_compute_copies();
+    const int64_t tokens = shape.batch * shape.sequence;
+    for (int step = 1; step <= 5; ++step) {
+      const std::vector<int32_t> inputs = random_tokens(tokens, shape.model.vocab_size, 1),
+                                 targets = random_tokens(tokens, shape.model.vocab_size, 2);
+      run->train_step({.inputs = inputs, .targets = targets},
+                      {.learning_rate = 2e-3, .optimizer_step = step, .valid_tokens = tokens});
+    }
+    const auto values = [&](int p) { return run.values(run->parameters().shard(p).master); };
+    const auto rank = static_cast<size_t>(world.rank());
+    out.wqkv[rank] = values(block.wqkv), out.w13[rank] = values(block.w13), out.w2[rank] = values(block.w2);
+  });
+  return out;
+}
+
+double share_of_equal(const std::vector<float>& a, const std::vector<float>& b) {
+  double equal = 0;
+  for (size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i];
+  return equal / static_cast<double>(a.size());
+}
+
+}  // namespace
+
+TEST_CASE(
+    "bf16 moments are rounded by other numbers on each tensor parallel rank, but for heads that ranks "
+    "share") {
+  const RoundedSlices two = train_equal_slices(2);
+  CHECK(share_of_equal(two.w13[0], two.w13[1]) < 0.1);
+  CHECK(share_of_equal(two.w2[0], two.w2[1]) < 0.1);
+  const RoundedSlices four = train_equal_slices(4);
+  const size_t query = 16 * 64;  // one head; those of keys and values are two ranks'
+  for (size_t rank : {0, 2}) {
+    const auto shared = [&](size_t r) {
+      return std::vector<float>(four.wqkv[r].begin() + query, four.wqkv[r].end());
+    };
+    CHECK(shared(rank) == shared(rank + 1));
+    CHECK(share_of_equal(four.w13[rank], four.w13[rank + 1]) < 0.1);
+  }
+  CHECK(share_of_equal(four.wqkv[0], four.wqkv[2]) < 0.1);
 }
 
 TEST_CASE("all ranks skip the same spikes on every layout") {
