@@ -123,8 +123,8 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
   const std::string stored =
       listed(types, [](const auto& type) { return fmt::format("{} {}", type.second, type.first); });
   print(out, "{}\n", folder);
-  print(out, "step:     {}, saved by {} ({})\n", manifest.step, counted(manifest.world_size, "rank"),
-        manifest.layout);
+  print(out, "step:     {}, saved by {}{}\n", manifest.step, counted(manifest.world_size, "rank"),
+        manifest.layout.empty() ? "" : fmt::format(" ({})", manifest.layout));
   print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
         stored);
   int64_t moments = std::ssize(manifest.tensors) - weights;

@@ -158,6 +158,7 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::SaveOptions{.folder = folder_,
+                              .layout = experiment.mesh.describe(),
                               .keep_latest_k = static_cast<int>(config_.keep_latest_k),
                               .keep_every = config_.keep_every,
                               .snapshot = config_.async_mode == CheckpointConfig::Async::async_with_pinned_mem

@@ -20,7 +20,7 @@ inline constexpr int64_t kFormatVersion = 1;
 struct Manifest {
   int64_t step = 0;
   int64_t world_size = 1;
-  std::string layout;  ///< "tp 2 x shards 4 x replicas 1", for people
+  std::string layout;  ///< of the ranks that saved it, for people: Mesh::describe(); may be empty
 
   struct File {
     std::string name;

@@ -61,13 +61,9 @@ struct CheckpointSaver::Pending {
 
 namespace {
 
-Manifest make_manifest(const Checkpoint& checkpoint, const Layout& layout, int world_size) {
+Manifest make_manifest(int64_t step, const Layout& layout) {
   Manifest manifest;
-  manifest.step = checkpoint.step;
-  manifest.world_size = world_size;
-  const ShardCoordinates& at = checkpoint.parameters.at;
-  manifest.layout = fmt::format("tp {} x shards {} x replicas {}", at.tp_size, at.shard_size,
-                                world_size / (at.tp_size * at.shard_size));
+  manifest.step = step;
   for (const StoredFile& file : layout.files) {
     manifest.files.push_back({file.name, file.bytes, text_checksum(file.header), file.data_begin()});
   }
@@ -192,7 +188,9 @@ void CheckpointSaver::commit(Pending& pending) {
   });
   group_.sum(pending.checksums);
   group_.on_rank_0([&] {
-    Manifest manifest = make_manifest(pending.checkpoint, pending.layout, group_.size());
+    Manifest manifest = make_manifest(pending.checkpoint.step, pending.layout);
+    manifest.world_size = group_.size();
+    manifest.layout = options_.layout;
     for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
     manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
     write_file_synced(manifest_path(pending.temporary), to_text(manifest));

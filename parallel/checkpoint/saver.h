@@ -18,6 +18,7 @@ namespace ottava::checkpoint {
 
 struct SaveOptions {
   std::string folder;      ///< of all checkpoints of the run
+  std::string layout;      ///< Manifest::layout
   int keep_latest_k = 10;  ///< 0: all; 1 is refused, since a save that fails would leave none
   int64_t keep_every = 0;  ///< of those that keep_latest_k would delete, multiples of it stay; 0: none
   int64_t max_file_bytes = 5'000'000'000;

@@ -23,7 +23,7 @@ void save(const std::string& folder, int64_t step, int64_t version, Kept kept = 
   TinyRank rank(specs, {});
   rank.fill(version);
   rank.parameters.with_optimizer = kept == Kept::everything;
-  CheckpointSaver saver({.folder = folder, .max_file_bytes = 9000}, group);
+  CheckpointSaver saver({.folder = folder, .layout = "pp 1 x tp 1 = 1", .max_file_bytes = 9000}, group);
   saver.save({.step = step,
               .parameters = rank.parameters,
               .texts = {{"training_state.json", "{\"step\": 7, \"loss_scale\": 1.5}"}}});
@@ -35,11 +35,10 @@ TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {
   save(folder.path(), 7, 1);
   std::ostringstream newest, list, model;
   inspect_checkpoint({.path = folder.path()}, newest);
-  CHECK_THAT(newest.str(), Contains("step-7\n") &&
-                               Contains("step:     7, saved by 1 rank (tp 1 x shards 1 x replicas 1)") &&
-                               Contains("model:    5916 parameters in 14 tensors (14 F32)") &&
-                               Contains("optimizer: 28 tensors") &&
-                               Contains("state:    step 7, loss_scale 1.5"));
+  CHECK_THAT(newest.str(),
+             Contains("step-7\n") && Contains("step:     7, saved by 1 rank (pp 1 x tp 1 = 1)") &&
+                 Contains("model:    5916 parameters in 14 tensors (14 F32)") &&
+                 Contains("optimizer: 28 tensors") && Contains("state:    step 7, loss_scale 1.5"));
   CHECK_THAT(newest.str(), !Contains("q_proj"));
   inspect_checkpoint({.path = folder / "step-7", .tensors = CheckpointInspectOptions::Tensors::list}, list);
   CHECK_THAT(list.str(),

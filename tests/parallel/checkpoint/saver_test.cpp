@@ -109,6 +109,15 @@ TEST_CASE("a save in the background writes the bytes of one that training waits 
   CHECK(rank.wrong(1) == 0);
 }
 
+TEST_CASE("the manifest describes the ranks as the saver was told, and one without a description is read") {
+  TemporaryFolder folder;
+  save(folder.path(), {}, 1, 1, {.layout = "pp 2 x dp_shard 1 = 2"});
+  CHECK(open_checkpoint(folder / "step-1").layout == "pp 2 x dp_shard 1 = 2");
+  save(folder.path(), {}, 2, 1);
+  CHECK(open_checkpoint(folder / "step-2").layout.empty());
+  CHECK(load(folder.path(), 1) == 2);
+}
+
 TEST_CASE("a saver that ends with a save in flight leaves only a temporary folder") {
   TemporaryFolder folder;
   save(folder.path(), {}, 1, 1);
