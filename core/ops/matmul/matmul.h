@@ -24,8 +24,8 @@ enum class MatmulResult { any, symmetric };
 /// out = product, or out += product. a and b share one dtype, f32 or bf16; out is f32 or bf16 (f32 when a is
 /// f32); sums are f32, products of bf16 exact. `accumulate` needs an f32 out. Throws ShapeError, also for a
 /// tensor without elements. Scratch is the stream's workspace (set_matmul_workspace). CPU: primitives are
-/// made once per problem and number of threads; bf16 is multiplied directly or widened, as the stream says
-/// (MatmulCache::products).
+/// made once per problem and number of threads, which the sums of f32 depend on; bf16 is multiplied directly
+/// or widened, as the stream says (MatmulCache::products).
 struct Matmul {
   MatmulKind kind = MatmulKind::forward;
   Tensor a, b, out;
