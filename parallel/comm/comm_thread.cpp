@@ -80,11 +80,11 @@ void CommThread::wait(const Counter& counter, uint64_t ticket) {
       if (done()) return;
       throw CommError(state_->failure());
     }
-    uint64_t before = shared_->ended;
+    const uint64_t before = shared_->ended, progress = state_->progress_count();
     auto limit = std::chrono::duration<double>(state_->timeout_seconds() + kGraceSeconds);
     bool moved = shared_->changed.wait_for(
         lock, limit, [&] { return done() || state_->failed() || shared_->ended != before; });
-    if (!moved) {
+    if (!moved && state_->progress_count() == progress) {
       lock.unlock();
       state_->fail(state_->timeout_message());
       lock.lock();

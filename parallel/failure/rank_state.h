@@ -60,9 +60,14 @@ class RankState {
   void set_step(int64_t step);
   int64_t step() const;
   /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first
-  /// step is done, `comm.train_timeout_seconds` afterwards.
+  /// step is done, `comm.train_timeout_seconds` afterwards. Progress are bytes that leave or come over TCP,
+  /// messages over MPI (of at most 64 MiB), calls over NCCL.
   void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
   double timeout_seconds() const { return timeout_seconds_; }
+
+  /// Called by transports for everything that moves.
+  void note_progress() { ++progress_count_; }
+  uint64_t progress_count() const { return progress_count_; }
 
   /// What calls are made for from now on: ProgressRecord::work.
   void set_work(std::string work);
@@ -97,6 +102,7 @@ class RankState {
   std::atomic<double> timeout_seconds_ = 300;
   std::atomic<bool> failed_ = false;
   std::atomic<int> waiters_ = 0;
+  std::atomic<uint64_t> progress_count_ = 0;
   mutable std::mutex mutex_;
   ProgressRecord record_;
   std::string work_, failure_;

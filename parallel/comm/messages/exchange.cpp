@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 
@@ -65,19 +66,22 @@ void Exchange::check(const MessagePort::Ended& ended) const {
 void Exchange::finish() {
   size_t left = tickets_.size();
   auto spin = std::chrono::duration<double>(pending_bytes_ / kBytesPerSecond) + kShortestSpin;
-  auto moved = Clock::now();
+  auto ended = Clock::now(), moved = ended;
+  uint64_t progress = state_->progress_count();
   while (left > 0) {
     ended_.clear();
     port_->test(tickets_, ended_);
-    for (const MessagePort::Ended& ended : ended_) check(ended);
+    for (const MessagePort::Ended& message : ended_) check(message);
     left -= ended_.size();
+    if (!ended_.empty()) state_->note_progress();
     if (left == 0) break;
     if (state_->failed()) throw CommError(state_->failure());
     auto now = Clock::now();
-    if (!ended_.empty()) moved = now;
+    if (!ended_.empty()) ended = now;
+    if (const uint64_t count = state_->progress_count(); std::exchange(progress, count) != count) moved = now;
     if (now - moved > std::chrono::duration<double>(state_->timeout_seconds()))
       throw CommError(state_->timeout_message());
-    if (state_->is_awaited() || now - moved < spin) {
+    if (state_->is_awaited() || now - ended < spin) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(kSleep);

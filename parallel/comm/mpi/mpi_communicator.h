@@ -25,7 +25,8 @@ bool available();
 
 struct WorldOptions {
   double timeout_seconds = 300;
-  int64_t largest_message_bytes = int64_t{1} << 30;  ///< MPI counts are 32-bit: longer blocks go in pieces
+  /// MPI counts are 32-bit, and only whole messages show that something moves: longer blocks go in pieces.
+  int64_t largest_message_bytes = int64_t{1} << 26;
   int64_t workspace_bytes = 4 << 20;  ///< of one half of the pipeline of reductions, shared by up to 64 peers
 };
 /// Starts MPI and returns the communicator of all ranks. Only under an MPI launcher (launch.h). Once per

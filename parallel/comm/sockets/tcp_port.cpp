@@ -135,6 +135,7 @@ void TcpPort::push(Peer& peer) {
       if (!would_block()) peer.out_closed = true;
       return;
     }
+    state_->note_progress();
     message.moved += sent;
     turn += sent;
     if (message.moved < kHeader + message.bytes) return;
@@ -183,6 +184,7 @@ void TcpPort::pull(Peer& peer) {
         peer.in_closed = true;
         return;
       }
+      state_->note_progress();
       turn += got;
       if (message) {
         message->moved += got;

@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -188,6 +189,62 @@ TEST_CASE("strangers at a port are ignored") {
     conformance::expect(x == 3.0f, "the sum is {}", x);
   });
   for (const std::string& error : errors) CHECK(error == "");
+}
+
+namespace {
+
+/// Moves what the socket holds five times a second.
+class SlowPort final : public MessagePort {
+ public:
+  explicit SlowPort(std::shared_ptr<MessagePort> port) : port_(std::move(port)) {}
+  std::string_view name() const override { return port_->name(); }
+  int largest_tag() const override { return port_->largest_tag(); }
+  int64_t largest_message_bytes() const override { return port_->largest_message_bytes(); }
+  Ticket send(const void* data, int64_t bytes, int peer, int tag) override {
+    return port_->send(data, bytes, peer, tag);
+  }
+  Ticket receive(void* data, int64_t bytes, int peer, int tag) override {
+    return port_->receive(data, bytes, peer, tag);
+  }
+  void test(std::span<Ticket> tickets, std::vector<Ended>& ended) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    port_->test(tickets, ended);
+  }
+  void abandon_send(Ticket ticket) noexcept override { port_->abandon_send(ticket); }
+  void abandon_receive(Ticket ticket) noexcept override { port_->abandon_receive(ticket); }
+
+ private:
+  std::shared_ptr<MessagePort> port_;
+};
+
+}  // namespace
+
+TEST_CASE("a message that takes longer than the time limit arrives as long as some of it moves") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  double seconds = 0;
+  auto errors = run_ranks(2, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, 2}, 20);
+    auto state = std::make_shared<RankState>(rank, 2);
+    std::shared_ptr<MessagePort> own =
+        std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state, TcpPort::Options{});
+    if (rank == 1) own = std::make_shared<SlowPort>(own);
+    auto world = make_message_world(own, state);
+    state->set_timeout_seconds(1);
+    std::vector<float> x(size_t{40} << 20, static_cast<float>(1 - rank));
+    const Tensor tensor = view_of(x.data(), {std::ssize(x)});
+    Stream stream = Stream::cpu();
+    const auto begin = std::chrono::steady_clock::now();
+    if (rank == 0) {
+      world->send(stream, {.tensor = tensor, .to = 1, .label = "x"}).wait(stream);
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    } else {
+      world->recv(stream, {.tensor = tensor, .from = 0, .label = "x"}).wait(stream);
+      conformance::expect(x.front() == 1 && x.back() == 1, "received {} to {}", x.front(), x.back());
+    }
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  CHECK(seconds > 1.5);
 }
 
 TEST_CASE("a call that the others do not make ends at the time limit") {
