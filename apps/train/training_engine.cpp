@@ -121,7 +121,7 @@ void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& t
 }
 
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
-                                       StepProfile* profile) {
+                                       StepProfile* profile) try {
   profile_ = profile;
   const Watch watch(ranks_.world->state(), profile);
   const RankRows rows = rows_of(shape_.batch, shape_.sequence);
@@ -170,6 +170,14 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     parameters_->float8()->advance_history(stream_);
   }
   return out;
+} catch (const std::exception& error) {
+  give_up(error);
+  throw;
+}
+
+// Gathers and sums on their way read and write the arena, which whoever hears of the error gives up next.
+void TrainingEngine::give_up(const std::exception& error) const noexcept {
+  if (!stream_.is_meta() && ranks_.world->size() > 1) ranks_.world->abort(error.what());
 }
 
 void TrainingEngine::begin_part() {
@@ -189,7 +197,7 @@ void TrainingEngine::check_products() const {
   check_float8_runs(shape_.float8_policy, *float8_, [&](std::string_view name) { return holds_layer(name); });
 }
 
-double TrainingEngine::validate(const HostTokens& tokens) {
+double TrainingEngine::validate(const HostTokens& tokens) try {
   profile_ = nullptr;
   const RankRows rows = rows_of(shape_.validation_batch, shape_.validation_sequence);
   inputs_->send(tokens, 0, rows.tokens());
@@ -215,6 +223,9 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   copy_to_host(stream_, loss_sum_, &loss);
   stream_.synchronize();
   return loss;
+} catch (const std::exception& error) {
+  give_up(error);
+  throw;
 }
 
 std::vector<float> TrainingEngine::next_logits(std::span<const int32_t> tokens, int64_t position) {

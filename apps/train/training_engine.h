@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,6 +60,7 @@ class TrainingEngine {
   RankRows rows_of(int64_t batch, int64_t sequence) const {
     return rows_of_rank(batch, sequence, ranks_.context_parallel.size());
   }
+  void give_up(const std::exception& error) const noexcept;
   void begin_part();
   void begin_parameters(const StepContext& context);
   void run_micro_batches(const StepContext& context, const HostTokens& tokens);

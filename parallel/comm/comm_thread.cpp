@@ -33,6 +33,7 @@ CommThread::~CommThread() {
 void CommThread::submit(std::shared_ptr<Counter> counter, std::function<void()> job) {
   std::lock_guard lock(shared_->mutex);
   shared_->queue.push_back({std::move(counter), std::move(job)});
+  ++shared_->submitted;
   shared_->changed.notify_all();
 }
 
@@ -95,6 +96,12 @@ void CommThread::wait(const Counter& counter, uint64_t ticket) {
 void CommThread::settle(const Counter& counter, uint64_t ticket) noexcept {
   std::unique_lock lock(shared_->mutex);
   shared_->changed.wait(lock, [&] { return counter.settled.load(std::memory_order_acquire) >= ticket; });
+}
+
+void CommThread::settle_all() noexcept {
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait_for(lock, std::chrono::duration<double>(kGraceSeconds),
+                            [&] { return shared_->ended == shared_->submitted; });
 }
 
 }  // namespace ottava

@@ -34,6 +34,9 @@ class CommThread {
   void wait(const Counter& counter, uint64_t ticket);
   /// Blocks until the buffers of all jobs up to `ticket` are free, done or dropped. Never throws.
   void settle(const Counter& counter, uint64_t ticket) noexcept;
+  /// The same of all jobs. For a rank that failed: a transport that does not notice within ten seconds is not
+  /// waited for.
+  void settle_all() noexcept;
 
  private:
   struct Job {
@@ -45,7 +48,7 @@ class CommThread {
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<Job> queue;
-    uint64_t ended = 0;
+    uint64_t submitted = 0, ended = 0;
     bool stopping = false;
   };
   void loop();

@@ -275,6 +275,7 @@ std::unique_ptr<Communicator> Communicator::split(std::string axis, const std::v
 void Communicator::abort(const std::string& reason) noexcept {
   try {
     state_->fail(fmt::format("[comm] rank {} stopped: {}", state_->rank(), reason));
+    settle();
   } catch (...) {  // out of memory while reporting an error: the caller is about to stop anyway
   }
 }

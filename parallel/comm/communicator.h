@@ -152,8 +152,9 @@ class Communicator {
   /// Shares counters, order and failure with this one. Does not block, except under NCCL.
   std::unique_ptr<Communicator> split(std::string axis, const std::vector<int>& ranks);
 
-  /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Never
-  /// throws.
+  /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Calls of
+  /// this rank that are on their way over MPI or TCP are dropped, and when it returns none of them uses its
+  /// buffers. Never throws.
   void abort(const std::string& reason) noexcept;
 
   RankState& state() const { return *state_; }
@@ -183,6 +184,8 @@ class Communicator {
   virtual void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) = 0;
   virtual void wait_for(uint64_t ticket, Stream& stream) = 0;
   virtual bool is_done(uint64_t ticket) = 0;
+  /// After a failure: returns when no call of the rank's communicators uses host memory any more.
+  virtual void settle() noexcept {}
   /// Called with two or more ranks.
   virtual std::unique_ptr<Communicator> make_split(Members members) = 0;
   /// This rank is the only one of its group, which needs no transport; for transports whose splitting takes

@@ -57,6 +57,39 @@ TEST_CASE("a rank that throws wakes all others, which name it") {
   CHECK(named == ranks - 1);
 }
 
+namespace {
+
+/// Takes its time with a message that never comes.
+class BusyPort final : public MessagePort {
+ public:
+  std::string_view name() const override { return "busy"; }
+  int largest_tag() const override { return 0x7fffffff; }
+  int64_t largest_message_bytes() const override { return int64_t{1} << 30; }
+  Ticket send(const void*, int64_t, int, int) override { return this; }
+  Ticket receive(void*, int64_t, int, int) override { return this; }
+  void test(std::span<Ticket>, std::vector<Ended>&) override {
+    is_busy = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  void abandon_send(Ticket) noexcept override {}
+  void abandon_receive(Ticket) noexcept override { is_abandoned = true; }
+
+  std::atomic<bool> is_busy = false, is_abandoned = false;
+};
+
+}  // namespace
+
+TEST_CASE("when a rank has given up, no call of its own uses its buffers") {
+  auto port = std::make_shared<BusyPort>();
+  auto world = make_message_world(port, std::make_shared<RankState>(0, 2));
+  std::vector<float> x(100);
+  Stream stream = Stream::cpu();
+  world->recv(stream, {.tensor = view_of(x.data(), {std::ssize(x)}), .from = 1, .label = "x"});
+  while (!port->is_busy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  world->abort("no more text");
+  CHECK(port->is_abandoned);
+}
+
 TEST_CASE("a rank that never comes is named when the time is up") {
   std::atomic<int> named = 0;
   std::latch stuck(3), over(3);
