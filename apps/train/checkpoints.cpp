@@ -341,6 +341,7 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
   const std::string path = folder + "/" + kStateName;
   const TrainingState saved = parse_training_state(read_file(path), path);
   state.branch = saved.branch;
+  state.threads = saved.threads;
   if (!excludes("train_state")) {
     state.step = saved.step;
     state.tokens_seen = saved.tokens_seen;

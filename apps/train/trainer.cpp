@@ -11,11 +11,13 @@
 #include "apps/train/global_loss.h"
 #include "apps/train/resumed_data.h"
 #include "apps/train/skipped_step.h"
+#include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/device_stream.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/optim/lr_schedule.h"
+#include "core/parallel_for.h"
 #include "core/stopwatch.h"
 #include "parallel/ranks/agree.h"
 
@@ -141,8 +143,21 @@ void Trainer::load() {
   checkpoints_->load(*engine_, state_);
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   engine_->restore(state_.spikes);
+  note_threads();
   check_data_unchanged(state_, data_->loader(), config_.training);
   if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);
+}
+
+// Products in f32 are cut among threads, and their sums with them.
+void Trainer::note_threads() {
+  const int64_t now = device_.is_gpu() ? 0 : parallel_threads(), before = std::exchange(state_.threads, now);
+  if (now == 0 || before == 0 || now == before || !ranks_.is_first()) return;
+  if (config_.training.mixed_precision_param != DType::f32) return;
+  log::warning(
+      "the run goes on with {}, and its checkpoint was made with {}: sums of f32 differ in their last bits "
+      "from "
+      "those that it would have made (training.threads)",
+      counted(now, "thread"), before);
 }
 
 Trainer::~Trainer() = default;

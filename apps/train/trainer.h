@@ -56,6 +56,7 @@ class Trainer {
   void log_start();
   void build(const GraphUse& graphs);
   void load();
+  void note_threads();
 
   End train();
   StepOutputs timed_step();

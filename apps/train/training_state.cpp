@@ -37,6 +37,7 @@ std::string to_json(const TrainingState& s) {
   }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
+  if (s.threads > 0) json.set("threads", s.threads);
   if (!s.branch.empty()) json.set("branch", s.branch);
   return json.dump(2) + "\n";
 }
@@ -77,6 +78,7 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   s.data_fingerprint = *fingerprint;
   if (const Json* mixture = json.find("mixture"))
     s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
+  if (json.find("threads")) s.threads = count("threads");
   if (const Json* branch = json.find("branch"))
     s.branch = branch->as_string(fmt::format("{}: branch", where));
   return s;

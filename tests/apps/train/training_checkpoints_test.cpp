@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "core/io/file.h"
+#include "core/parallel_for.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
@@ -22,6 +23,23 @@ struct Variant {
 };
 
 }  // namespace
+
+TEST_CASE("a run in f32 that goes on with another number of threads is told that its sums differ") {
+  TinyTraining tiny;
+  const auto said = [&](int threads, const std::string& steps, const Overrides& more = {}) {
+    set_parallel_threads(threads);
+    const CapturedOutput log;
+    tiny.start("run", kSaving + Overrides{"--training.steps", steps} + more)->run();
+    return log.text();
+  };
+  const std::string told = "goes on with 2 threads, and its checkpoint was made with 1";
+  CHECK_FALSE(has(said(1, "3"), "threads"));
+  CHECK_FALSE(has(said(1, "6"), "threads"));
+  CHECK(has(said(2, "9"), told));
+  CHECK_FALSE(has(said(2, "12"), "threads"));
+  CHECK_FALSE(has(said(1, "15", {"--training.mixed_precision_param", "bfloat16"}), "threads"));
+  set_parallel_threads(1);
+}
 
 TEST_CASE("a resumed run is bitwise the uninterrupted one") {
   TinyTraining tiny;

@@ -27,6 +27,7 @@ TrainingState full() {
   s.data_fingerprint = 0xfedcba9876543210;
   s.mixture = "0: web 49152, books 16384";
   s.branch = "load_step 4";
+  s.threads = 12;
   return s;
 }
 
@@ -50,6 +51,7 @@ TEST_CASE("the state of a run is read as it was written") {
   plain.spikes = {};
   plain.mixture.clear();
   plain.branch.clear();
+  plain.threads = 0;
   CHECK(to_json(plain).find("spike") == std::string::npos);
   CHECK(parse_training_state(to_json(plain), "x") == plain);
 }
