@@ -142,11 +142,15 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
   Manifest manifest;
   Layout layout;
   TensorsByName saved;
+  uint64_t content = 0;
   group.together([&] {
     manifest = open_checkpoint(folder);
+    content = text_checksum(to_text(manifest));
     layout = plan_layout(into.specs, layout_options_of(into));
     saved = check_model(manifest, layout, folder);
   });
+  // Sums leave out what replicas read: of copies that machines have of their own one may be another run's.
+  group.require_equal(fmt::format("the manifest of {}", folder), content);
   if (group.rank() == 0) say_what_begins_anew(folder, saved, layout);
   std::vector<uint64_t> checksums;
   group.together([&] { checksums = read_shards(folder, saved, layout, into); });

@@ -24,8 +24,8 @@ struct LoadOptions {
 /// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are
 /// converted to those of the shards. Moments of parameters that another update rule trained are not written,
 /// and rank 0 says so. Throws FileError for a checkpoint that is broken, ConfigError for one of another model
-/// or without the optimizer state that is asked for; on all ranks alike. After an error the shards hold
-/// anything.
+/// or without the optimizer state that is asked for, and for ranks that see another one; on all ranks alike.
+/// After an error the shards hold anything.
 Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group,
                          const LoadOptions& options = {});
 

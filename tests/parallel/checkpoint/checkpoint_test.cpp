@@ -201,6 +201,21 @@ TEST_CASE("only errors of files are called such on all ranks") {
   CHECK(others == 2);
 }
 
+TEST_CASE("ranks that see other checkpoints of the same step are refused, replicas too") {
+  TemporaryFolder folder;
+  const std::vector<ParameterSpec> specs = tiny_model();
+  for (int machine : {0, 1}) save(folder / std::to_string(machine), {}, 5, machine);
+  const TinyLayout layout = GENERATE(TinyLayout{.replicas = 2}, TinyLayout{.shards = 2});
+  std::atomic<int> refused = 0;
+  run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+    TinyRank rank(specs, at);
+    const std::string path = folder / (std::to_string(group.rank()) + "/step-5");
+    const std::string said = config_error_of([&] { load_checkpoint(path, rank.parameters, group); });
+    refused += said.find("the manifest of " + path + " differs between ranks") != std::string::npos;
+  });
+  CHECK(refused == 2);
+}
+
 TEST_CASE("what a broken checkpoint left is cleared before the next one is tried") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
