@@ -1,0 +1,33 @@
+#include "apps/commands/encoded_segment.h"
+
+#include <atomic>
+#include <exception>
+#include <string>
+
+#include "core/parallel_for.h"
+
+namespace ottava {
+
+std::vector<std::vector<int32_t>> encoded_segment(const data::DocumentEncoder& encoder,
+                                                  const data::Segment& segment) {
+  std::vector<std::vector<int32_t>> tokens(segment.documents.size());
+  std::vector<std::exception_ptr> errors(segment.documents.size());
+  std::atomic<bool> failed{false};
+  parallel_for_each(std::ssize(tokens), [&](int64_t i) {
+    if (failed) return;
+    size_t d = i;
+    std::string scratch;
+    try {
+      encoder.append(segment, segment.documents[d], tokens[d], scratch);
+    } catch (...) {
+      errors[d] = std::current_exception();
+      failed = true;
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return tokens;
+}
+
+}  // namespace ottava
