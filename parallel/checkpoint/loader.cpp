@@ -189,7 +189,7 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   for (std::string_view line : paths) {
     const std::string path(line);
     try {
-      if (options.before_each) options.before_each(path);
+      if (options.before_each) group.together([&] { options.before_each(path); });
       Manifest manifest = load_checkpoint(path, into, group, options);
       return LoadedCheckpoint{path, std::move(manifest)};
     } catch (const FileError& error) {

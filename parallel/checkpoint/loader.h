@@ -15,7 +15,7 @@ struct LoadOptions {
   /// Compares the checksum of every tensor while it is read.
   bool verify = true;
   /// load_newest(): called with the folder of each checkpoint before it is tried, to clear what one may not
-  /// hold. A FileError that it throws passes over that one. Null: nothing.
+  /// hold. A FileError of any rank passes over that one. Null: nothing.
   std::function<void(const std::string& folder)> before_each = nullptr;
   /// load_newest(): checkpoints of earlier steps are as if they were not there.
   int64_t first_step = 0;
