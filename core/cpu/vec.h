@@ -47,6 +47,17 @@ inline HVec narrow(UVec u) {
 #endif
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// A Vec is two registers here. GCC 12 lowers comparisons and shuffles of vectors wider than a register lane
+// by lane, several times as long as these.
+#define OTTAVA_VEC_IS_TWO_REGISTERS 1
+struct Registers {
+  __m256 lower, upper;
+};
+inline Registers registers_of(Vec v) { return bits_as<Registers>(v); }
+inline Vec of_registers(__m256 lower, __m256 upper) { return bits_as<Vec>(Registers{lower, upper}); }
+#endif
+
 /// x - 0 is x whatever x is, while 0 + x is not: an addition would be left of that.
 inline Vec splat(float x) { return x - Vec{}; }
 
@@ -165,8 +176,45 @@ inline double sum(DVec v) {
   }
   return a[0];
 }
-inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
-inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+/// Where one of the two is NaN, b.
+inline Vec max(Vec a, Vec b) {
+#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
+  const Registers x = registers_of(a), y = registers_of(b);
+  return of_registers(_mm256_max_ps(x.lower, y.lower), _mm256_max_ps(x.upper, y.upper));
+#else
+  return a > b ? a : b;
+#endif
+}
+inline Vec min(Vec a, Vec b) {
+#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
+  const Registers x = registers_of(a), y = registers_of(b);
+  return of_registers(_mm256_min_ps(x.lower, y.lower), _mm256_min_ps(x.upper, y.upper));
+#else
+  return a < b ? a : b;
+#endif
+}
+/// All bits where a < b; none where one of them is NaN.
+inline UVec below(Vec a, Vec b) {
+#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
+  const Registers x = registers_of(a), y = registers_of(b);
+  return bits_as<UVec>(
+      of_registers(_mm256_cmp_ps(x.lower, y.lower, _CMP_LT_OQ), _mm256_cmp_ps(x.upper, y.upper, _CMP_LT_OQ)));
+#else
+  return bits_as<UVec>(a < b);
+#endif
+}
+inline UVec is_nan(Vec a) {
+#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
+  const Registers x = registers_of(a);
+  return bits_as<UVec>(of_registers(_mm256_cmp_ps(x.lower, x.lower, _CMP_UNORD_Q),
+                                    _mm256_cmp_ps(x.upper, x.upper, _CMP_UNORD_Q)));
+#else
+  return bits_as<UVec>(a != a);
+#endif
+}
+inline Vec select(UVec mask, Vec a, Vec b) {
+  return bits_as<Vec>(select(mask, bits_as<UVec>(a), bits_as<UVec>(b)));
+}
 inline float max_lane(Vec v) {
   float a[kLanes];
   __builtin_memcpy(a, &v, sizeof v);
@@ -215,8 +263,7 @@ inline Vec exp(Vec x) {
   const __m512 low = _mm512_set1_ps(-88.0f), high = _mm512_set1_ps(89.0f);
   Vec clamped = bits_as<Vec>(_mm512_max_ps(low, _mm512_min_ps(high, bits_as<__m512>(x))));
 #else
-  Vec clamped = x > 89.0f ? splat(89.0f) : x;
-  clamped = clamped < -88.0f ? splat(-88.0f) : clamped;
+  Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
 #endif
   Vec shifted =
       clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
@@ -237,8 +284,8 @@ inline Vec exp(Vec x) {
   IVec half = k >> 1;  // two factors, so that 2^128 overflows to infinity and not into the sign
   IVec s1 = (half + 127) << 23, s2 = (k - half + 127) << 23;
   Vec y = p * bits_as<Vec>(s1) * bits_as<Vec>(s2);
-  y = x < -87.33654f ? Vec{} : y;
-  return x != x ? x : y;
+  y = select(below(x, splat(-87.33654f)), Vec{}, y);
+  return select(is_nan(x), x, y);
 #endif
 }
 

@@ -17,7 +17,7 @@ inline Vec exp2(Vec y) {
                           // through
   y = bits_as<Vec>(_mm512_max_ps(_mm512_set1_ps(-126.0f), bits_as<__m512>(y)));
 #else
-  y = y < -126.0f ? splat(-126.0f) : y;
+  y = max(splat(-126.0f), y);
 #endif
   // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
   const Vec shifted = y + (12582912.0f + 127.0f);
@@ -31,6 +31,26 @@ inline Vec exp2(Vec y) {
   return p * bits_as<Vec>(power);
 }
 
+#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
+/// The lanes of a register taken together, neighbours four, two and one apart, as below.
+template <class Pair>
+inline float taken_together(__m256 v, Pair pair) {
+  v = pair(v, _mm256_permute2f128_ps(v, v, 1));
+  v = pair(v, _mm256_permute_ps(v, 0x4e));
+  v = pair(v, _mm256_permute_ps(v, 0xb1));
+  return _mm256_cvtss_f32(v);
+}
+inline float largest(Vec v) {
+  const Registers r = registers_of(v);
+  return taken_together(_mm256_max_ps(r.lower, r.upper),
+                        [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
+}
+inline float total(Vec v) {
+  const Registers r = registers_of(v);
+  return taken_together(_mm256_add_ps(r.lower, r.upper),
+                        [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); });
+}
+#else
 template <int width>
 inline Vec swapped(Vec v) {
   if constexpr (width == 8)
@@ -55,6 +75,7 @@ inline float total(Vec v) {
   v += swapped<1>(v);
   return v[0];
 }
+#endif
 
 // Loops over scores take two vectors at a time: the upper halves of both make one vector of bf16.
 inline constexpr int64_t kStep = 2 * kLanes;
