@@ -70,9 +70,8 @@ void add_launch_command(Command& commands) {
       .rest(o->launch.arguments)
       .notes(
           "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C reach every rank once: `train` saves after its step and ends "
-          "with "
-          "0;\nbefore the first step there is nothing to save. Ctrl-C again ends the ranks at once. When a "
-          "rank "
+          "with 0;\nbefore the first step there is nothing to save. Ctrl-C again ends the ranks at once. "
+          "When a rank "
           "fails, its exit code is returned.\n"
           "LOG_RANK=0,3 says whose log lines below warnings are written (default: 0).")
       .run([o] { return run_launch_command(*o); });

@@ -8,9 +8,9 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/decide/decide.h"
-#include "apps/train/checkpoints.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/run_lock.h"
+#include "apps/train/steps_to_load.h"
 #include "apps/train/stop_signals.h"
 #include "apps/train/trainer.h"
 #include "core/error.h"
@@ -52,9 +52,11 @@ int run_train_command(const TrainCommand& command) {
     fail_together(*session.ranks.control, [&] {
       if (is_first) locks = locks_of(config);
     });
-    if (!config.training.epochs)
+    // Where epochs end is known when the trainer has counted the data.
+    if (!config.training.epochs) {
       if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
         return log::info("{}", why);
+    }
     if (is_first) {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {

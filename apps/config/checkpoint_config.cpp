@@ -30,7 +30,10 @@ void declare(config::Section& s, CheckpointConfig& c) {
           "diverged; stages of a mixture, which are places in the data, come as much sooner")
       .at_least(0)
       .unit("steps");
-  s.field("load_only", c.load_only, "load, but never save");
+  s.field(
+      "load_only", c.load_only,
+      "load, but never save; metrics of a run that goes on from its own checkpoint then go to load_only/ in "
+      "job.dump_folder, so that those of the run stay");
   s.field(
        "exclude_from_loading", c.exclude_from_loading,
        "parts that start afresh, at every start or, with load_step or train_state among them, when a branch "

@@ -11,7 +11,7 @@
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
-#include "apps/train/checkpoints.h"
+#include "apps/train/steps_to_load.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/listed.h"

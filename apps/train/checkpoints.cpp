@@ -22,7 +22,7 @@ namespace ottava {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char *kStateName = "training_state.json", *kHistoryName = "float8_history.json";
+constexpr std::string_view kHistoryName = "float8_history.json";
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
@@ -48,89 +48,6 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
     };
   }
   return out;
-}
-
-std::string branch_of(const CheckpointConfig& c) {
-  if (c.load_step < 0 && !contains(c.exclude_from_loading, "train_state")) return "";
-  std::string text = c.load_step < 0 ? "the newest" : fmt::format("load_step {}", c.load_step);
-  if (c.advance_data_steps > 0) text += fmt::format(", advance_data_steps {}", c.advance_data_steps);
-  if (!c.exclude_from_loading.empty())
-    text += fmt::format(", without {}", fmt::join(c.exclude_from_loading, ", "));
-  return text;
-}
-
-namespace {
-
-// The newest checkpoint that says which branch it is of, if it is `branch`.
-const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::SavedStep>& steps,
-                                              const std::string& branch) {
-  for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
-    const std::string path = saved->path + "/" + kStateName;
-    try {
-      return parse_training_state(read_file(path), path).branch == branch ? &*saved : nullptr;
-    } catch (const Error&) {  // broken: loading names it
-    }
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-namespace {
-
-std::string end_of_run(const TrainingConfig& c) {
-  return c.epochs ? fmt::format("step {}, where training.epochs {:g} end", c.steps, *c.epochs)
-                  : fmt::format("training.steps {}", c.steps);
-}
-
-}  // namespace
-
-StepsToLoad steps_to_load(const Config& c) {
-  StepsToLoad out;
-  if (!c.checkpoint.enable) return out;
-  out.steps = checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder));
-  const int64_t wanted = c.checkpoint.load_step;
-  const std::string branch = branch_of(c.checkpoint);
-  if (branch.empty()) return out;
-  const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch);
-  out.is_of_branch = newest != nullptr;
-  if (wanted < 0) return out;
-  // Steps that are counted anew may not have come to load_step yet.
-  const int64_t first = newest ? std::min(wanted, newest->step) : wanted;
-  std::erase_if(out.steps, [&](const auto& saved) {
-    return out.is_of_branch ? saved.step < first : saved.step != wanted;
-  });
-  return out;
-}
-
-std::string nothing_to_train(const Config& c, RankGroups& ranks) {
-  if (!c.checkpoint.enable) return "";
-  checkpoint::RankGroup group(*ranks.control);
-  std::string text;
-  group.on_rank_0([&] {
-    auto [steps, is_of_branch] = steps_to_load(c);
-    if (!is_of_branch && !branch_of(c.checkpoint).empty()) return;
-    while (!steps.empty()) {
-      try {
-        checkpoint::open_checkpoint(steps.back().path);
-        break;
-      } catch (const FileError&) {
-        steps.pop_back();  // loading names it
-      }
-    }
-    if (steps.empty() || steps.back().step < c.training.steps) return;
-    const checkpoint::SavedStep& newest = steps.back();
-    text = newest.step == c.training.steps
-               ? fmt::format(
-                     "This run is finished: {} holds step {} of {}. To train on, raise training.{}; to train "
-                     "anew, choose another job.dump_folder",
-                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps")
-               : fmt::format(
-                     "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "
-                     "checkpoint.load_step",
-                     newest.path, end_of_run(c.training));
-  });
-  return group.of_rank_0(text);
 }
 
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans)
@@ -186,7 +103,8 @@ int64_t Checkpoints::data_position_to_load() const {
   const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config).steps;
   if (steps.empty() && (config_.initial_load_model_only || !config_.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
-    const std::string path = (steps.empty() ? given_path() : steps.back().path) + "/" + kStateName;
+    const std::string path =
+        (steps.empty() ? given_path() : steps.back().path) + fmt::format("/{}", kStateName);
     return parse_training_state(read_file(path), path).data_position +
            (begins_branch() ? config_.advance_data_steps * experiment_.global_batch : 0);
   } catch (const Error&) {
@@ -338,7 +256,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
 
 // Each part of the state goes with what it counts.
 void Checkpoints::take_state(const std::string& folder, TrainingState& state) const {
-  const std::string path = folder + "/" + kStateName;
+  const std::string path = fmt::format("{}/{}", folder, kStateName);
   const TrainingState saved = parse_training_state(read_file(path), path);
   state.branch = saved.branch;
   state.threads = saved.threads;
@@ -363,7 +281,7 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
 }
 
 void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine) const {
-  const std::string path = folder + "/" + kHistoryName;
+  const std::string path = fmt::format("{}/{}", folder, kHistoryName);
   if (excludes("float8_history")) return;
   const bool has_one = engine.float8() && engine.float8()->history();
   if (fs::exists(path)) return restore_float8_history(read_file(path), path, engine, stream_);
@@ -384,9 +302,9 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
   out.texts = {{"config.json", model_only ? files_.exported_config_json : files_.config_json},
                {"ottava_config.yaml", print_config(c)},
                {"decisions.json", to_json(experiment_.decisions)},
-               {kStateName, to_json(state)}};
+               {std::string(kStateName), to_json(state)}};
   if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
-    out.texts.push_back({kHistoryName, std::move(history)});
+    out.texts.push_back({std::string(kHistoryName), std::move(history)});
   }
   out.texts.insert(out.texts.end(), files_.others.begin(), files_.others.end());
   return out;

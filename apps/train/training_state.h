@@ -10,6 +10,9 @@
 
 namespace ottava {
 
+/// Of the file of a checkpoint that holds it.
+inline constexpr std::string_view kStateName = "training_state.json";
+
 /// What a run carries from step to step besides weights and moments; `training_state.json` of every
 /// checkpoint.
 struct TrainingState {

@@ -72,8 +72,8 @@ inline Vec load(const bf16* p) {
   return bits_as<Vec>(widen(h) << 16);
 }
 
-/// All bits where a > limit, both below 2^31, and a choice by such a mask: GCC 12 lowers comparisons of
-/// vectors wider than its registers lane by lane, and knows a minimum or maximum only of two variables.
+/// All bits where a > limit, both below 2^31, and a choice by such a mask: no comparison that would be
+/// lowered lane by lane in any set.
 inline UVec above(UVec a, uint32_t limit) { return bits_as<UVec>(bits_as<IVec>(limit - a) >> 31); }
 inline UVec select(UVec mask, UVec a, UVec b) { return (mask & a) | (~mask & b); }
 

@@ -133,8 +133,8 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
     if (const std::optional<ChatFormat> chat = chat_format_with(name))
       return fmt::format(
           "the object has no key \"{}\", it has {}: if its lines are conversations, set training.format "
-          "(that "
-          "of the source in training.mixture, of the set in validation.datasets, --format of data inspect) "
+          "(that of the source in training.mixture, of the set in validation.datasets, --format of data "
+          "inspect) "
           "to {}; tokenizer train, data prepare and init read only texts",
           key, names, name_of(*chat));
   return fmt::format(

@@ -1,0 +1,94 @@
+#include "apps/train/steps_to_load.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "apps/train/training_state.h"
+#include "core/contains.h"
+#include "core/io/file.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/rank_group.h"
+
+namespace ottava {
+
+std::string branch_of(const CheckpointConfig& c) {
+  if (c.load_step < 0 && !contains(c.exclude_from_loading, "train_state")) return "";
+  std::string text = c.load_step < 0 ? "the newest" : fmt::format("load_step {}", c.load_step);
+  if (c.advance_data_steps > 0) text += fmt::format(", advance_data_steps {}", c.advance_data_steps);
+  if (!c.exclude_from_loading.empty())
+    text += fmt::format(", without {}", fmt::join(c.exclude_from_loading, ", "));
+  return text;
+}
+
+namespace {
+
+// The newest checkpoint that says which branch it is of, if it is `branch`.
+const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::SavedStep>& steps,
+                                              const std::string& branch) {
+  for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
+    const std::string path = fmt::format("{}/{}", saved->path, kStateName);
+    try {
+      return parse_training_state(read_file(path), path).branch == branch ? &*saved : nullptr;
+    } catch (const Error&) {  // broken: loading names it
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string end_of_run(const TrainingConfig& c) {
+  return c.epochs ? fmt::format("step {}, where training.epochs {:g} end", c.steps, *c.epochs)
+                  : fmt::format("training.steps {}", c.steps);
+}
+
+StepsToLoad steps_to_load(const Config& c) {
+  StepsToLoad out;
+  if (!c.checkpoint.enable) return out;
+  out.steps = checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder));
+  const int64_t wanted = c.checkpoint.load_step;
+  const std::string branch = branch_of(c.checkpoint);
+  if (branch.empty()) return out;
+  const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch);
+  out.is_of_branch = newest != nullptr;
+  if (wanted < 0) return out;
+  // Steps that are counted anew may not have come to load_step yet.
+  const int64_t first = newest ? std::min(wanted, newest->step) : wanted;
+  std::erase_if(out.steps, [&](const auto& saved) {
+    return out.is_of_branch ? saved.step < first : saved.step != wanted;
+  });
+  return out;
+}
+
+std::string nothing_to_train(const Config& c, RankGroups& ranks) {
+  if (!c.checkpoint.enable) return "";
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    auto [steps, is_of_branch] = steps_to_load(c);
+    if (!is_of_branch && !branch_of(c.checkpoint).empty()) return;
+    while (!steps.empty()) {
+      try {
+        checkpoint::open_checkpoint(steps.back().path);
+        break;
+      } catch (const FileError&) {
+        steps.pop_back();  // loading names it
+      }
+    }
+    if (steps.empty() || steps.back().step < c.training.steps) return;
+    const checkpoint::SavedStep& newest = steps.back();
+    text = newest.step == c.training.steps
+               ? fmt::format(
+                     "This run is finished: {} holds step {} of {}. To train on, raise training.{}; to train "
+                     "anew, choose another job.dump_folder",
+                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps")
+               : fmt::format(
+                     "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "
+                     "checkpoint.load_step",
+                     newest.path, end_of_run(c.training));
+  });
+  return group.of_rank_0(text);
+}
+
+}  // namespace ottava
