@@ -11,20 +11,22 @@
 namespace ottava::cpu::OTTAVA_ISA {
 
 // Vectors of one register: an array of wider ones would not stay in registers.
-#if defined(__AVX512F__)
-inline constexpr int kRegisterLanes = 16, kSumRows = 14;
-#elif defined(__AVX2__)
-inline constexpr int kRegisterLanes = 8, kSumRows = 6;
-#else
-inline constexpr int kRegisterLanes = 4, kSumRows = 6;
-#endif
+inline constexpr int kRegisterLanes = kRegisterBytes / 4, kSumRows = kRegisterLanes == 16 ? 14 : 6;
 inline constexpr int kSumVectors = 2, kSumColumns = kSumVectors * kRegisterLanes;
-typedef float Register __attribute__((vector_size(kRegisterLanes * 4)));
+using Register = VectorOf<float, kRegisterLanes>;
 
-inline Register load_register(const float* p) {
-  Register r;
-  __builtin_memcpy(&r, p, sizeof r);
-  return r;
+inline Register load_register(const float* p) { return read_lanes<Register>(p); }
+/// Widened.
+inline Register load_register(const bf16* p) {
+  const auto halves = read_lanes<VectorOf<uint16_t, kRegisterLanes>>(p);
+#if defined(__AVX512F__)
+  return bits_as<Register>(widen(halves) << 16);
+#elif defined(__AVX2__)
+  return bits_as<Register>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits_as<__m128i>(halves)), 16));
+#else
+  const VectorOf<uint32_t, kRegisterLanes> words = {halves[0], halves[1], halves[2], halves[3]};
+  return bits_as<Register>(words << 16);
+#endif
 }
 
 /// The same value, of which the compiler no longer knows what it was made of.
@@ -178,52 +180,56 @@ inline void pack_panel(const T* from, int64_t stride, int64_t columns, int64_t k
   }
 }
 
-/// One stage of a transposition of 16 x 16: blocks of `width` off the diagonal change places.
-template <int width>
-inline void exchange(Vec& a, Vec& b) {
-#define OTTAVA_LANES(take)                                                                            \
-  take(0), take(1), take(2), take(3), take(4), take(5), take(6), take(7), take(8), take(9), take(10), \
-      take(11), take(12), take(13), take(14), take(15)
-#define OTTAVA_UPPER(lane) ((lane)&width ? kLanes + (lane)-width : (lane))
-#define OTTAVA_LOWER(lane) ((lane)&width ? kLanes + (lane) : (lane) + width)
-  const Vec upper = __builtin_shufflevector(a, b, OTTAVA_LANES(OTTAVA_UPPER));
-  b = __builtin_shufflevector(a, b, OTTAVA_LANES(OTTAVA_LOWER));
-  a = upper;
-#undef OTTAVA_LANES
-#undef OTTAVA_UPPER
-#undef OTTAVA_LOWER
+/// One stage of a transposition: blocks of `width` off the diagonal change places.
+template <int width, class R>
+inline R upper_rows(R a, R b) {
+  constexpr int n = kLanesOf<R>;
+#define OTTAVA_LANE(i) ((i)&width ? n + (i)-width : (i))
+  OTTAVA_SHUFFLED(a, b, OTTAVA_LANE)
+#undef OTTAVA_LANE
+}
+template <int width, class R>
+inline R lower_rows(R a, R b) {
+  constexpr int n = kLanesOf<R>;
+#define OTTAVA_LANE(i) ((i)&width ? n + (i) : (i) + width)
+  OTTAVA_SHUFFLED(a, b, OTTAVA_LANE)
+#undef OTTAVA_LANE
 }
 template <int width>
-inline void exchange_all(Vec (&rows)[kLanes]) {
+inline void exchange_all(Register (&rows)[kRegisterLanes]) {
+  if constexpr (width < kRegisterLanes) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) {
-    if ((i & width) == 0) exchange<width>(rows[i], rows[i + width]);
+    for (int i = 0; i < kRegisterLanes; ++i) {
+      if ((i & width) != 0) continue;
+      Register &a = rows[i], &b = rows[i + width];
+      const Register upper = upper_rows<width>(a, b);
+      b = lower_rows<width>(a, b);
+      a = upper;
+    }
   }
 }
 
 /// rows[j][i] becomes rows[i][j].
-inline void transpose(Vec (&rows)[kLanes]) {
+inline void transpose(Register (&rows)[kRegisterLanes]) {
   exchange_all<8>(rows);
   exchange_all<4>(rows);
   exchange_all<2>(rows);
   exchange_all<1>(rows);
 }
 
-/// to[j,i] = from[i,j] for 16 x 16 elements.
+/// to[j,i] = from[i,j] for 16 x 16 elements, in squares of a register's lanes.
 template <class T>
 inline void transpose_square(const T* from, int64_t from_row, float* to, int64_t to_row) {
-#if defined(__AVX512F__)
-  Vec rows[kLanes];
+  for (int i = 0; i < kLanes; i += kRegisterLanes) {
+    for (int j = 0; j < kLanes; j += kRegisterLanes) {
+      Register rows[kRegisterLanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
-  transpose(rows);
+      for (int r = 0; r < kRegisterLanes; ++r) rows[r] = load_register(from + (i + r) * from_row + j);
+      transpose(rows);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) store(to + i * to_row, rows[i]);
-#else  // a stage would be dozens of instructions
-  for (int i = 0; i < kLanes; ++i) {
-    for (int j = 0; j < kLanes; ++j) to[j * to_row + i] = static_cast<float>(from[i * from_row + j]);
+      for (int r = 0; r < kRegisterLanes; ++r) write_lanes(to + (j + r) * to_row + i, rows[r]);
+    }
   }
-#endif
 }
 
 /// The same from B stored transposed, as [n,k].

@@ -17,10 +17,9 @@ struct Losses {
     saturation -= bits_as<IVec>(above(abs_bits(scaled), F::kOverflowBits - 1));
   }
   void add_to(fp8::QuantizeCounts& counts) const {
-    for (int i = 0; i < kLanes; ++i) {
-      counts.underflow += underflow[i];
-      counts.saturation += saturation[i];
-    }
+    int32_t lost[2][kLanes];
+    write_lanes(lost[0], underflow), write_lanes(lost[1], saturation);
+    for (int i = 0; i < kLanes; ++i) counts.underflow += lost[0][i], counts.saturation += lost[1][i];
   }
 };
 

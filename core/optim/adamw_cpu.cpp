@@ -18,11 +18,7 @@ class RandomWords {
       philox_16(seed, stream, first / 4 + (i / 4), words_ + i);
     }
   }
-  UVec load(int64_t i) const {
-    UVec v;
-    __builtin_memcpy(&v, words_ + skip_ + i, sizeof v);
-    return v;
-  }
+  UVec load(int64_t i) const { return read_lanes<UVec>(words_ + skip_ + i); }
 
  private:
   uint32_t words_[kPiece + 2 * 4 * kLanes];
