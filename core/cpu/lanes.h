@@ -162,15 +162,44 @@ template <class V>
   }
 }
 
+#if defined(__AVX512F__)
+#define OTTAVA_OF_FLOATS(name, a, b) _mm512_##name##_ps(bits_as<__m512>(a), bits_as<__m512>(b))
+#elif defined(__AVX2__)
+#define OTTAVA_OF_FLOATS(name, a, b) _mm256_##name##_ps(bits_as<__m256>(a), bits_as<__m256>(b))
+#elif defined(__x86_64__)
+#define OTTAVA_OF_FLOATS(name, a, b) _mm_##name##_ps(bits_as<__m128>(a), bits_as<__m128>(b))
+#endif
+template <class V>
+inline constexpr bool kIsRegisterOfFloats = false;
+template <>
+inline constexpr bool kIsRegisterOfFloats<VectorOf<float, kRegisterBytes / 4>> = true;
+
 /// Where one of the two is NaN, b.
 template <class V>
 [[gnu::always_inline]] inline V max(V a, V b) {
-  return by_register([](auto x, auto y) { return x > y ? x : y; }, a, b);
+  return by_register(
+      [](auto x, auto y) {
+#if defined(OTTAVA_OF_FLOATS)
+        if constexpr (kIsRegisterOfFloats<decltype(x)>)
+          return bits_as<decltype(x)>(OTTAVA_OF_FLOATS(max, x, y));
+#endif
+        return x > y ? x : y;
+      },
+      a, b);
 }
 template <class V>
 [[gnu::always_inline]] inline V min(V a, V b) {
-  return by_register([](auto x, auto y) { return x < y ? x : y; }, a, b);
+  return by_register(
+      [](auto x, auto y) {
+#if defined(OTTAVA_OF_FLOATS)
+        if constexpr (kIsRegisterOfFloats<decltype(x)>)
+          return bits_as<decltype(x)>(OTTAVA_OF_FLOATS(min, x, y));
+#endif
+        return x < y ? x : y;
+      },
+      a, b);
 }
+#undef OTTAVA_OF_FLOATS
 
 // Shuffles: lane i of the result is lane OTTAVA_LANE(i) of a register, or of a second one behind it.
 #define OTTAVA_LANES_2(lane) lane(0), lane(1)

@@ -230,14 +230,10 @@ inline void store_with_amax(bf16* p, Vec v, Lanes lanes, UVec& amax) {
 
 /// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite
 /// reduction by ln 2 and a degree-6 polynomial (the Cephes scheme).
-inline Vec exp(Vec x) {
+[[gnu::always_inline]] inline Vec exp(Vec x) {
   const float kLog2e = 1.44269504088896341f;
-#if defined(__AVX512F__)  // the second operand is the one that a NaN passes through
-  const __m512 low = _mm512_set1_ps(-88.0f), high = _mm512_set1_ps(89.0f);
-  Vec clamped = bits_as<Vec>(_mm512_max_ps(low, _mm512_min_ps(high, bits_as<__m512>(x))));
-#else
-  Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
-#endif
+  // A NaN is the second operand, which passes through.
+  const Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
   Vec shifted =
       clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
   Vec n = shifted - 12582912.0f;

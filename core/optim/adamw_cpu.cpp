@@ -27,7 +27,7 @@ class RandomWords {
 
 /// v cut to bf16 after adding a threshold in [0, 2^16) to its bits; infinities and NaN are stored as they
 /// are.
-HVec stochastic_bf16(Vec v, UVec threshold) {
+[[gnu::always_inline]] inline HVec stochastic_bf16(Vec v, UVec threshold) {
   UVec u = bits_as<UVec>(v);
   UVec finite = bits_as<UVec>((u & 0x7f800000u) != 0x7f800000u);
   UVec cut = (u + threshold) >> 16;

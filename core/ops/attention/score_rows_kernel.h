@@ -12,13 +12,8 @@ inline constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.69314718055994530
 /// 2^y to 3 ulp for y in [-126, 127]; smaller y give 2^-126, which beside the 1 that every row's maximum
 /// contributes is nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's
 /// nodes (error 2e-07).
-inline Vec exp2(Vec y) {
-#if defined(__AVX512F__)  // one instruction instead of two; the second operand is the one that a NaN passes
-                          // through
-  y = bits_as<Vec>(_mm512_max_ps(_mm512_set1_ps(-126.0f), bits_as<__m512>(y)));
-#else
+[[gnu::always_inline]] inline Vec exp2(Vec y) {
   y = max(splat(-126.0f), y);
-#endif
   // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
   const Vec shifted = y + (12582912.0f + 127.0f);
   const Vec r = y - (shifted - (12582912.0f + 127.0f));
