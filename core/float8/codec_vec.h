@@ -1,7 +1,7 @@
 #pragma once
 
-// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as core/float8/formats.h,
-// for every float.
+// FP8 codes of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as
+// core/float8/formats.h for every float.
 
 #include "core/cpu/vec.h"
 
@@ -22,7 +22,7 @@ struct E5M2 {
   static constexpr float kMinNormal = 0x1p-14f, kStep = 0x1p-16f;
 };
 
-/// All below 2^31.
+/// The smaller and the larger of each lane and `limit`; all below 2^31.
 inline UVec at_most(UVec a, uint32_t limit) {
 #if defined(__AVX512F__)
   return bits_as<UVec>(_mm512_min_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(limit))));
@@ -38,8 +38,8 @@ inline UVec at_least(UVec a, uint32_t limit) {
 #endif
 }
 
-/// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's
-/// low bits are the number of steps, and each binade begins 2^mantissa codes after the one below.
+/// Rounds a number by adding 2^23 steps of its binade (for subnormals, of the smallest normal binade). The
+/// sum's low bits are then the number of steps, and each binade begins 2^mantissa codes after the one below.
 template <class F>
 inline UVec fp8_codes(Vec x) {
   const UVec u = bits_as<UVec>(x), magnitude = u & 0x7fffffffu;
