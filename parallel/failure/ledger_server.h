@@ -12,8 +12,8 @@
 
 namespace ottava {
 
-/// The side of the ledger that keeps every rank's last report and passes the verdict; one thread, in rank 0
-/// and in rank 1.
+/// The side of the ledger that keeps every rank's last report and reaches the verdict. One runs in rank 0 and
+/// one in rank 1, each with a thread of its own.
 class LedgerServer {
  public:
   struct Options {
