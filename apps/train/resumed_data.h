@@ -6,13 +6,13 @@
 
 namespace ottava {
 
-/// Writes into the state what it has read so far: the order of a mixture, and the fingerprint of the data.
+/// Notes in the state which data it has read so far: the order of a mixture, and the fingerprint of the data.
 void note_data(TrainingState& state, const data::MixedLoader& data);
-/// After a checkpoint was loaded. Throws ConfigError where its samples were drawn by other weights, which
-/// where sources have none follow from their sizes, and warns of other data; then notes what is here.
+/// To be called after a checkpoint was loaded. Throws ConfigError if its samples were drawn with other
+/// weights (which, if sources have none, follow from their sizes), and warns if the data differ; then notes
+/// the present data.
 void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, const TrainingConfig& config);
-/// Passes over the data of checkpoint.advance_data_steps steps: where a branch begins at
-/// checkpoint.load_step.
+/// Skips the data of checkpoint.advance_data_steps steps, where a branch begins at checkpoint.load_step.
 void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment);
 
 }  // namespace ottava
