@@ -18,7 +18,8 @@ void* event_create(int device);
 void event_destroy(void* event) noexcept;
 void event_record(void* event, void* stream);
 void event_wait(void* event, void* stream);
-/// Makes the device this thread's: a thread without one would be given a context on device 0.
+/// Makes `device` this thread's current device, since a thread without one would be given a context on device
+/// 0.
 void event_synchronize(int device, void* event);
 double event_milliseconds(void* start, void* stop);
 
@@ -26,12 +27,12 @@ void* allocate(int device, size_t bytes);
 void release(int device, void* data) noexcept;
 void* allocate_pinned(size_t bytes);
 void release_pinned(void* data) noexcept;
-/// Any direction (the addresses tell); ordered on the stream.
+/// Copies in any direction (the addresses tell which), ordered on the stream.
 void copy(void* destination, const void* source, size_t bytes, void* stream);
 void fill_zero(void* data, size_t bytes, void* stream);
-/// From here on work on the stream (and on streams that wait for its events) is recorded, not done, and this
-/// thread may neither allocate nor wait; ends with capture_end, which gives the graph ready to be launched
-/// and how many nodes it has.
+/// From capture_begin() on, work on the stream (and on streams that wait for its events) is recorded, not
+/// done, and this thread may neither allocate nor wait. capture_end() returns the graph, ready to be
+/// launched, and its number of nodes.
 struct CapturedGraph {
   void* executable;
   size_t nodes;
@@ -46,10 +47,10 @@ struct MemoryInfo {
 };
 MemoryInfo memory_info(int device);
 std::string device_name(int device);
-/// 90 for sm_90.
+/// Compute capability: 90 for sm_90.
 int compute_capability(int device);
 int sm_count(int device);
-/// Dynamic shared memory that a block may ask for: 232,448 on sm_90, 101,376 on sm_86, 89 and 120.
+/// Bytes of dynamic shared memory that a block may ask for: 232,448 on sm_90, 101,376 on sm_86, 89 and 120.
 int shared_bytes_per_block(int device);
 
 }  // namespace ottava::cuda

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels do with rows of scores: powers of two, who sees what, rounding; for kernel files only.
+// What kernels do with rows of scores: powers of two, visibility, rounding. For kernel files only.
 
 #include "core/cpu/vec.h"
 #include "core/ops/attention/attention_kernels.h"
@@ -9,9 +9,9 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 inline constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
-/// 2^y to 3 ulp for y in [-126, 127]; smaller y give 2^-126, which beside the 1 that every row's maximum
-/// contributes is nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's
-/// nodes (error 2e-07).
+/// 2^y to 3 ulp for y in [-126, 127]. Smaller y give 2^-126, which is negligible beside the 1 that every
+/// row's maximum contributes. NaN stays NaN. Computed as 2^n 2^r with |r| <= 1/2, the latter by interpolation
+/// at Chebyshev's nodes (error 2e-07).
 [[gnu::always_inline]] inline Vec exp2(Vec y) {
   y = max(splat(-126.0f), y);
   // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
@@ -42,8 +42,8 @@ inline void store_upper_halves(bf16* to, UVec a, UVec b) {
 #endif
 }
 
-/// Rounds to nearest, ties away from zero: two additions and one permutation for 32 elements. The NaNs that
-/// this would turn into zeros have all low bits set; none arise here.
+/// Rounds to nearest, ties away from zero, with two additions and one permutation for 32 elements. It would
+/// turn only NaNs with all low bits set into zeros, and none arise here.
 inline void store_tile(bf16* to, Vec a, Vec b) {
   store_upper_halves(to, bits_as<UVec>(a) + 0x8000u, bits_as<UVec>(b) + 0x8000u);
 }
