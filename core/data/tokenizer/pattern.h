@@ -37,8 +37,8 @@ class Pattern {
   };
 
   /// Finds the first match in `text` at or after `from`; returns false if there is none. `text` is
-  /// well-formed UTF-8, `from` the start of a character. Throws DataError if the pattern backtracks beyond
-  /// PCRE2's limits.
+  /// well-formed UTF-8, `from` the start of a character. Throws DataError if the pattern backtracks too often
+  /// (a PCRE2 match limit of 10 million).
   bool find(Scratch& scratch, std::string_view text, size_t from, Match& match) const;
 
  private:
