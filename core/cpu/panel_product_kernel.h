@@ -1,9 +1,9 @@
 #pragma once
 
 // The product of panel_product.h and the packing of panels, for kernel files only. Ceiling: the multipliers.
-// With AVX-512, 14 x 2 vectors of sums stay in registers, and 28 multiply-adds (14 cycles) need 16 loads, of
-// two in each cycle: measured 98% of the instructions' rate where A and B are in the L1 cache, 83% where B's
-// panels come from memory that cores share, 60 to 70% if they are not fetched ahead.
+// With AVX-512, 14 x 2 vectors of sums stay in registers, and 28 multiply-adds (14 cycles) need 16 loads, at
+// two per cycle. Measured: 98% of the instructions' rate if A and B are in the L1 cache, 83% if B's panels
+// come from memory that cores share, 60 to 70% if they are not fetched ahead.
 
 #include "core/cpu/panel_product.h"
 #include "core/cpu/vec.h"
@@ -29,21 +29,21 @@ inline Register load_register(const bf16* p) {
 #endif
 }
 
-/// The same value, of which the compiler no longer knows what it was made of.
+/// The same value, with its origin hidden from the compiler.
 template <class T>
 inline T opaque(T value) {
   asm("" : "+r"(value));
   return value;
 }
 
-/// Where panels of B are: in the core's caches, or further away, where the next one is fetched while one is
+/// Where panels of B are: in the core's caches, or further away, so that the next one is fetched while one is
 /// multiplied.
 enum class Panels { near, far };
 
 inline constexpr int64_t kTermsPerLine = 4, kLineBytes = 64;
 
-/// `rows` rows of C and `vectors` vectors of columns, all of which exist. `ahead`, where panels are far:
-/// lines to be fetched meanwhile, one for every kTermsPerLine terms.
+/// `rows` rows and `vectors` vectors of columns of C, all of which exist. `ahead`, if panels are far: lines
+/// to be fetched meanwhile, one for every kTermsPerLine terms.
 template <Panels panels, int rows, int vectors>
 inline void sum_block(const PanelProduct& t, const float* a, const float* b, float* c, int64_t c_row,
                       const char* ahead) {
@@ -53,9 +53,9 @@ inline void sum_block(const PanelProduct& t, const float* a, const float* b, flo
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sums[i][j] = Register{};
   }
-  // A row's address is one of two pointers and a multiple of one of three distances, which x86 scales: a
-  // distance for every row would be more than there are registers, and a fifth of the time would go into
-  // loading them again.
+  // A row's address is one of two pointers plus a multiple of one of three distances, which x86 addressing
+  // scales. A distance for every row would need more registers than there are, and a fifth of the time would
+  // go into reloading them.
   constexpr int kHalf = (rows + 1) / 2;
   static_assert(kHalf <= 7);
   constexpr int64_t kSize = sizeof(float);
@@ -127,8 +127,8 @@ inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64
   }
 }
 
-/// Rows are divided evenly, so that no group is small. `ahead` is a panel of B, of which each group fetches
-/// some.
+/// Rows are divided evenly, so that no group is small. `ahead` is a panel of B; each group fetches a part of
+/// it.
 template <Panels panels, int vectors>
 inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns,
                         const float* ahead) {
@@ -147,14 +147,14 @@ inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t
   }
 }
 
-/// A part of a panel stays in the L1 cache for all rows. What is far is fetched into the L2 cache, where its
-/// first rows would wait for it.
+/// A part of a panel stays in the L1 cache for all rows. Panels that are far are fetched into the L2 cache
+/// ahead of time; otherwise the first rows would wait for them.
 template <Panels panels>
 inline void multiply(const PanelProduct& t) {
   for (int64_t column = 0; column < t.n; column += kSumColumns) {
     const float* panel = t.b + column / kPanelColumns * t.b_panel;
     const float* b = panel + column % kPanelColumns;
-    // After the last panel come the first one's next terms; to fetch what does not exist does no harm.
+    // The last panel is followed by the first one's next terms. Fetching what does not exist does no harm.
     const bool is_last = column / kPanelColumns == (t.n - 1) / kPanelColumns;
     const float* ahead = t.b_depth != kPanelColumns ? panel
                          : is_last                  ? t.b + t.k * t.b_depth
@@ -167,7 +167,7 @@ inline void multiply(const PanelProduct& t) {
   }
 }
 
-/// Rows [0, k) of one panel from B stored as [k,n]: `columns` of each row exist.
+/// Packs rows [0, k) of one panel from B stored as [k,n]; `columns` elements of each row exist.
 template <class T>
 inline void pack_panel(const T* from, int64_t stride, int64_t columns, int64_t k, float* to) {
   for (int64_t p = 0; p < k; ++p, from += stride, to += kPanelColumns) {

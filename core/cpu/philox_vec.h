@@ -8,8 +8,8 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 using UWide = VectorOf<uint64_t, kLanes / 2>;
 
-/// The 64-bit products of the even lanes with b. The compiler would multiply 64 by 64 bits, at three times
-/// the cost.
+/// The 64-bit products of the even lanes with b. Left to the compiler this would be a 64 by 64 bit product,
+/// at three times the cost.
 inline UWide multiply_even(UVec a, uint32_t b) {
 #if defined(__AVX512F__)
   return bits_as<UWide>(_mm512_mul_epu32(bits_as<__m512i>(a), _mm512_set1_epi64(b)));

@@ -96,14 +96,14 @@ inline DVec widen(Vec v) {
 }
 #endif
 
-/// x - 0 is x whatever x is, while 0 + x is not: an addition would be left of that.
+/// x - 0 is x for every x, but 0 + x is not (-0): the compiler would have to keep an addition.
 inline Vec splat(float x) { return x - Vec{}; }
 
 inline Vec load(const float* p) { return read_lanes<Vec>(p); }
 inline Vec load(const bf16* p) { return bits_as<Vec>(widen(read_lanes<HVec>(p)) << 16); }
 
-/// All bits where a > limit, both below 2^31, and a choice by such a mask: no comparison that would be
-/// lowered lane by lane in any set.
+/// All bits set where a > limit, both below 2^31, and a choice by such a mask. Neither uses a comparison that
+/// any set would lower lane by lane.
 inline UVec above(UVec a, uint32_t limit) { return bits_as<UVec>(bits_as<IVec>(limit - a) >> 31); }
 inline UVec select(UVec mask, UVec a, UVec b) { return (mask & a) | (~mask & b); }
 inline Vec select(UVec mask, Vec a, Vec b) {
@@ -173,7 +173,7 @@ inline void store_bits(bf16* p, HVec h, Whole) { write_lanes(p, h); }
 inline void store_bits(bf16* p, HVec h, Part part) {
   __builtin_memcpy(static_cast<void*>(p), &h, part.n * sizeof(bf16));
 }
-/// v in the lanes that exist, `other` elsewhere.
+/// v in the lanes that exist, `other` in the rest.
 inline Vec keep(Vec v, Whole, float) { return v; }
 inline Vec keep(Vec v, Part part, float other) {
   return select(bits_as<UVec>(lane_numbers() < part.n), v, splat(other));
@@ -211,8 +211,8 @@ inline Vec sqrt(Vec v) {
       },
       v);
 }
-/// |v| as its bit pattern: unsigned comparison orders it like the value and NaN above everything, so that a
-/// maximum over these never loses a NaN.
+/// |v| as its bit pattern. Unsigned comparison orders it like the value, with NaN above everything, so a
+/// maximum never loses a NaN.
 inline UVec abs_bits(Vec v) { return bits_as<UVec>(v) & 0x7fffffffu; }
 inline UVec max_bits(UVec a, UVec b) { return max(a, b); }
 /// Stores v and raises amax to the bits of what is stored.

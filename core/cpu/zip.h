@@ -31,7 +31,7 @@ inline V zip_high(V a, V b) {
   return by_turns_of<1, true>(a, b);
 }
 
-/// The same with two lanes at a time.
+/// The same in units of two lanes.
 template <class V>
 inline V zip_pairs_low(V a, V b) {
   return by_turns_of<2, false>(a, b);
