@@ -8,6 +8,7 @@ namespace ottava {
 /// Where a step runs. `meta` has no data: operations check their arguments, record their cost and return.
 enum class DeviceType { cpu, cuda, meta };
 
+/// One device: the CPU, a GPU, or `meta`.
 struct Device {
   DeviceType type = DeviceType::cpu;
   int index = 0;  ///< which GPU; 0 elsewhere

@@ -20,6 +20,7 @@ struct RankView {
 };
 void set_rank(RankView view);
 
+/// Writes one line; the functions below format it.
 void write(Level level, std::string_view text);
 
 /// Shows a status line on standard error, for terminals. The next status replaces it, a log line clears it

@@ -31,6 +31,7 @@ struct PolicyGemm {
   int64_t local_rows() const;
 };
 
+/// What the policy is decided for.
 struct PolicyInputs {
   std::vector<PolicyGemm> gemms;
   int64_t layers = 0;
@@ -46,6 +47,7 @@ struct PolicyInputs {
   bool is_measured_elsewhere = false;
 };
 
+/// How one matrix product runs, and why.
 struct GemmDecision {
   PolicyGemm gemm;               ///< a fused matrix, or one of its parts where the fusion is split
   std::optional<Recipe> recipe;  ///< absent: high precision
@@ -56,6 +58,7 @@ struct GemmDecision {
   int64_t padded_rows = 0;   ///< global rows with pad_vocabulary; 0: not padded
 };
 
+/// The decisions of a model.
 struct Policy {
   std::vector<GemmDecision> decisions;  ///< in the order of the inputs
   int64_t tensor_parallel = 1;

@@ -8,6 +8,7 @@
 
 namespace ottava {
 
+/// The degrees that section `parallelism` gives.
 MeshDegrees mesh_degrees(const Config& config);
 
 /// Sequences of a step on all ranks, and rounds in which each rank computes its share.
@@ -17,6 +18,7 @@ struct Batches {
 /// Throws ConfigError, with the remainder, if batches do not divide.
 Batches resolve_batches(const Config& config, const Mesh& mesh);
 
+/// Options of FSDP, without those of FP8 (resolved_float8.h).
 FsdpOptions resolve_fsdp(const Config& config);
 /// True if reductions of FSDP may run beside the next micro-batch (FsdpOptions::reductions_cross): weights
 /// stay whole, and micro-batches are not CUDA graphs.

@@ -29,6 +29,7 @@ struct Decisions {
   bool operator==(const Decisions&) const = default;
 };
 
+/// The text of decisions.json.
 std::string to_json(const Decisions& decisions);
 /// Inverse of to_json(). Throws FileError naming `where` for anything that to_json() does not write.
 Decisions parse_decisions(std::string_view text, std::string_view where);

@@ -31,6 +31,7 @@ double measure_peak(Stream& stream, Precision precision, double seconds);
 /// rank makes the call; on a CPU it decides nothing.
 void settle_peaks(Experiment& experiment, RankGroups& ranks, Device device, const Decisions& saved);
 
+/// Where find_device_peaks() looks.
 struct PeakSearch {
   MetricsConfig metrics = {};
   Decisions decisions = {};    ///< settle_peaks()'

@@ -16,6 +16,7 @@ struct ChoiceItem {
   int64_t gold = 0;             ///< index of the right choice
 };
 
+/// Questions under one name.
 struct ChoiceTask {
   std::string name;
   std::vector<ChoiceItem> items;

@@ -27,6 +27,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+/// The layout that an experiment has.
 Layout layout_of(const Experiment& experiment);
 /// `config` with the keys of the layout; all its other keys stay.
 Config with_layout(Config config, const Layout& layout);

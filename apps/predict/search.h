@@ -8,6 +8,7 @@
 
 namespace ottava {
 
+/// What a search is limited to.
 struct SearchOptions {
   double limit_gib = 0;
   size_t top = 10;

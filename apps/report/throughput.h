@@ -19,6 +19,7 @@ struct Throughput {
   double utilization_percent = 0;
 };
 
+/// What a step took, and how much it did.
 struct StepRate {
   double seconds = 0;  ///< of one step
   double tokens = 0;   ///< of one step, all ranks

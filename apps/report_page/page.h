@@ -7,6 +7,7 @@
 
 namespace ottava {
 
+/// How a page shows its runs.
 struct PageOptions {
   int baseline = 0;         ///< index of the run that others are compared with
   std::string x = "steps";  ///< what charts begin with: "steps", "tokens", "hours"

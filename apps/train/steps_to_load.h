@@ -15,6 +15,7 @@ namespace ottava {
 /// (TrainingState::branch), so that the same command, started again, continues its branch.
 std::string branch_of(const CheckpointConfig& config);
 
+/// What steps_to_load() returns.
 struct StepsToLoad {
   std::vector<checkpoint::SavedStep> steps;  ///< the earliest first
   /// Whether the newest one whose state can be read belongs to branch_of() this configuration, which the run

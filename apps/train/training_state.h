@@ -33,6 +33,7 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
+/// The text of training_state.json.
 std::string to_json(const TrainingState& state);
 /// Inverse of to_json(). Throws FileError naming `where` for anything that to_json() does not write.
 TrainingState parse_training_state(std::string_view text, std::string_view where);

@@ -7,6 +7,7 @@
 
 namespace ottava::config {
 
+/// What to_yaml() adds.
 struct PrintOptions {
   bool comments = false;  ///< meaning, unit and choices of each key
 };

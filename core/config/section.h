@@ -24,6 +24,7 @@ enum class Fate {
   refused,  ///< an error if set to anything but its default, because it would change results
 };
 
+/// Types of a key's value.
 enum class Type { boolean, integer, real, text, text_list, table_list };
 std::string_view name_of(Type type);
 

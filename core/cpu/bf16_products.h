@@ -13,6 +13,7 @@ enum class Bf16Products {
 /// "direct", "widened".
 std::string_view name_of(Bf16Products products);
 
+/// How a run multiplies: linear layers, and attention.
 struct ProductChoice {
   Bf16Products matmul = Bf16Products::widened, attention = Bf16Products::widened;
   bool operator==(const ProductChoice&) const = default;

@@ -30,6 +30,7 @@ struct PairProduct {
   bool accumulate = false;
 };
 
+/// Kernels of such products, and the packing of their operands.
 struct PairProductKernels {
   /// Called around a thread's products, so that elsewhere AMX's tiles cost nothing when threads are switched.
   void (*begin_thread)();

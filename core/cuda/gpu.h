@@ -17,6 +17,7 @@
 
 namespace ottava::cuda {
 
+/// Grid, block and dynamic shared memory of a launch.
 struct LaunchShape {
   dim3 grid, block;
   size_t shared_bytes = 0;  ///< dynamic
@@ -159,6 +160,7 @@ cudaError_t launch_on(cudaStream_t stream, const LaunchShape& shape, void (*kern
 
 namespace ottava::cuda {
 
+/// Throws DeviceError that names `op` unless the call succeeded.
 inline void check(cudaError_t status, std::string_view op) {
   if (status != cudaSuccess) fail<DeviceError>("cuda", "{} failed: {}", op, cudaGetErrorString(status));
 }

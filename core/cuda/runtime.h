@@ -7,9 +7,11 @@
 /// runtime_absent.cpp: device_count() is 0 and everything else throws DeviceError.
 namespace ottava::cuda {
 
+/// GPUs that this process can use; why there are none, as cuda_unavailable_reason().
 int device_count();
 std::string unavailable_reason();
 
+/// cudaStream_t and cudaEvent_t of a device, as void*; streams are non-blocking.
 void* stream_create(int device);
 void stream_destroy(void* stream) noexcept;
 void stream_synchronize(void* stream);
@@ -23,6 +25,8 @@ void event_wait(void* event, void* stream);
 void event_synchronize(int device, void* event);
 double event_milliseconds(void* start, void* stop);
 
+/// Memory of a device, and pinned memory of the host. allocate() throws MemoryError, with the bytes that are
+/// free, if there is too little.
 void* allocate(int device, size_t bytes);
 void release(int device, void* data) noexcept;
 void* allocate_pinned(size_t bytes);

@@ -25,6 +25,7 @@ class ByteStream {
   virtual size_t append(std::string& out, size_t bytes) = 0;
 };
 
+/// Opens a file. Throws FileError.
 std::unique_ptr<ByteStream> open_stream(const std::string& path, Compression compression);
 
 }  // namespace ottava::data

@@ -26,6 +26,7 @@ struct Segment {
   std::vector<Document> documents;
 };
 
+/// How large blocks and documents are.
 struct BlockSizes {
   int64_t block_bytes = 4 << 20;
   int64_t max_text_bytes = 32 << 10;  ///< plain text without separators becomes documents of at most this

@@ -10,6 +10,7 @@
 
 namespace ottava::data {
 
+/// What a file of data holds.
 enum class Format : uint8_t {
   text,            ///< plain text; `<|endoftext|>` separates documents
   json_lines,      ///< one JSON object per line, the document is the string under one key
@@ -30,6 +31,7 @@ inline bool is_tokenized(Format format) { return format >= Format::ottava_shard;
 /// The compression, by the end of the name: .gz, .zst, .zstd.
 Compression compression_of(std::string_view path);
 
+/// One file of data, as find_data_files() found it.
 struct DataFile {
   std::string path;
   Format format = Format::text;

@@ -15,6 +15,7 @@
 
 namespace ottava::data {
 
+/// What a TokenLoader reads, and how.
 struct LoaderOptions {
   std::vector<std::string> sources;   ///< files, folders, globs, @lists: core/data/data_file.h
   std::optional<Format> format = {};  ///< of all sources; absent: each file's own

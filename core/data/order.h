@@ -8,6 +8,7 @@
 
 namespace ottava::data {
 
+/// In which order blocks and documents are read.
 enum class Order { shuffled, sequential };
 
 /// A permutation of [0, n) by the Fisher-Yates shuffle, drawn from a Philox stream: for i = n-1 ... 1, swap

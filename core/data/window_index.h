@@ -17,6 +17,7 @@ struct SegmentCount {
   int64_t windows = 0, documents = 0, tokens = 0, dropped = 0, bytes = 0, too_long = 0;
 };
 
+/// What a WindowIndex does with its file.
 enum class IndexAccess {
   read_write,  ///< keeps the file in the folder up to date
   read_only,   ///< uses it where it is there (all ranks but one)

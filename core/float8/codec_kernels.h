@@ -28,6 +28,7 @@ struct AmaxKernels {
                      float* inverses, uint8_t* exponents);
 };
 
+/// Numbers of elements that quantizing lost, as Quantize::counters defines them.
 struct QuantizeCounts {
   int64_t underflow = 0, saturation = 0;
 };
@@ -68,6 +69,7 @@ struct EncodeKernels {
   const EncodeKernel& operator[](DType format) const { return format == DType::e5m2 ? e5m2 : e4m3; }
 };
 
+/// From codes to values, and codes transposed.
 struct DecodeKernels {
   /// y = codes times the inverse scale of their `block`.
   cpu::FloatKernel<void(const uint8_t* codes, int64_t n, int64_t block, const float* inverses, bool e5m2,

@@ -49,6 +49,7 @@ constexpr uint8_t encode(float x, const Format& f) {
                               ((rounded >> drop) - (static_cast<uint32_t>(127 - f.bias) << f.mantissa_bits)));
 }
 
+/// The value of a code; exact.
 constexpr float decode(uint8_t code, const Format& f) {
   const uint32_t magnitude = code & 0x7fu, sign = static_cast<uint32_t>(code & 0x80u) << 24;
   if (magnitude > f.max_code) {

@@ -54,6 +54,7 @@ struct GranularityTraits {
   constexpr bool has_blocks() const { return block_columns > 1; }
   constexpr bool has_one_scale() const { return block_rows == 0; }
 };
+/// The bit of a granularity in GranularityTraits::pairs.
 constexpr uint32_t bit(Granularity g) { return 1u << static_cast<uint32_t>(g); }
 /// Indexed by Granularity.
 inline constexpr GranularityTraits kGranularityTraits[] = {
@@ -131,6 +132,7 @@ class ScaleLayout {
   Granularity granularity_;
   int64_t rows_, blocks_;
 };
+/// ScaleLayout for a single element.
 inline int64_t scale_index(Granularity granularity, const Shape& matrix, int64_t row, int64_t col) {
   return ScaleLayout(granularity, matrix.rows(), matrix.cols())(row, col);
 }

@@ -14,6 +14,7 @@ uint16_t float_to_half(float value);
 /// True for f32, bf16 and f16, the element types that weights are stored in.
 bool is_weight_dtype(DType dtype);
 
+/// Elements of a type that is known only at run time.
 struct FloatSpan {
   DType dtype = DType::f32;
   void* data = nullptr;

@@ -31,6 +31,7 @@ struct SafetensorsEntry {
   int64_t columns() const { return shape.size() < 2 ? 1 : shape.back(); }
 };
 
+/// The header of a file, parsed.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> tensors;                      ///< in order of their data
   std::vector<std::pair<std::string, std::string>> metadata;  ///< "__metadata__"

@@ -33,6 +33,7 @@ struct PlannedAllocation {
 };
 
 inline constexpr int64_t kMemoryAlignment = 256;
+/// `bytes` rounded up to a multiple of kMemoryAlignment.
 constexpr int64_t aligned(int64_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }

@@ -6,6 +6,7 @@
 
 namespace ottava {
 
+/// What the learning rate follows from.
 struct LrScheduleOptions {
   double lr = 0;      ///< optimizer.lr
   int64_t steps = 0;  ///< training.steps, the horizon unless schedule.total_steps is given

@@ -5,6 +5,7 @@
 
 namespace ottava {
 
+/// A stretch of time, [begin, end).
 struct Interval {
   int64_t begin = 0, end = 0;
 };

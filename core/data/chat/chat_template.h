@@ -38,6 +38,7 @@ bool writes_thoughts(ChatTemplate style);
 /// Whether a conversation begins with the tokenizer's BOS.
 bool begins_with_bos(ChatTemplate style);
 
+/// What counts towards the loss.
 enum class TrainOn : uint8_t {
   assistant,  ///< content and end of turn of every assistant turn
   last,       ///< the same of the last assistant turn only
@@ -47,6 +48,7 @@ enum class TrainOn : uint8_t {
 /// The value of this name. Throws ConfigError for any other name.
 TrainOn train_on_named(std::string_view name);
 
+/// How conversations are written, and what of them counts.
 struct ChatOptions {
   ChatTemplate style = ChatTemplate::chatml;
   TrainOn train_on = TrainOn::assistant;
@@ -64,6 +66,7 @@ struct ChatRun {
   std::vector<Span> trained = {};  ///< bytes that count towards the loss, ascending, not empty
 };
 
+/// Where render_chat() ends.
 enum class ChatEnd : uint8_t {
   complete,        ///< as in training
   answer_follows,  ///< ends with the header of an assistant turn that a model is to write

@@ -20,6 +20,7 @@ struct Message {
   std::optional<bool> train = {};  ///< whether it counts towards the loss; absent: as TrainOn says
 };
 
+/// Turns in order: perhaps a system message, then user and assistant alternately.
 struct Conversation {
   std::vector<Message> messages;
   /// True if the two messages are a prompt and its completion, which are joined as they are, without a

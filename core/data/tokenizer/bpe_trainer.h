@@ -20,6 +20,7 @@ enum class WordRules {
 /// The rules named "llama3", "gpt2" or "qwen2". Throws ConfigError for any other name.
 WordRules word_rules(std::string_view name);
 
+/// What a new tokenizer is to be like.
 struct BpeTrainerOptions {
   int32_t vocab_size = 0;  ///< reached exactly: 256 bytes + merges + special tokens
   WordRules rules = WordRules::llama3;

@@ -35,6 +35,7 @@ constexpr uint64_t pair_key(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
+/// How the keys of a vocabulary stand for bytes.
 enum class KeyStyle {
   byte_level,  ///< GPT-2's printable stand-in for each byte
   raw          ///< the text itself, bytes above 127 written as \xHH

@@ -22,6 +22,7 @@ struct EncodeOptions {
   SpecialText special_text = SpecialText::parse;
 };
 
+/// What decode() does with special tokens and unknown ids.
 struct DecodeOptions {
   enum class SpecialTokens { keep, drop };
   enum class UnknownIds {

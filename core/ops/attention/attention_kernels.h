@@ -43,6 +43,7 @@ struct GradientTile {
   void* dscores = nullptr;
 };
 
+/// What attention on the CPU needs besides products, for one thread.
 struct AttentionKernels {
   /// Packs the rows of `block` from a strided matrix. `copy` is chosen by the element type of both; `widen`
   /// takes bf16 to f32.

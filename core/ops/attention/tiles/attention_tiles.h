@@ -9,6 +9,7 @@
 // head, stacked as rows, against `keys` keys. tile_products.h multiplies them.
 namespace ottava::cpu {
 
+/// The sizes of a call's tiles, and what multiplies them.
 struct AttentionTiling {
   /// What multiplies: our own kernels in f32, oneDNN's primitives in bf16, or our own kernels on pairs of
   /// bf16 terms.

@@ -15,6 +15,7 @@ struct PairPart {
   char* memory = nullptr;
 };
 
+/// Kernels of PairProducts.
 struct PairAttentionKernels {
   /// TileProducts::attend() and differentiate() for at most kPairPanel rows. Probabilities and dscores are
   /// written as a B whose rows are terms, in tiles of 32 rows (zeros past the tile's own) by 16 keys.
