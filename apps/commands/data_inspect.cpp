@@ -121,7 +121,7 @@ TrainOn train_on_of(const std::string& option) {
   }
 }
 
-/// What documents are called: those of bare ids are where the reader cuts.
+/// What documents are called: those of bare ids are just where the reader cuts.
 std::string_view noun_of(const Corpus& corpus) {
   const auto is_bare = [](const DataFile& file) {
     return file.format == Format::tokens_u16 || file.format == Format::tokens_u32;
@@ -129,7 +129,8 @@ std::string_view noun_of(const Corpus& corpus) {
   return std::ranges::all_of(corpus.files(), is_bare) ? "piece" : "document";
 }
 
-/// What training says of the data before its first step; more of it, as nobody waits for a step.
+/// What training says about the data before its first step, but after a longer look, since nobody waits for a
+/// step.
 void print_check(const Corpus& corpus, const TextEncoder& encoder, const std::string& text_key,
                  std::ostream& out) {
   constexpr double kSeconds = 10;
@@ -175,7 +176,8 @@ void show_documents(const DataInspectOptions& options, std::string_view noun, co
   }
 }
 
-/// What training makes of the first block. Bytes of ids are how they are stored, and say nothing of text.
+/// What training makes of the first block. Bytes of ids depend on how they are stored and say nothing about
+/// text.
 void print_windows(const DataInspectOptions& options, std::string_view noun, const Segment& segment,
                    const std::vector<std::vector<int32_t>>& tokens, std::ostream& out) {
   int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;
