@@ -55,7 +55,7 @@ inline UVec largest_of_each(const Words* v) {
       return part == 0 ? _mm512_shuffle_i64x2(a, b, 0x88) : _mm512_shuffle_i64x2(a, b, 0xdd);
     });
   }
-  // 128 bits for each of four, then 64 for each of eight, interleaved.
+  // 128 bits for each of four vectors, then 64 for each of eight, interleaved.
   for (int i = 0; i < 2; ++i) {
     m[i] = merge(m[2 * i], m[2 * i + 1], [](__m512i a, __m512i b, int part) {
       return part == 0 ? _mm512_unpacklo_epi64(a, b) : _mm512_unpackhi_epi64(a, b);

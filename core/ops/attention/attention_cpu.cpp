@@ -27,7 +27,7 @@ inline void clear_hidden(T* row, Visible v, int64_t stride) {
   for (int64_t j = v.end; j < stride; ++j) row[j] = T{};
 }
 
-/// The new maximum of a row, in powers of two, after its hidden scores are.
+/// The new maximum of a row, in powers of two, once its hidden scores are minus infinity.
 inline float row_maximum(const SoftmaxTile& s, int64_t row, Visible v) {
   float* scores = s.tile.scores + row * s.tile.stride;
   hide(scores, v);
@@ -66,8 +66,8 @@ void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
   s.row_sum[i] += sum(total + more);
 }
 
-// The maxima of some rows first: each is a chain of dependent instructions, which the next row's exponentials
-// would wait for.
+// The maxima of several rows come first: each is a chain of dependent instructions for which the next row's
+// exponentials would wait.
 template <class T>
 void softmax(const SoftmaxTile& s) {
   constexpr int64_t kTogether = 16;
