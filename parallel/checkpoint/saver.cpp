@@ -209,7 +209,8 @@ void CheckpointSaver::commit(Pending& pending) {
   });
 }
 
-// Before the commit: a job that dies between the two finds the checkpoint that it began with as the newest.
+// Before the commit, so that a job that dies between the two finds the checkpoint that it began with as the
+// newest.
 void CheckpointSaver::set_later_ones_aside() {
   if (!set_aside_after_) return;
   const std::vector<std::string> paths = set_aside_after(options_.folder, *set_aside_after_);

@@ -68,7 +68,7 @@ bool LedgerServer::accept() {
   return true;
 }
 
-// What was said before this server ends, also by ranks that still wait to be accepted.
+// Reads what was said before this server ends, also by ranks that still wait to be accepted.
 void LedgerServer::drain() {
   pollfd waiting{listener_.descriptor(), POLLIN, 0};
   while (::poll(&waiting, 1, 0) > 0) {
@@ -134,7 +134,7 @@ void LedgerServer::call_roll(std::string reason) {
   broadcast({.kind = Kind::roll_call});
 }
 
-// Ranks, not connections: one that has connected and said nothing yet is waited for as well.
+// Counts ranks, not connections: one that has connected but said nothing yet is waited for as well.
 void LedgerServer::finish_roll_call() {
   std::vector<bool> told = parted_;
   for (const Client& client : clients_) {
@@ -155,7 +155,7 @@ void LedgerServer::stop_all(const std::string& verdict) {
   broadcast({.kind = Kind::stop, .text = verdict});
 }
 
-// A client that cannot be written to is found by the next read.
+// The next read finds a client that cannot be written to.
 void LedgerServer::broadcast(const LedgerMessage& message) {
   std::string bytes = message.encode();
   for (Client& client : clients_) client.connection.send(bytes);
