@@ -16,8 +16,8 @@ constexpr int64_t kSmallBytes = 8 << 10;
 // memory, and a signal kills the reader if that memory is gone, so the others need a moment to hear of the
 // failure.
 constexpr auto kFarewell = std::chrono::milliseconds(300);
-// Smallest part of the workspace per peer: with many peers the workspace grows, rather than have messages
-// that are all latency.
+// A peer's segment is at least this part (1/64) of `workspace_bytes`: with more peers the workspace grows,
+// rather than have messages that are all latency.
 constexpr int64_t kSmallestSegment = 64;
 
 int64_t element_bytes(const CollectiveCall& call) { return size_of(call.send.dtype); }
