@@ -40,7 +40,7 @@ void with_ledgers(int ranks, const std::function<void(Communicator&, std::shared
   });
 }
 
-// The text of the first message of this kind, for which it waits; none: the connection ended without one.
+// Waits for the first message of this kind and returns its text; none: the connection ended without one.
 std::optional<std::string> heard(tcp::Connection& connection, LedgerMessage::Kind kind) {
   bool open = true;
   for (int i = 0; i < 3000 && open; ++i) {
