@@ -21,14 +21,14 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kSteps = 12;
-// For what a run that works comes to; less than run_command gives it as a whole.
+// Seconds for a run that works to get there; fewer than run_command gives the whole run.
 constexpr double kPatience = 200;
 
 std::string launch(int ranks, const std::string& command) {
   return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
 }
-/// A launcher each for two machines that are this one, with a rank each. Both are shell commands that start a
-/// command of the program.
+/// Two launchers with a rank each, as on two machines, though both are this one. `first` and `second` are
+/// shell commands that start a command of the program.
 std::string launch_both(const HeldPort& port, std::string first, std::string second) {
   for (const auto& [command, machine] : {std::pair{&first, 0}, {&second, 1}}) {
     command->insert(
@@ -285,8 +285,8 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
 
 TEST_CASE("ranks that find other files than the others are refused on all of them") {
   Job job;
-  // A model to begin with, its config.json and its tokenizer: `assets` in the folder of each rank, where one
-  // file is another.
+  // A model to begin with, its config.json and its tokenizer are `assets` in the folder of each rank; one of
+  // the files differs.
   run(OTTAVA + job.train(kSave + " --training.steps 1 --checkpoint.last_save_model_only true"));
   std::ofstream(job.in("other.txt")) << generated_text(400, 3);
   std::ofstream(job.in("items.jsonl")) << R"({"query": "one", "choices": ["hand", "ear"], "gold": 0})"
