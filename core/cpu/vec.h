@@ -99,6 +99,7 @@ inline DVec widen(Vec v) {
 /// x - 0 is x for every x, but 0 + x is not (-0): the compiler would have to keep an addition.
 inline Vec splat(float x) { return x - Vec{}; }
 
+/// Loads and stores of sixteen elements, as floats.
 inline Vec load(const float* p) { return read_lanes<Vec>(p); }
 inline Vec load(const bf16* p) { return bits_as<Vec>(widen(read_lanes<HVec>(p)) << 16); }
 
