@@ -107,7 +107,13 @@ void* allocate(int device, size_t bytes) {
 void release(int, void* data) noexcept { cudaFree(data); }
 void* allocate_pinned(size_t bytes) {
   void* data = nullptr;
-  check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+  const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail<MemoryError>(
+        "cuda", "this machine cannot give {} bytes of pinned memory, which takes so much of its RAM", bytes);
+  }
+  check(status, "cudaHostAlloc");
   return data;
 }
 void release_pinned(void* data) noexcept { cudaFreeHost(data); }

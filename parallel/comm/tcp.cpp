@@ -104,7 +104,7 @@ bool Connection::send(std::string_view message) {
 bool Connection::read_available() {
   if (!is_open()) return false;
   char chunk[4096];
-  while (true) {
+  while (buffer_.size() < sizeof(uint32_t) + kLongestMessage) {
     ssize_t got = ::recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
     if (got > 0) {
       buffer_.append(chunk, got);
@@ -114,6 +114,7 @@ bool Connection::read_available() {
       return errno == EAGAIN || errno == EWOULDBLOCK;
     }
   }
+  return true;
 }
 
 std::optional<std::string> Connection::next() {

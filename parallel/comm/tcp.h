@@ -20,7 +20,9 @@ class Connection {
   bool is_open() const { return descriptor_.is_open(); }
   /// Returns false if the peer is gone or takes nothing for two seconds.
   bool send(std::string_view message);
-  /// Reads what has arrived, without blocking. Returns false if the peer has closed or the connection broke.
+  /// Reads what has arrived, without blocking, until the longest message is certain to be whole: the rest
+  /// stays with the kernel until next() has taken some. Returns false if the peer has closed or the
+  /// connection broke.
   bool read_available();
   /// The next whole message of what was read, or nothing.
   std::optional<std::string> next();

@@ -162,7 +162,7 @@ cudaError_t cudaFree(void* p) { return free_memory(p, MemoryKind::device); }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   auto lock = lock_layer();
   if (cudaError_t status = forbid_in_capture("cudaHostAlloc")) return status;
-  *p = bytes ? allocate(bytes, MemoryKind::pinned, current_gpu()) : nullptr;
+  *p = bytes && bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::pinned, current_gpu()) : nullptr;
   return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* p) { return free_memory(p, MemoryKind::pinned); }
