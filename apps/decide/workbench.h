@@ -14,7 +14,7 @@ namespace ottava {
 
 /// Memory = numbers of both signs below `largest` in magnitude, whether it is read as bf16 or as f32, in no
 /// order that a multiplier could profit from: a GPU that multiplies zeros draws less power and clocks higher.
-/// Repeats every 65,536 numbers of bf16. Any dtype; enqueued on the stream.
+/// Repeats every 65,536 numbers of bf16. Any dtype. Synchronizes the stream.
 void fill_with_numbers(Stream& stream, const Tensor& memory, float largest);
 /// Indices below `limit`, in no order.
 std::vector<int32_t> scattered_indices(int64_t count, int64_t limit);

@@ -8,6 +8,7 @@
 #include "apps/decide/available_memory.h"
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/gemm_cache.h"
+#include "apps/decide/workbench.h"
 #include "apps/report/startup_report.h"
 #include "core/cuda/blas_plans.h"
 #include "tests/support/devices.h"
@@ -144,6 +145,17 @@ TEST_CASE("what is measured before the first step multiplies numbers like those 
   for (Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8})
     CHECK(measure_peak(stream, precision, 0) > 0);
   CHECK(cuda_host::matmuls_on_dull_numbers() == 0);
+}
+
+TEST_CASE("the numbers that memory is filled with are read before they are gone") {
+  if (!has_gpu()) return skip(kNoGpu);
+  for_each_device([](Stream& stream) {
+    DeviceBuffer memory(stream, DType::bf16, {100000});
+    fill_with_numbers(stream, memory, 2);
+    const std::vector<float> values = memory.floats();
+    CHECK(std::ranges::all_of(values, [](float x) { return std::abs(x) <= 2; }));
+    CHECK(std::ranges::count(values, values[0]) < 1000);
+  });
 }
 
 TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing") {
