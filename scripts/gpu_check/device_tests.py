@@ -1,4 +1,4 @@
-"""Stages that say whether the device computes what it should: operations, NCCL, compute-sanitizer, what cuBLASLt offers."""
+"""Stages that say what there is, whether operations and NCCL compute what they should, compute-sanitizer, what cuBLASLt offers."""
 
 import concurrent.futures
 import json
@@ -13,18 +13,20 @@ from report import table
 
 
 def environment(c):
-    data = {"ottava": c.run([c.program("ottava"), "--version"]).strip(), "cpus": os.cpu_count()}
+    data = {"ottava": c.run([c.program("ottava"), "--version"], check=False).strip(), "cpus": os.cpu_count()}
     build = ROOT / "BUILD"
     if build.exists():
         data["bundle"] = build.read_text().split("\n")[:-1]
     if "OTTAVA_CUDA_LIBRARIES" in c.environment:
         data["CUDA libraries of pip"] = c.environment["OTTAVA_CUDA_LIBRARIES"]
+    data["PyTorch"] = {True: f"of {c.python}", False: f"{c.python} has none", None: f"{c.python} does not say"}[c.has_torch()]
     if shutil.which("nvidia-smi"):
         query = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
-        data["gpu"] = c.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False).strip()
+        data["gpu"] = c.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False, seconds=15).strip()
     elif not c.dry:
-        raise Failed("nvidia-smi was not found: is there a driver?")
-    return "\n".join(f"- {k}: {v}" for k, v in data.items()), data
+        raise Failed("nvidia-smi was not found: is there a driver?", data)
+    text = "\n".join(f"- {k}: {v}" for k, v in data.items())
+    return text, data
 
 
 def device_tests(c, pattern):

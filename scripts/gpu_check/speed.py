@@ -4,11 +4,13 @@ import json
 import re
 import time
 
-from check import ROOT, Failed, TimedOut, tail
+from check import ROOT, Failed, TimedOut, json_lines, tail
 from report import table
 
 BENCH_PYTORCH = str(ROOT / "scripts/reference/bench_pytorch.py")
 TORCH_SECONDS = 60  # of the stage `steps`: kept for PyTorch however long ours takes
+START_SECONDS = 4  # of a process, its libraries and its plan
+TORCH_ATTENTION_SECONDS = 20
 
 # flavor, layers, seq_len, batch. The whole 8B fits one GPU of 141 GB with BF16 moments and recomputation (EXTRA); for the
 # race, which PyTorch runs with FP32 moments, a stack of as many layers as leave room for its logits.
@@ -38,32 +40,11 @@ TORCH = [("8B x 16 layers, seq 8192", "bf16"), ("1B, seq 8192", "bf16"), ("3B, s
          ("8B x 16 layers, seq 8192", "fp8"), ("1B, seq 2048", "bf16"), ("3B, seq 2048", "bf16"), ("1B, seq 8192", "fp8"),
          ("3B, seq 8192", "fp8"), ("8B x 16 layers, seq 2048", "fp8")]
 
-
-def json_lines(output):
-    """Of a program that prints other things too, and may have been ended in the middle of a line."""
-    out = []
-    for line in output.splitlines():
-        try:
-            if line.startswith("{"):
-                out.append(json.loads(line))
-        except ValueError:
-            pass
-    return out
-
-
-def has_torch(c):
-    try:
-        c.run([c.python, "-c", "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"])
-    except Failed:
-        return False
-    return True
-
-
 # --- operations ---------------------------------------------------------------------------------------------------
 
 def torch_attention(c):
     """Times of scaled_dot_product_attention by backend, forward and backward: {"cudnn": {...}, "flash": {...}} or an error."""
-    if not has_torch(c):
+    if c.has_torch() is False:
         return {"error": "no PyTorch here"}
     sizes = "1,4,2,64,32" if c.dry else "2,32,8,8192,128"
     try:
@@ -72,7 +53,8 @@ def torch_attention(c):
         return {"error": "not measured: no time was left"}
     except Failed as e:
         return {"error": tail(str(e), 1)}
-    return json_lines(out)[-1]["attention"]
+    lines = [line["attention"] for line in json_lines(out) if "attention" in line]
+    return lines[-1] if lines else {"error": f"no figures: {tail(out, 1)}"}
 
 
 def kernel_rows(report, torch):
@@ -110,16 +92,25 @@ def step_kernels(c, recipe, seconds):
                  "--training.device", c.device, *size, *float8], check=False)
     if not file.exists():
         raise Failed(tail(out))
-    return json.loads(file.read_text())
+    try:
+        return json.loads(file.read_text())
+    except ValueError as e:
+        raise Failed(f"kernels.json is none: {e}\n{tail(out)}") from None
 
 
 def kernels(c):
-    seconds = 1.5 if c.dry else 8
-    report = step_kernels(c, None, seconds)
-    for recipe in ("tensorwise", "rowwise", "blockwise", "mxfp8"):
+    recipes = ["tensorwise", "rowwise", "blockwise", "mxfp8"]
+
+    def seconds(runs):
+        """Of measuring in each of so many runs: what is left, less their start."""
+        kept = 0 if c.has_torch() is False else TORCH_ATTENTION_SECONDS
+        return 1.5 if c.dry else min(max((c.seconds_left() - kept) / runs - START_SECONDS, 1.5), 8)
+
+    report = step_kernels(c, None, seconds(1 + len(recipes)))
+    for i, recipe in enumerate(recipes):
         known = {(k["name"], k["operands"]) for k in report["kernels"]}
         try:
-            more = step_kernels(c, recipe, seconds)["kernels"]
+            more = step_kernels(c, recipe, seconds(len(recipes) - i))["kernels"]
         except Failed as e:  # what was measured stands
             if "does not multiply recipe" not in str(e):
                 report["kernels"].append({"name": f"all, {recipe}", "operands": "", "bound": "gemm", "bytes": 0, "flops": 0, "calls": 0,
@@ -207,7 +198,7 @@ def measure_torch(c, wanted):
         output = c.run(command, check=False)
     except TimedOut as e:
         output = e.output
-    return {runs[line["run"]]: line for line in json_lines(output)}
+    return {runs[line["run"]]: line for line in json_lines(output) if line.get("run") in runs}
 
 
 def cells(item, *forms):
@@ -237,7 +228,7 @@ def step_rows(ours, torch):
 def steps(c):
     wanted = OURS[:3] if c.dry else OURS
     torch_wanted = TORCH[:1] if c.dry else TORCH
-    installed = has_torch(c)
+    installed = c.has_torch() is not False  # where nothing says it, the attempt does
     until = time.monotonic() + c.seconds_left() - (TORCH_SECONDS if installed else 0)
     ours = measure_ours(c, wanted, until)
     torch = measure_torch(c, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in TORCH}

@@ -38,6 +38,9 @@ class Recorder(Check):
     def program(self, name):
         return name
 
+    def execute(self, command, **_):
+        return 0, self.run(command)
+
     def run(self, command, **_):
         command = [str(word) for word in command]
         self.commands.append(command)
@@ -47,9 +50,11 @@ class Recorder(Check):
             Path(command[command.index("--json") + 1]).write_text(json.dumps(report))
         if "--attention" in command:
             return json.dumps({"attention": {}})
+        if "--query-gpu=compute_cap" in command:
+            return "9.0\n"
         return "9.0\nAll tests passed, 1 assertions\nTraining completed\nERROR SUMMARY: 0 errors\n"
 
-    def train(self, name, device, steps, extra, launcher=(), env=None, until=None):
+    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
         command = [*(launcher or ["ottava"]), *self.train_command(self.folder(name), device, steps, list(extra))]
         self.commands.append(command[command.index("mpirun"):] if "mpirun" in command else command)
         numbers = {step: 1.0 for step in range(1, steps + 1)}
@@ -71,8 +76,8 @@ def said(*command):
 def recorded():
     """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
     c, out = Recorder(), []
-    stages = [device_tests.environment, device_tests.op_tests, parity.parity, same_bits.shared_gpu, device_tests.nccl, same_bits.graphs,
-              same_bits.attention, device_tests.sanitizer, device_tests.contract, speed.kernels, speed.steps]
+    stages = [device_tests.environment, device_tests.op_tests, parity.parity, same_bits.shared_gpu, device_tests.nccl,
+              same_bits.graphs, same_bits.attention, device_tests.sanitizer, device_tests.contract, speed.kernels, speed.steps]
     with mock.patch("shutil.which", lambda name: name):
         for stage in stages:
             c.commands = []

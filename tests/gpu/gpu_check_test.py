@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
 """scripts/gpu_check on outputs that only a GPU would give it: what it reads, and what it calls met, red or not measured."""
 
+import contextlib
+import gzip
 import importlib.util
+import io
+import json
 import sys
+import tempfile
+import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/gpu_check"))
 
@@ -12,10 +19,15 @@ import cuda_libraries
 import device_tests
 import goals
 import parity
+import program_output
 import same_bits
 import speed
 from check import Check, Failed, TimedOut, Training
 from models import RECIPES, recipes_of
+
+spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
+main = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(main)
 
 BENCH = """CUDA graphs: on
 step: median 0.405 s, fastest 0.404 s, slowest 0.409 s of 3
@@ -60,6 +72,8 @@ class Parity(unittest.TestCase):
         self.assertEqual(parity.judge_losses(case("tensorwise"), [7.0, 6.05], [7.0, 6.0], 90)[1], "agrees")
         self.assertTrue(parity.judge_losses(case("tensorwise"), [7.0, 6.07], [7.0, 6.0], 90)[1].startswith("FAILED: too far"))
         self.assertTrue(parity.judge_losses(case("mxfp8"), [7.0], [7.0], 90)[1].startswith("FAILED"))
+        for bad in (float("nan"), float("inf"), None):
+            self.assertTrue(parity.judge_losses(case("tensorwise"), [7.0, bad], [7.0, 6.0], 90)[1].startswith("FAILED: too far"))
 
     def test_recipes_by_compute_capability(self):
         self.assertEqual(set(RECIPES) - set(recipes_of(90)), {"mxfp8"})
@@ -90,6 +104,7 @@ class Libraries(unittest.TestCase):
         self.assertEqual(find({}, False), {"OTTAVA_CUDA_LIBRARIES": str(Path(__file__).parent)})
         self.assertEqual(find({}, True), {})
         self.assertEqual(find({"OTTAVA_CUDA_LIBRARIES": "/opt/own"}, False), {})
+        self.assertEqual(cuda_libraries.folders_of("no such python"), [])
 
 
 class Bench:
@@ -97,8 +112,8 @@ class Bench:
 
     dry, device, python, text = False, "cuda", "python3", "text.txt"
 
-    def __init__(self, answers):
-        self.answers = answers
+    def __init__(self, answers, torch=True):
+        self.answers, self.torch = answers, torch
 
     def program(self, name):
         return name
@@ -108,6 +123,9 @@ class Bench:
 
     def seconds_left(self):
         return 100
+
+    def has_torch(self):
+        return self.torch
 
     def run(self, command, **_):
         line = " ".join(map(str, command))
@@ -156,8 +174,8 @@ class Steps(unittest.TestCase):
         self.assertEqual(data, {"ottava": [], "torch": []})
         verdicts = {g["verdict"] for g in goals.step_goals(list(speed.SHAPES), ["1B, seq 8192"], data)}
         self.assertEqual(verdicts, {"not measured"})
-        broken = Bench([(("find_spec",), Failed("exit code 1")), (("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")),
-                        (("bench train",), BENCH)])
+        broken = Bench([(("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")),
+                        (("bench train",), BENCH)], torch=False)
         with self.assertRaisesRegex(Failed, "out of memory") as caught:
             speed.steps(broken)
         self.assertIn("no PyTorch here", str(caught.exception))
@@ -248,6 +266,10 @@ class SameBits(unittest.TestCase):
         same_bits.attention(Trainings())
         with self.assertRaisesRegex(Failed, "does not repeat bit for bit"):
             same_bits.attention(Trainings({"cudnn again 2 layers, head dim 128": {9: 6.0}}))
+        broken = Trainings({"cudnn 2 layers, head dim 64": {3: float("nan")}})
+        with self.assertRaisesRegex(Failed, "head dim 128 . 5.8000") as red:  # the other model has run all the same
+            same_bits.attention(broken)
+        self.assertIn("inf > 5e-03", str(red.exception))
         with self.assertRaisesRegex(Failed, "> 5e-03"):
             same_bits.attention(Trainings({f"cudnn{again} 2 layers, head dim 64": {9: 6.2} for again in ("", " again")}))
 
@@ -261,9 +283,65 @@ class Programs(unittest.TestCase):
         self.assertEqual(caught.exception.output, "first\n")
         with self.assertRaisesRegex(Failed, "exit code 3"):
             c.run(["sh", "-c", "exit 3"])
+        with self.assertRaisesRegex(Failed, "cannot be started"):
+            c.run(["no such program"])
         c.stage_deadline = 0
         with self.assertRaisesRegex(TimedOut, "no time was left"):
             c.run(["true"])
+
+    def test_a_pipe_that_stays_open_holds_nothing_up(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        began = time.monotonic()
+        out = c.run(["sh", "-c", "echo said; setsid sleep 20 & exit 0"])
+        self.assertEqual(out, "said\n")
+        self.assertLess(time.monotonic() - began, 15)
+
+    def test_all_that_programs_say_is_in_one_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "out.log.gz"
+            c = Check(dry=True, programs=".", seconds=60, log=program_output.OutputLog(path))
+            self.addCleanup(c.close)
+            c.run(["echo", "hello"])
+            with contextlib.suppress(TimedOut):
+                c.run(["sh", "-c", "echo before; sleep 60"], seconds=2)
+            with open(path, "ab") as file:
+                file.write(gzip.compress(b"cut off")[:5])  # as if it had been ended in the middle
+            text = b""
+            with contextlib.suppress(EOFError), gzip.open(path) as file:
+                while line := file.readline():
+                    text += line
+            self.assertRegex(text.decode(), r"exit code 0: echo hello\nhello\n=====.* not done after 2 s: .*\nbefore\n")
+            with mock.patch.object(program_output.OutputLog, "LARGEST", 0):
+                size = path.stat().st_size
+                c.run(["echo", "no more"])
+                self.assertEqual(path.stat().st_size, size)
+
+    def test_of_endless_output_the_beginning_and_the_end_are_kept(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with mock.patch("program_output.KEPT_BYTES", 100000):
+            out = c.run(["sh", "-c", "echo begin; head -c 3000000 /dev/zero; echo end"])
+        self.assertLess(len(out), 400000)
+        self.assertTrue(out.startswith("begin") and out.endswith("end\n"))
+        self.assertIn("bytes were left out here", out)
+
+    def test_a_training_without_metrics_has_failed(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with self.assertRaisesRegex(Failed, "its metrics.jsonl is none"):
+            c.train("garbage", "cpu", 2, [], launcher=["echo", "garbage"])
+
+    def test_a_silent_nvidia_smi_and_a_slow_python_say_nothing(self):
+        c = Check(dry=False, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with mock.patch.object(Check, "execute", side_effect=TimedOut("not done after 15 s")):
+            self.assertEqual((c.compute_capability(), c.has_torch()), (None, None))
+        for answer, capability in (("9.0\n", 90), ("[N/A]\n", None), ("", None)):
+            c = Check(dry=False, programs=".", seconds=60)
+            self.addCleanup(c.close)
+            with mock.patch.object(Check, "execute", return_value=(0, answer)):
+                self.assertEqual((c.compute_capability(), c.has_torch()), (capability, True))
 
 
 class Kernels(unittest.TestCase):
@@ -278,35 +356,99 @@ class Kernels(unittest.TestCase):
             self.assertNotEqual(recipe, "mxfp8")  # no time is left
             return {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": [one(f"matmul {recipe}")]}
 
-        class Dry:
-            dry = True
-
-        kept = speed.step_kernels, speed.torch_attention
-        speed.step_kernels, speed.torch_attention = step_kernels, lambda c: {"error": "no PyTorch here"}
-        try:
+        with mock.patch.multiple(speed, step_kernels=step_kernels, torch_attention=lambda c: {"error": "no PyTorch here"}):
             with self.assertRaises(Failed) as red:
-                speed.kernels(Dry())
-        finally:
-            speed.step_kernels, speed.torch_attention = kept
+                speed.kernels(Bench([]))
         rows = {k["name"]: k.get("error") for k in red.exception.data["kernels"]}
         self.assertEqual(rows, {"matmul None": None, "all, tensorwise": "no algorithm", "matmul rowwise, rowwise": None,
                                 "all, blockwise": "not done after 9 s: ottava"})
         self.assertIn("no algorithm", str(red.exception))
         goals.kernel_goals(red.exception.data)
 
+    def test_seconds_of_measuring_are_those_that_are_left(self):
+        report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": []}
+        for left, torch, first in ((60, False, 8), (55, True, 3), (10, True, 1.5), (300, True, 8)):
+            asked = []
+            c = Bench([], torch=torch)
+            c.seconds_left = lambda: left
+            with mock.patch.multiple(speed, step_kernels=lambda c, recipe, seconds: asked.append(seconds) or {**report, "kernels": []},
+                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []):
+                speed.kernels(c)
+            self.assertEqual(asked[0], first)
+            self.assertEqual(len(asked), 5)
+
 
 class Budget(unittest.TestCase):
     def test_all_stages_fit(self):
-        spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
-        main = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(main)
         self.assertLess(sum(seconds for _, seconds in main.STAGES), main.TOTAL)
         self.assertLess(main.TOTAL, 540)
         self.assertGreater(dict((s.__name__, t) for s, t in main.STAGES)["steps"], speed.TORCH_SECONDS)
         # Stages that are asked for by name share the time of all.
         self.assertEqual(main.budgets_of(["graphs", "attention"], 90), {"graphs": 40, "attention": 50})
         self.assertEqual(main.budgets_of(["graphs", "attention"], 9), {"graphs": 20, "attention": 25})
+        # What a stage leaves over is the next one's.
+        self.assertEqual(main.ends_of({"graphs": 20, "attention": 25}), {"graphs": 20, "attention": 45})
 
+    def test_stages_of_a_call(self):
+        names = [stage.__name__ for stage, _ in main.STAGES]
+        self.assertEqual(main.stages_of(None, None), names)
+        self.assertEqual(main.stages_of(None, "steps"), names[:-1])
+        self.assertEqual(main.stages_of("steps", None), ["steps"])
+        self.assertEqual(main.stages_of("contract,environment", None), ["environment", "contract"])
+
+
+class Reports(unittest.TestCase):
+    """A whole call, of stages that do as they like."""
+
+    def call(self, stages, *words):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        written = []
+        real = main.report.write
+
+        def write(path, *rest):
+            real(path, *rest)
+            written.append(json.loads(path.with_name(path.name + ".json").read_text()))
+        argv = ["gpu_check", "--output", folder.name, "--programs", folder.name, *words]
+        said = io.StringIO()
+        with mock.patch.object(main, "STAGES", stages), mock.patch.object(main.report, "write", write), mock.patch.object(sys, "argv", argv), \
+                mock.patch.object(main.signal, "signal"), contextlib.redirect_stdout(said):
+            try:
+                code = main.main()
+            except BaseException as e:
+                code = e
+        return code, written, sorted(p.suffix for p in Path(folder.name).iterdir()), said.getvalue()
+
+    @staticmethod
+    def stage(name, result=("fine", {}), fault=None):
+        def run(c):
+            run.left = c.seconds_left()
+            if fault:
+                raise fault
+            return result
+        run.__name__ = name
+        return run
+
+    def test_there_is_a_report_after_each_stage(self):
+        stages = [(self.stage("one"), 100), (self.stage("two", fault=ValueError("odd")), 100), (self.stage("three", fault=KeyboardInterrupt()), 100)]
+        code, written, kinds, _ = self.call(stages)
+        self.assertIsInstance(code, KeyboardInterrupt)
+        self.assertEqual([len(w["stages"]) for w in written], [0, 1, 2, 2])
+        self.assertEqual(written[-1]["stages"][1]["report"], "odd")
+        self.assertEqual(kinds, [".gz", ".json", ".md"])
+
+    def test_time_that_is_left_over_is_the_next_ones(self):
+        stages = [(self.stage("one"), 100), (self.stage("two"), 100)]
+        code, written, _, _ = self.call(stages, "--seconds", "200")
+        self.assertEqual(code, 0)
+        self.assertGreater(stages[1][0].left, 190)
+
+    def test_data_that_no_goal_can_be_made_of_costs_no_report(self):
+        kernels = self.stage("kernels", ("text", {"kernels": [{"no": "bound"}]}))
+        code, written, _, said = self.call([(kernels, 100), (self.stage("steps", ("text", {"ottava": 3})), 100)])
+        self.assertEqual(code, 0)
+        self.assertEqual([g["verdict"] for g in written[-1]["goals"]], ["not measured", "not measured"])
+        self.assertIn("2 of 2 stages ok", said)
 
 if __name__ == "__main__":
     unittest.main()
