@@ -112,6 +112,7 @@ class Check:
         # Algorithms of products that a run measured are there for the next one, and gone with the report.
         self.environment = {"XDG_CACHE_HOME": str(self.work / "cache"), **({} if dry else missing_library_folders(self.python))}
         self.curves = None  # of the CPU, made while the GPU does other things (parity.py)
+        self.graphs_fault = ""  # why runs go without CUDA graphs (first_training.py)
         self.running = set()
 
     def program(self, name):
@@ -174,12 +175,16 @@ class Check:
     def folder(self, name):
         return self.work / re.sub(r"\W+", "-", name)
 
+    def without_graphs(self, device, extra=()):
+        """Options of a run where CUDA graphs do not work."""
+        return ["--training.cuda_graphs", "off"] if self.graphs_fault and device == "cuda" and "--training.cuda_graphs" not in extra else []
+
     def train_command(self, folder, device, steps, extra):
         return ["train", "configs/debug.yaml", "--job.dump_folder", str(folder),
                 "--training.dataset_path", str(self.text), "--training.seq_len", "256", "--training.local_batch_size", "2",
                 "--training.global_batch_size", "2", "--training.steps", str(steps), "--training.device", device,
                 "--attention.backend", "flash", "--metrics.log_freq", "1", "--metrics.enable_json_lines", "true",
-                "--checkpoint.enable", "false", *extra]
+                "--checkpoint.enable", "false", *extra, *self.without_graphs(device, extra)]
 
     def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
         """A run in a folder of its name, which may hold a checkpoint to go on from. `launcher`: what starts the command on ranks."""

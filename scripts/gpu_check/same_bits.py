@@ -77,6 +77,8 @@ def after(training):
 
 def graphs(c):
     """Two runs that each measured which algorithms are fast may differ by them; all go on from one checkpoint instead."""
+    if c.graphs_fault:
+        raise Failed(f"a training with CUDA graphs fails, and without them it does not:\n\n{c.graphs_fault}")
     model, modes = MODELS["2 layers, head dim 64"], {"eager": "off", "graphs": "auto" if c.dry else "on"}
     first = train_and_save(c, "graphs first", model + ["--training.cuda_graphs", "off"])
     runs = {mode: go_on(c, "graphs first", f"graphs {mode}", model + ["--training.cuda_graphs", value]) for mode, value in modes.items()}

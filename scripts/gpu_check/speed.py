@@ -165,7 +165,8 @@ def train_ours(c, shape, precision, until):
     steps = "30" if flavor == "debugmodel" and not c.dry else "3"
     out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
                  "--training.dataset_path", str(c.text), "--training.device", c.device, "--training.seq_len", str(seq_len),
-                 "--training.local_batch_size", str(batch), "--job.dump_folder", str(c.folder("bench")), *extra], until=until)
+                 "--training.local_batch_size", str(batch), "--job.dump_folder", str(c.folder("bench")), *extra,
+                 *c.without_graphs(c.device)], until=until)
     return read_bench_train(out)
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
 
 import device_tests
+import first_training
 import parity
 import same_bits
 import speed
@@ -76,7 +77,7 @@ def said(*command):
 def recorded():
     """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
     c, out = Recorder(), []
-    stages = [device_tests.environment, device_tests.op_tests, parity.parity, same_bits.shared_gpu, device_tests.nccl,
+    stages = [device_tests.environment, device_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
               same_bits.graphs, same_bits.attention, device_tests.sanitizer, device_tests.contract, speed.kernels, speed.steps]
     with mock.patch("shutil.which", lambda name: name):
         for stage in stages:

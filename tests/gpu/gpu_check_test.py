@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/
 
 import cuda_libraries
 import device_tests
+import first_training
 import goals
 import parity
 import program_output
@@ -127,6 +128,9 @@ class Bench:
     def has_torch(self):
         return self.torch
 
+    def without_graphs(self, device, extra=()):
+        return []
+
     def run(self, command, **_):
         line = " ".join(map(str, command))
         answer = next((answer for words, answer in self.answers if all(w in line for w in words)), "")
@@ -231,7 +235,7 @@ class Goals(unittest.TestCase):
 class Trainings:
     """A Check whose trainings end at once, with the losses that `changed` alters by the run's name."""
 
-    dry, device = False, "cuda"
+    dry, device, graphs_fault = False, "cuda", ""
 
     def __init__(self, changed=None, said="CUDA graphs: on: step 1 runs as it is"):
         self.changed, self.said, self.commands = changed or {}, said, {}
@@ -261,6 +265,10 @@ class SameBits(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "does not say that they are on"):
             same_bits.graphs(Trainings(said="CUDA graphs: off: ..."))
         same_bits.graphs(Trainings({"graphs graphs": {same_bits.CHECKPOINT: 1.0}}))  # what lies before it was read, not computed
+        broken = Trainings()
+        broken.graphs_fault = "[graphs] the micro-batch cannot be recorded"
+        with self.assertRaisesRegex(Failed, "cannot be recorded"):
+            same_bits.graphs(broken)
 
     def test_attention_must_repeat_itself(self):
         same_bits.attention(Trainings())
@@ -272,6 +280,46 @@ class SameBits(unittest.TestCase):
         self.assertIn("inf > 5e-03", str(red.exception))
         with self.assertRaisesRegex(Failed, "> 5e-03"):
             same_bits.attention(Trainings({f"cudnn{again} 2 layers, head dim 64": {9: 6.2} for again in ("", " again")}))
+
+
+class FirstTraining(unittest.TestCase):
+    class Check:
+        device, graphs_fault = "cuda", ""
+
+        def __init__(self, *faults):
+            self.faults = faults
+
+        def seconds_left(self):
+            return 30
+
+        def train(self, name, device, steps, extra, seconds):
+            fault = self.faults["off" in extra]
+            if fault:
+                raise fault
+            return Training({1: 7.0}, {1: 1.0}, "")
+
+    def test_later_runs_go_without_graphs_where_only_that_works(self):
+        c = self.Check(Failed("exit code 1\n[graphs] the update cannot be recorded"), None)
+        text, data = first_training.first_training(c)
+        self.assertIn("cannot be recorded", c.graphs_fault)
+        self.assertIn("work without CUDA graphs only", text)
+        c = self.Check(None, None)
+        first_training.first_training(c)
+        self.assertEqual(c.graphs_fault, "")
+        c = self.Check(TimedOut("not done after 18 s: ottava", "step 1"), Failed("exit code 1"))
+        with self.assertRaisesRegex(Failed, "no training works here"):
+            first_training.first_training(c)
+        self.assertEqual(c.graphs_fault, "")
+
+    def test_what_off_means_for_a_command(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        off = ["--training.cuda_graphs", "off"]
+        self.assertNotIn("--training.cuda_graphs", c.train_command("x", "cuda", 1, []))
+        c.graphs_fault = "broken"
+        self.assertEqual(c.train_command("x", "cuda", 1, [])[-2:], off)
+        self.assertNotIn("--training.cuda_graphs", c.train_command("x", "cpu", 1, []))
+        self.assertEqual(c.train_command("x", "cuda", 1, ["--training.cuda_graphs", "on"]).count("--training.cuda_graphs"), 1)
 
 
 class Programs(unittest.TestCase):
@@ -393,7 +441,7 @@ class Budget(unittest.TestCase):
         names = [stage.__name__ for stage, _ in main.STAGES]
         self.assertEqual(main.stages_of(None, None), names)
         self.assertEqual(main.stages_of(None, "steps"), names[:-1])
-        self.assertEqual(main.stages_of("steps", None), ["steps"])
+        self.assertEqual(main.stages_of("steps", None), ["first_training", "steps"])  # whether graphs work counts there
         self.assertEqual(main.stages_of("contract,environment", None), ["environment", "contract"])
 
 
@@ -449,6 +497,19 @@ class Reports(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual([g["verdict"] for g in written[-1]["goals"]], ["not measured", "not measured"])
         self.assertIn("2 of 2 stages ok", said)
+
+    def test_graphs_that_do_not_work_are_red_where_nobody_asked(self):
+        def first_training_(c):
+            c.graphs_fault = "[graphs] cannot be recorded"
+            return "without", {}
+        first_training_.__name__ = "first_training"
+        stages = [(first_training_, 100), (same_bits.graphs, 10), (self.stage("contract"), 100)]
+        with mock.patch.object(main, "first_training", first_training_):
+            code, written, _, _ = self.call(stages, "--only", "first_training,contract")
+        self.assertEqual(code, 1)
+        self.assertEqual([(s["stage"], s["status"]) for s in written[-1]["stages"]],
+                         [("first_training", "ok"), ("graphs", "FAILED"), ("contract", "ok")])
+
 
 if __name__ == "__main__":
     unittest.main()
