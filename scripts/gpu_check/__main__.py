@@ -8,8 +8,9 @@ import time
 import goals
 import report
 from check import ROOT, Check, Skipped, tail
-from device_tests import contract, environment, nccl, op_tests, sanitizer
+from device_tests import contract, environment, nccl, sanitizer
 from first_training import first_training
+from op_tests import op_tests
 from parity import CpuCurves, parity
 from program_output import OutputLog
 from same_bits import attention, graphs, shared_gpu

@@ -1,4 +1,4 @@
-"""Stages that say what there is, whether operations and NCCL compute what they should, compute-sanitizer, what cuBLASLt offers."""
+"""Stages that say what there is, whether NCCL computes what it should, compute-sanitizer, what cuBLASLt offers."""
 
 import concurrent.futures
 import json
@@ -37,11 +37,6 @@ def device_tests(c, pattern):
         failed = re.findall(r"^(.+?):\d+: FAILED", out, re.M)
         raise Failed(f"{summary}\n{tail(out, 40)}\nfailures in: {sorted(set(failed))}")
     return summary
-
-
-def op_tests(c):
-    summary = device_tests(c, "~*NCCL*")
-    return f"{summary} (device {c.device})", {"summary": summary}
 
 
 def nccl(c):

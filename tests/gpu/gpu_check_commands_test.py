@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
 
 import device_tests
 import first_training
+import op_tests
 import parity
 import same_bits
 import speed
@@ -53,6 +54,12 @@ class Recorder(Check):
             return json.dumps({"attention": {}})
         if "--query-gpu=compute_cap" in command:
             return "9.0\n"
+        if "--list-test-names-only" in command:
+            return subprocess.run([DEVICE_TESTS, *command[1:]], capture_output=True, text=True).stdout
+        if "-f" in command:  # of test cases
+            names = Path(command[command.index("-f") + 1])
+            listed = subprocess.run([DEVICE_TESTS, "--list-test-names-only", "-f", str(names)], capture_output=True, text=True).stdout
+            assert listed.splitlines() == names.read_text().replace("\\", "").splitlines(), "a file of names does not select them"
         return "9.0\nAll tests passed, 1 assertions\nTraining completed\nERROR SUMMARY: 0 errors\n"
 
     def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
@@ -77,7 +84,7 @@ def said(*command):
 def recorded():
     """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
     c, out = Recorder(), []
-    stages = [device_tests.environment, device_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
+    stages = [device_tests.environment, op_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
               same_bits.graphs, same_bits.attention, device_tests.sanitizer, device_tests.contract, speed.kernels, speed.steps]
     with mock.patch("shutil.which", lambda name: name):
         for stage in stages:
@@ -132,13 +139,15 @@ def check_command(command):
     if "ottava" in words:
         check_ottava(words[words.index("ottava") + 1:])
         return "ottava " + words[words.index("ottava") + 1]
-    if words[0] == "ottava_device_tests":
+    if words[0] == "ottava_device_tests" and "-f" in words:
+        pass  # its cases were listed when it was recorded
+    elif words[0] == "ottava_device_tests" and words[-1] != "--list-test-names-only":
         listed = subprocess.run([DEVICE_TESTS, "--list-tests", words[-1]], capture_output=True, text=True).stdout  # ends with their number
         assert re.search(r"^[1-9]\d* matching test case", listed, re.M), f"no test is called {words[-1]}"
     elif any(word.endswith("bench_pytorch.py") for word in words):
         check_bench_pytorch(words[2:])
         return "bench_pytorch.py"
-    elif words[0] not in ("nvidia-smi", "ottava_cublaslt_probe") and words[1] != "-c":
+    elif words[0] not in ("nvidia-smi", "ottava_cublaslt_probe", "ottava_device_tests") and words[1] != "-c":
         raise AssertionError(f"what is this: {' '.join(words)}")
     return words[0]
 

@@ -19,6 +19,7 @@
 
 // Before the first step of a GPU everything is planned: after a rehearsal no product is planned any more, and
 // memory is the plan's block.
+// Cases tagged [alone] weigh the GPU's memory: no other process may use it meanwhile (scripts/gpu_check).
 
 // In a test that is linked with the host execution layer, whose cuBLASLt counts.
 namespace ottava::cuda_host {
@@ -93,7 +94,8 @@ size_t gemm_entries(const Experiment& e) {
 
 }  // namespace
 
-TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, and decisions repeat the run") {
+TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, and decisions repeat the run",
+          "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   for (DType compute : {DType::f32, DType::bf16}) {
@@ -158,7 +160,8 @@ TEST_CASE("the numbers that memory is filled with are read before they are gone"
   });
 }
 
-TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing") {
+TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing",
+          "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   const TemporaryFolder folder;
@@ -218,7 +221,7 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
   CHECK(static_cast<std::ptrdiff_t>(cache.read().entries.size()) == plans);
 }
 
-TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated") {
+TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated", "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   RankGroups ranks = solo_rank_groups();
