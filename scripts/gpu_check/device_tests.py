@@ -1,13 +1,11 @@
-"""Stages that say what there is, whether NCCL computes what it should, compute-sanitizer, what cuBLASLt offers."""
+"""Stages that say what there is, whether NCCL computes what it should, and what cuBLASLt offers."""
 
-import concurrent.futures
 import json
 import os
 import re
 import shutil
-from pathlib import Path
 
-from check import ROOT, Failed, Skipped, TimedOut, distance, tail
+from check import ROOT, Failed, Skipped, distance, tail
 from models import BOUNDS, MODELS
 from report import table
 
@@ -53,43 +51,6 @@ def nccl(c):
     if far > BOUNDS["bf16"]:
         raise Failed(text)
     return text, {"summary": summary, "largest_difference": far}
-
-
-def read_sanitizer(tool, out):
-    """("ok", "FAILED" or "not run", what it says)."""
-    if refusal := re.search(r"Device not supported|device is not supported|Unable to find injection library|Failed to initialize", out):
-        return "not run", f"compute-sanitizer does not work here: {refusal.group(0)}"
-    summary = next((line.replace("=", "").strip() for line in out.splitlines() if re.search(r"(ERROR|RACECHECK) SUMMARY", line)), None)
-    if summary and re.search(r"SUMMARY: 0 (errors|hazards)", summary) and "Training completed" in out:
-        return "ok", summary
-    return "FAILED", tail(out, 30)
-
-
-def sanitizer(c):
-    found = shutil.which("compute-sanitizer") or next((str(p) for p in (Path("/usr/local/cuda/bin/compute-sanitizer"),) if p.exists()), None)
-    if not found:
-        raise Skipped("compute-sanitizer was not found (CUDA toolkit)")
-    if c.dry:
-        raise Skipped("compute-sanitizer watches GPUs")
-
-    def watch(tool):
-        small = ["--training.seq_len", "64", "--training.cuda_graphs", "off"]
-        command = c.train_command(c.folder(tool), c.device, 1, MODELS["2 layers, head dim 64"] + small)
-        try:
-            return read_sanitizer(tool, c.run([found, "--tool", tool, c.program("ottava"), *command], check=False))
-        except TimedOut as e:
-            return "not run", str(e).splitlines()[0].split(":")[0]
-
-    tools = ("memcheck", "racecheck")
-    with concurrent.futures.ThreadPoolExecutor(len(tools)) as pool:
-        answers = dict(zip(tools, pool.map(watch, tools)))
-    text = table(["tool", "result", "says"], [(tool, *answer) for tool, answer in answers.items()])
-    verdicts = [verdict for verdict, _ in answers.values()]
-    if "FAILED" in verdicts:
-        raise Failed(text)
-    if "ok" not in verdicts:
-        raise Skipped(text)
-    return text, answers
 
 
 def contract(c):

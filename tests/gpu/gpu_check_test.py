@@ -16,13 +16,13 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/gpu_check"))
 
 import cuda_libraries
-import device_tests
 import first_training
 import goals
 import op_tests
 import parity
 import program_output
 import same_bits
+import sanitizer
 import speed
 from check import Check, Failed, TimedOut, Training
 from models import RECIPES, recipes_of
@@ -83,18 +83,53 @@ class Parity(unittest.TestCase):
         self.assertEqual(recipes_of(80), [])
 
 
+MEMCHECK = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at void {}::rms_norm_kernel<float>(float *)+0x120
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: ottava::cuda::launch [0x12] in ottava
+=========
+Training completed
+========= ERROR SUMMARY: 1 error
+"""
+
+
 class Sanitizer(unittest.TestCase):
     def test_a_device_that_it_does_not_support_is_not_run(self):
-        verdict, _ = device_tests.read_sanitizer("memcheck", "========= Error: Device not supported. Please refer to ...\n========= ERROR SUMMARY: 1 error")
+        verdict, _ = sanitizer.read_sanitizer("memcheck", "========= Error: Device not supported. Please refer to ...\n========= ERROR SUMMARY: 1 error")
         self.assertEqual(verdict, "not run")
 
     def test_errors_and_unfinished_runs_are_red(self):
         clean = "Training completed\n========= ERROR SUMMARY: 0 errors"
-        self.assertEqual(device_tests.read_sanitizer("memcheck", clean), ("ok", "ERROR SUMMARY: 0 errors"))
-        self.assertEqual(device_tests.read_sanitizer("racecheck", "Training completed\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")[0], "ok")
-        self.assertEqual(device_tests.read_sanitizer("memcheck", clean.replace("0 errors", "10 errors"))[0], "FAILED")
-        self.assertEqual(device_tests.read_sanitizer("memcheck", "========= ERROR SUMMARY: 0 errors")[0], "FAILED")
-        self.assertEqual(device_tests.read_sanitizer("memcheck", "segmentation fault")[0], "FAILED")
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", clean), ("ok", "ERROR SUMMARY: 0 errors"))
+        self.assertEqual(sanitizer.read_sanitizer("racecheck", "Training completed\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")[0], "ok")
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", clean.replace("0 errors", "10 errors"))[0], "FAILED")  # of an unknown form
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", "========= ERROR SUMMARY: 0 errors")[0], "FAILED")
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", "segmentation fault")[0], "FAILED")
+
+    def test_only_faults_in_our_kernels_are_red(self):
+        verdict, says = sanitizer.read_sanitizer("memcheck", MEMCHECK.format("ottava::cuda"))
+        self.assertEqual(verdict, "FAILED")
+        self.assertIn("1 in our kernels:\nInvalid __global__ write", says)
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", MEMCHECK.format("cutlass"))[0], "ok")  # though the host's frames are ours
+        race = ("Training completed\n========= Error: Race reported between Write access at void {}::k(float *)+0x10\n=========     and Read "
+                "access at void {}::k(float *)+0x20 [1 hazards]\n=========\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+        self.assertEqual(sanitizer.read_sanitizer("racecheck", race.format("ottava", "ottava"))[0], "FAILED")
+        verdict, says = sanitizer.read_sanitizer("racecheck", race.format("cutlass", "cutlass"))
+        self.assertEqual(verdict, "ok")
+        self.assertIn("none of them in our kernels: Error: Race reported", says)
+
+    def test_a_filter_is_used_where_the_tool_takes_one(self):
+        def tool(help_text, taken):
+            c = Bench([])
+            c.run = lambda command, **_: help_text if "--help" in command else "nothing watched" if command[1:-1] in ([], *taken) else "bad option"
+            return sanitizer.kernel_filter(c, "compute-sanitizer")
+        self.assertEqual(tool("  --kernel-name arg", [["--kernel-name", "kns=ottava"]]), ["--kernel-name", "kns=ottava"])
+        self.assertEqual(tool("  --kernel-regex arg", [["--kernel-regex", "kernel_substring=ottava"]]), ["--kernel-regex", "kernel_substring=ottava"])
+        self.assertEqual(tool("  --filter arg", []), [])
+        self.assertEqual(tool("  --tool arg", [["--filter", "kns=ottava"]]), [])
 
 
 class Libraries(unittest.TestCase):
