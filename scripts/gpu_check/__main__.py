@@ -8,7 +8,8 @@ import time
 import goals
 import report
 from check import ROOT, Check, Skipped, tail
-from device_tests import contract, environment, nccl
+from contract import contract
+from device_tests import environment, nccl
 from first_training import first_training
 from op_tests import op_tests
 from parity import CpuCurves, parity

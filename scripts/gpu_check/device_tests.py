@@ -1,13 +1,11 @@
-"""Stages that say what there is, whether NCCL computes what it should, and what cuBLASLt offers."""
+"""Stages that say what there is, and whether NCCL computes what it should."""
 
-import json
 import os
 import re
 import shutil
 
 from check import ROOT, Failed, Skipped, distance, tail
 from models import BOUNDS, MODELS
-from report import table
 
 
 def environment(c):
@@ -51,19 +49,3 @@ def nccl(c):
     if far > BOUNDS["bf16"]:
         raise Failed(text)
     return text, {"summary": summary, "largest_difference": far}
-
-
-def contract(c):
-    if c.dry and not any((c.programs / p / "ottava_cublaslt_probe").exists() for p in ("", "tests")):
-        raise Skipped("this build has no CUDA")
-    out = c.run([c.program("ottava_cublaslt_probe"), *(["--dry-run"] if c.dry else [])])
-    answers = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    columns = ["types", "scales", "result", "beta", "fast_accumulation", "m"]
-    groups = {}
-    for a in answers:
-        ran = a.get("ran", "")
-        refused = ran and ran != "CUBLAS_STATUS_SUCCESS"
-        groups.setdefault(tuple(a[k] for k in columns), {})[a["layout"]] = f"{a['algorithms']}, but {ran}" if refused else a["algorithms"]
-    layouts = ["TN", "NN", "TT", "NT"]
-    rows = [(*key, *(by.get(x, "") if by.get(x, "") is not None else "?" for x in layouts)) for key, by in groups.items()]
-    return f"Algorithms offered for 4096 x 4096 x m, 32 MiB of workspace; with scales of rows or blocks the first ran once.\n\n{table(columns + layouts, rows)}", answers

@@ -18,6 +18,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
 
+import contract
 import device_tests
 import first_training
 import op_tests
@@ -86,7 +87,7 @@ def recorded():
     """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
     c, out = Recorder(), []
     stages = [device_tests.environment, op_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
-              same_bits.graphs, same_bits.attention, sanitizer.sanitizer, device_tests.contract, speed.kernels, speed.steps]
+              same_bits.graphs, same_bits.attention, sanitizer.sanitizer, contract.contract, speed.kernels, speed.steps]
     with mock.patch("shutil.which", lambda name: name):
         for stage in stages:
             c.commands = []

@@ -15,6 +15,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/gpu_check"))
 
+import contract
 import cuda_libraries
 import first_training
 import goals
@@ -517,6 +518,41 @@ class OpTests(unittest.TestCase):
             self.assertEqual(op_tests.alone(None, v, True, until, 1).result, "FAILED")
             self.assertEqual(op_tests.alone(None, v, False, until, 1).result, "passed")
         self.assertEqual(op_tests.alone(None, v, False, time.monotonic(), 1), v)  # no time
+
+
+class Contract(unittest.TestCase):
+    QUESTION = {"types": "e4m3 x e4m3", "scales": "tensor", "result": "f32", "beta": 0, "fast_accumulation": False, "m": 96, "n": 64, "k": 160}
+
+    def line(self, number, layout):
+        return f"asking {number} {layout}\n" + json.dumps({**self.QUESTION, "layout": layout, "algorithms": 3}) + "\n"
+
+    def test_a_fault_costs_one_question(self):
+        c, commands = Bench([]), []
+
+        def execute(command):
+            commands.append(command[1:])
+            if command[-1] == "0":
+                return 1, self.line(0, "TN") + self.line(1, "NN") + "asking 2 TT of block scales\nan illegal memory access"
+            return 0, self.line(3, "NT")
+        c.execute = execute
+        with self.assertRaisesRegex(Failed, "by the question: TT of block scales") as red:
+            contract.contract(c)
+        self.assertEqual(commands, [["--from", "0"], ["--from", "3"]])
+        self.assertEqual([a["layout"] for a in red.exception.data["answers"]], ["TN", "NN", "NT"])
+        self.assertIn("| e4m3 x e4m3 | tensor | f32 | 0 | False | 96 | 64 | 160 | 3 | 3 |  | 3 |", str(red.exception))
+
+    def test_one_that_does_not_start_or_end(self):
+        c, runs = Bench([]), []
+        c.execute = lambda command: runs.append(command) or (1, "no NVIDIA driver is loaded")
+        with self.assertRaisesRegex(Failed, "no NVIDIA driver"):
+            contract.contract(c)
+        self.assertEqual(len(runs), 1)
+        c.execute = lambda command: (0, "nothing of use")
+        with self.assertRaisesRegex(Failed, "exit code 0"):
+            contract.contract(c)
+        c.execute = mock.Mock(side_effect=TimedOut("not done after 9 s: probe", self.line(0, "TN") + "asking 1 NN\n"))
+        with self.assertRaisesRegex(Failed, r"not done after 9 s\) by the question: NN"):
+            contract.contract(c)
 
 
 class Kernels(unittest.TestCase):
