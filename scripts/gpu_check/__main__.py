@@ -16,7 +16,7 @@ from parity import CpuCurves, parity
 from program_output import OutputLog
 from same_bits import attention, graphs, shared_gpu
 from sanitizer import sanitizer
-from speed import OURS, SHAPES, kernels, steps
+from speed import kernels, steps
 
 # Seconds: together less than TOTAL. A stage may go on until all up to it would have ended, the last one to the end: what one leaves
 # over is the next one's.
@@ -73,7 +73,7 @@ def run_stage(c, stage, seconds):
 def judged(results):
     """The goals of the stages that ran, as far as their data go."""
     data = {r["stage"]: r["data"] for r in results}
-    makers = {"parity": lambda d: [goals.memory_goal(d)], "kernels": goals.kernel_goals, "steps": lambda d: goals.step_goals(list(SHAPES), [shape for shape, precision in OURS if precision == "auto"], d)}
+    makers = {"parity": lambda d: [goals.memory_goal(d)], "kernels": goals.kernel_goals, "steps": goals.step_goals}
     out = []
     for stage, make in makers.items():
         try:

@@ -223,6 +223,11 @@ class Check:
         answer = self.asked_of_gpu("compute_cap").replace(".", "")
         return int(answer) if answer.isdigit() else None
 
+    def gpu_gib(self):
+        """All of the GPU's memory; None where the CPU stands in for it, or nothing says it."""
+        answer = self.asked_of_gpu("memory.total")
+        return int(answer) / 1024 if answer.isdigit() else None
+
     @functools.cache
     def has_torch(self):
         """None: nothing says it."""

@@ -22,6 +22,8 @@ def environment(c):
     elif not c.dry:
         raise Failed("nvidia-smi was not found: is there a driver?", data)
     text = "\n".join(f"- {k}: {v}" for k, v in data.items())
+    if not c.dry and not c.gpu_gib():
+        raise Failed(f"{text}\n\nnvidia-smi does not say how much memory the GPU has: shapes of a small one are measured", data)
     return text, data
 
 

@@ -25,6 +25,7 @@ import op_tests
 import parity
 import same_bits
 import sanitizer
+import shapes
 import speed
 from check import Check, Failed, Skipped, Training
 
@@ -35,9 +36,12 @@ OPERATION = {"name": "", "operands": "", "calls": 1, "bound": "gemm", "share_of_
 class Recorder(Check):
     """Runs nothing; every stage finds what it expects."""
 
-    def __init__(self):
+    def __init__(self, gib):
         super().__init__(dry=False, programs=".", seconds=3600)
-        self.commands = []
+        self.commands, self.gib = [], gib
+
+    def gpu_gib(self):
+        return self.gib
 
     def program(self, name):
         return name
@@ -85,16 +89,18 @@ def said(*command):
 
 def recorded():
     """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
-    c, out = Recorder(), []
+    out = []
     stages = [device_tests.environment, op_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
               same_bits.graphs, same_bits.attention, sanitizer.sanitizer, contract.contract, speed.kernels, speed.steps]
     with mock.patch("shutil.which", lambda name: name):
-        for stage in stages:
-            c.commands = []
-            with contextlib.suppress(Failed, Skipped):
-                stage(c)
-            out += [(stage.__name__, command) for command in c.commands]
-    c.close()
+        for gib, wanted in ((140, stages), (80, [speed.steps])):
+            c = Recorder(gib)
+            for stage in wanted:
+                c.commands = []
+                with contextlib.suppress(Failed, Skipped):
+                    stage(c)
+                out += [(stage.__name__, command) for command in c.commands]
+            c.close()
     missing = {stage.__name__ for stage in stages} - {stage for stage, _ in out}
     assert not missing, f"stages without a command: {missing}"
     return out
@@ -122,6 +128,10 @@ def check_ottava(words):
         else:
             keys.append(word)
     return said(OTTAVA, "config", *keys)
+
+
+def planned_gib(keys):
+    return float(re.search(r"Memory per rank: ([\d.]+) GiB", said(OTTAVA, "plan", "configs/debug.yaml", "--device", "h200_sxm", "--training.device", "cuda", *keys)).group(1))
 
 
 def check_bench_pytorch(words):
@@ -161,6 +171,17 @@ class Commands(unittest.TestCase):
             with self.subTest(f"{stage}: {' '.join(command)}"):
                 kinds.add(check_command(command))
         self.assertLessEqual({"ottava train", "ottava launch", "ottava bench", "ottava_device_tests", "bench_pytorch.py"}, kinds)
+
+    def test_no_shape_needs_more_memory_than_it_says(self):
+        for gib in (140, 80):
+            benchmark = shapes.benchmark_of(gib)
+            for shape, precision in benchmark.ours:
+                planned = planned_gib(speed.keys_of(benchmark.shapes[shape], precision))
+                with self.subTest(f"{shape}, {precision}, {gib} GiB"):
+                    self.assertLessEqual(planned, benchmark.shapes[shape].gib + 0.06)
+                    if precision == "bf16" and shape != shapes.DEBUG:
+                        self.assertGreater(planned, benchmark.shapes[shape].gib - 0.5)
+                    self.assertLess(planned, gib - 3)  # of an H200 or H100, with what libraries and the driver take
 
     def test_a_wrong_word_is_noticed(self):
         for command in (["ottava", "train", "configs/debug.yaml", "--training.step", "3"],

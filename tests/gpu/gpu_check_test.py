@@ -24,6 +24,7 @@ import parity
 import program_output
 import same_bits
 import sanitizer
+import shapes
 import speed
 from check import Check, Failed, TimedOut, Training
 from models import RECIPES, recipes_of
@@ -150,8 +151,8 @@ class Bench:
 
     dry, device, python, text = False, "cuda", "python3", "text.txt"
 
-    def __init__(self, answers, torch=True):
-        self.answers, self.torch = answers, torch
+    def __init__(self, answers, gib=140.0, torch=True):
+        self.answers, self.gib, self.torch = answers, gib, torch
 
     def program(self, name):
         return name
@@ -161,6 +162,9 @@ class Bench:
 
     def seconds_left(self):
         return 100
+
+    def gpu_gib(self):
+        return self.gib
 
     def has_torch(self):
         return self.torch
@@ -190,33 +194,77 @@ class Steps(unittest.TestCase):
         commands = []
         c = Bench([])
         c.run = lambda command, **_: commands.append(" ".join(map(str, command))) or BENCH
-        for precision in speed.PRECISIONS:
-            speed.train_ours(c, "8B, seq 8192", precision, None)
+        large = shapes.benchmark_of(140).shapes
+        for precision in shapes.PRECISIONS:
+            speed.train_ours(c, large["8B, seq 8192"], precision, None)
         for command in commands:
             self.assertIn("--model.n_layers 32", command)
             self.assertIn("--optimizer.state_dtype bfloat16 --activation_checkpoint.mode selective", command)
-        said = dict(zip(speed.PRECISIONS, commands))
+        said = dict(zip(shapes.PRECISIONS, commands))
         self.assertNotIn("float8", said["bf16"])
         self.assertNotIn("recipe_name", said["fp8"])
         self.assertIn("recipe_name rowwise", said["rowwise"])
         self.assertIn("recipe_name delayed", said["delayed"])
         self.assertIn("fast_accumulation all", said["fp8 fast"])
         self.assertIn("float8.auto true", said["auto"])
-        speed.train_ours(c, "8B, seq 8192, 4 micro-batches", "fp8", None)
+        speed.train_ours(c, large["8B, seq 8192, 4 micro-batches"], "fp8", None)
         self.assertIn("--training.local_batch_size 1", commands[-1])
         self.assertIn("--activation_checkpoint.mode selective --training.global_batch_size 4", commands[-1])
-        self.assertNotIn("--optimizer.state_dtype", (speed.train_ours(c, "1B, seq 8192", "bf16", None), commands[-1])[1])
-        raced = [g["goal"] for g in goals.step_goals(list(speed.SHAPES), [], {"ottava": [], "torch": []}) if "PyTorch" in g["goal"]]
-        self.assertFalse([g for g in raced if g.startswith("8B, ")])
+        self.assertNotIn("--optimizer.state_dtype", (speed.train_ours(c, large["1B, seq 8192"], "bf16", None), commands[-1])[1])
+
+    def test_shapes_are_those_that_the_gpu_has_memory_for(self):
+        for gib, lean, stack in ((140.4, "8B, seq 8192", "8B x 16 layers, seq 8192"),
+                                 (79.6, "8B x 16 layers with BF16 moments, seq 8192", "8B x 8 layers, seq 8192"),
+                                 (None, "8B x 16 layers with BF16 moments, seq 8192", "8B x 8 layers, seq 8192")):
+            c = Bench([(("bench train",), BENCH)], gib)
+            text, data = speed.steps(c)
+            self.assertTrue(all("tokens_per_second" in item for item in data["ottava"]), gib)
+            self.assertEqual(len(data["ottava"]), 24)
+            self.assertEqual(data["shapes"][:3:2], [lean, stack])
+            asked = [g["goal"] for g in goals.step_goals(data)]
+            self.assertIn(f"{stack}: BF16 >= 1.15 x PyTorch's", asked)
+            self.assertIn(f"{lean}: FP8 >= 1.40 x own BF16", asked)
+            self.assertFalse([g for g in asked if lean in g and "PyTorch" in g])  # which has FP32 moments
+
+    def test_what_does_not_fit_is_no_error(self):
+        started = []
+        small = Bench([], gib=48.0)
+        small.run = lambda command, **_: started.append(" ".join(map(str, command))) or BENCH
+        text, data = speed.steps(small)
+        self.assertIn("| 3B, seq 8192 | bf16 | does not fit this GPU: 74.0 GiB are planned, 48.0 are there |", text)
+        self.assertFalse([command for command in started if "--model.flavor 3B" in command])  # no process for it
+        refused = Failed("exit code 1: ottava bench train\n[memory] the step needs 74.0 GiB on cuda:0, 71.2 GiB are free for this rank; largest items: x")
+        text, data = speed.steps(Bench([(("bench train", "--model.flavor 3B"), refused), (("bench train",), BENCH)], gib=79.6))
+        self.assertIn("does not fit this GPU: the step needs 74.0 GiB on cuda:0, 71.2 GiB are free for this rank |", text)
+        verdicts = {g["goal"]: g["verdict"] for g in goals.step_goals(data)}
+        self.assertEqual(verdicts["3B, seq 8192: BF16 >= 1.15 x PyTorch's"], "not measured")
+
+    def test_a_run_that_hangs_leaves_time_to_the_others(self):
+        now = [0.0]
+
+        class Hangs(Bench):
+            def seconds_left(self):
+                return 400 - now[0]
+
+            def run(self, command, until=None, **_):
+                if "rowwise" in command:
+                    now[0] = until
+                    raise TimedOut("not done after 60 s: ottava bench")
+                now[0] += 5
+                return BENCH
+        with mock.patch("time.monotonic", lambda: now[0]), self.assertRaises(Failed) as red:
+            speed.steps(Hangs([], torch=False))
+        items = red.exception.data["ottava"]
+        self.assertEqual([i["precision"] for i in items if i.get("error") == "not done after 60 s"], ["rowwise"])
+        self.assertGreater(len(items), 20)
 
     def test_no_time_is_not_measured_and_an_error_is_red(self):
         slow = Bench([(("bench train",), TimedOut("no time was left")), (("bench_pytorch",), "")])
-        text, data = speed.steps(slow)
-        self.assertEqual(data, {"ottava": [], "torch": []})
-        verdicts = {g["verdict"] for g in goals.step_goals(list(speed.SHAPES), ["1B, seq 8192"], data)}
-        self.assertEqual(verdicts, {"not measured"})
-        broken = Bench([(("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")),
-                        (("bench train",), BENCH)], torch=False)
+        with mock.patch("speed.SECONDS_OF_A_RUN", 1000):
+            text, data = speed.steps(slow)
+        self.assertEqual((data["ottava"], data["torch"]), ([], []))
+        self.assertEqual({g["verdict"] for g in goals.step_goals(data)}, {"not measured"})
+        broken = Bench([(("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")), (("bench train",), BENCH)], torch=False)
         with self.assertRaisesRegex(Failed, "out of memory") as caught:
             speed.steps(broken)
         self.assertIn("no PyTorch here", str(caught.exception))
@@ -229,8 +277,9 @@ def item(shape, precision, tokens, graphs="on"):
 
 class Goals(unittest.TestCase):
     def verdicts(self, ours, torch):
-        steps = {"ottava": [item(*i) for i in ours], "torch": [item(*i) for i in torch]}
-        return {g["goal"]: g["verdict"] for g in goals.step_goals(["8B x 16 layers", "1B", "debugmodel"], ["8B x 16 layers", "1B"], steps)}
+        steps = {"ottava": [item(*i) for i in ours], "torch": [item(*i) for i in torch], "shapes": ["8B x 16 layers", "1B", "debugmodel"],
+                 "raced": ["8B x 16 layers", "1B"], "auto": ["8B x 16 layers", "1B"], "debug": "debugmodel"}
+        return {g["goal"]: g["verdict"] for g in goals.step_goals(steps)}
 
     def test_met_or_not(self):
         v = self.verdicts([("8B x 16 layers", "bf16", 1150), ("8B x 16 layers", "fp8", 1600), ("8B x 16 layers", "auto", 1140),
@@ -421,12 +470,12 @@ class Programs(unittest.TestCase):
         c = Check(dry=False, programs=".", seconds=60)
         self.addCleanup(c.close)
         with mock.patch.object(Check, "execute", side_effect=TimedOut("not done after 15 s")):
-            self.assertEqual((c.compute_capability(), c.has_torch()), (None, None))
-        for answer, capability in (("9.0\n", 90), ("[N/A]\n", None), ("", None)):
+            self.assertEqual((c.gpu_gib(), c.compute_capability(), c.has_torch()), (None, None, None))
+        for answer, gib, capability in (("81559\n", 81559 / 1024, 81559), ("9.0\n", None, 90), ("[N/A]\n", None, None), ("", None, None)):
             c = Check(dry=False, programs=".", seconds=60)
             self.addCleanup(c.close)
             with mock.patch.object(Check, "execute", return_value=(0, answer)):
-                self.assertEqual((c.compute_capability(), c.has_torch()), (capability, True))
+                self.assertEqual((c.gpu_gib(), c.compute_capability(), c.has_torch()), (gib, capability, True))
 
 
 # Stands in for ottava_device_tests, with the options and the file of tests/support/main.cpp. Cases by name: "breaks" leaves an
