@@ -10,6 +10,8 @@ from models import BOUNDS, MODELS
 
 def environment(c):
     data = {"ottava": c.run([c.program("ottava"), "--version"], check=False).strip(), "cpus": os.cpu_count()}
+    if note := os.environ.get("OTTAVA_GPU_CHECK_NOTE"):  # of gpu_check.sh
+        data["note"] = note
     build = ROOT / "BUILD"
     if build.exists():
         data["bundle"] = build.read_text().split("\n")[:-1]

@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import io
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -655,6 +656,33 @@ class Budget(unittest.TestCase):
         self.assertEqual(main.stages_of(None, "steps"), names[:-1])
         self.assertEqual(main.stages_of("steps", None), ["first_training", "steps"])  # whether graphs work counts there
         self.assertEqual(main.stages_of("contract,environment", None), ["environment", "contract"])
+
+
+class Script(unittest.TestCase):
+    """gpu_check.sh in sources that cannot be built."""
+
+    def test_without_a_network_it_says_that_the_bundle_is_needed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder)
+            (tree / "scripts/gpu_check").mkdir(parents=True)
+            (tree / "scripts/gpu_check/__main__.py").write_text("import os, sys; print(os.environ['OTTAVA_GPU_CHECK_NOTE'], sys.argv[1:])")
+            script = tree / "scripts/gpu_check.sh"
+            script.write_bytes((Path(speed.__file__).parent.parent / "gpu_check.sh").read_bytes())
+            installer = tree / "scripts/install_dependencies.sh"
+            installer.write_text("#!/bin/sh\necho no network >&2\nexit 100\n")
+            installer.chmod(0o755)
+            run = lambda: subprocess.run(["bash", str(script), "--output", "x"], capture_output=True, text=True)
+            done = run()
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("take a bundle: scripts/bundle.sh --fetch-cudnn", done.stderr)
+            self.assertIn("share/ottava/scripts/gpu_check.sh --output DIR", done.stderr)
+            for name in ("build/ottava", "build/tests/ottava_device_tests"):  # of an earlier build
+                program = tree / name
+                program.parent.mkdir(parents=True, exist_ok=True)
+                program.touch(0o755)
+            done = run()
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(done.stdout, "the build failed; these programs are of an earlier one ['--programs', 'build', '--output', 'x']\n")
 
 
 class Reports(unittest.TestCase):
