@@ -18,7 +18,8 @@ uint8_t pattern_code(int64_t i) {
   return static_cast<uint8_t>(random % 126 | (random & 0x8000 ? 0x80 : 0));
 }
 
-// The pattern is copied from the host once, then from what is there already.
+// The pattern is copied from the host once, then from what is there already. Ends when the pattern has been
+// read: a driver may do that later than the call.
 template <class T>
 void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory) {
   auto bytes = [&](int64_t from, int64_t count) {
@@ -33,6 +34,7 @@ void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory)
     copy(stream, bytes(0, more), bytes(done, more));
     done += more;
   }
+  stream.synchronize();
 }
 
 Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int64_t vocabulary) {

@@ -14,7 +14,7 @@ namespace ottava {
 
 /// Fills memory of any dtype with numbers of both signs below `largest` in magnitude, whether read as bf16 or
 /// as f32, in an irregular order: a GPU that multiplies zeros draws less power and clocks higher. They repeat
-/// every 65,536 bf16 numbers. Enqueued on the stream.
+/// every 65,536 bf16 numbers. Synchronizes the stream.
 void fill_with_numbers(Stream& stream, const Tensor& memory, float largest);
 /// Indices below `limit`, in irregular order.
 std::vector<int32_t> scattered_indices(int64_t count, int64_t limit);

@@ -1,22 +1,30 @@
 """The stages of scripts/gpu_check.sh, one after the other, and their report. Needs nothing but Python's own library."""
 
 import argparse
+import signal
 import sys
 import time
 
 import goals
 import report
-from check import ROOT, Check, Failed, Skipped, tail
-from device_tests import contract, environment, nccl, op_tests, sanitizer
+from check import ROOT, Check, Skipped, tail
+from contract import contract
+from device_tests import environment, nccl
+from first_training import first_training
+from op_tests import op_tests
 from parity import CpuCurves, parity
+from program_output import OutputLog
 from same_bits import attention, graphs, shared_gpu
-from speed import OURS, SHAPES, kernels, steps
+from sanitizer import sanitizer
+from speed import kernels, steps
 
-# Seconds at most: together less than TOTAL. What a stage leaves over is the last one's.
-STAGES = [(environment, 10), (op_tests, 90), (parity, 75), (shared_gpu, 38), (nccl, 25), (graphs, 20), (attention, 25), (sanitizer, 30),
-          (contract, 10), (kernels, 50), (steps, 160)]
+# Seconds: together less than TOTAL. A stage may go on until all up to it would have ended, the last one to the end: what one leaves
+# over is the next one's.
+STAGES = [(environment, 10), (op_tests, 90), (first_training, 30), (parity, 70), (shared_gpu, 38), (nccl, 22), (graphs, 20), (attention, 25),
+          (sanitizer, 60), (contract, 10), (kernels, 55), (steps, 105)]
 TOTAL = 538
 assert sum(seconds for _, seconds in STAGES) < TOTAL
+TRAININGS = {"parity", "shared_gpu", "nccl", "attention", "steps"}  # for which it matters whether graphs work
 
 
 def arguments():
@@ -25,18 +33,29 @@ def arguments():
     p.add_argument("--programs", default="build", help="folder of the programs (gpu_check.sh knows it)")
     p.add_argument("--dry-run", action="store_true", help="on the CPU, small: shows that every stage works, measures nothing")
     p.add_argument("--only", help="stages, separated by commas")
+    p.add_argument("--without", help="stages that are left out, separated by commas")
     p.add_argument("--seconds", type=float, default=TOTAL, help="for everything together")
     p.add_argument("--output", default="tests/gpu/reports", help="folder of the report")
     args = p.parse_args()
-    args.wanted = args.only.split(",") if args.only else names
-    if unknown := [w for w in args.wanted if w not in names]:
+    named = [word for text in (args.only, args.without) if text for word in text.split(",")]
+    if unknown := [word for word in named if word not in names]:
         p.error(f"unknown stages {', '.join(unknown)}: {', '.join(names)}")
+    args.wanted = stages_of(args.only, args.without)
+    if not args.wanted:
+        p.error("no stage is left")
     return args
 
 
-def run_stage(c, stage, budget):
+def stages_of(only, without):
+    """Names, in order; the first training too wherever one follows."""
+    wanted = [s.__name__ for s, _ in STAGES if (not only or s.__name__ in only.split(",")) and (not without or s.__name__ not in without.split(","))]
+    return [s.__name__ for s, _ in STAGES if s.__name__ in wanted or (s is first_training and TRAININGS & set(wanted))]
+
+
+def run_stage(c, stage, seconds):
+    """`seconds`: from now until it has to end."""
     start = time.monotonic()
-    c.stage_deadline = c.deadline if stage is steps else start + budget
+    c.stage_deadline = min(c.deadline, start + seconds)
     try:
         text, data = stage(c)
         status = "ok"
@@ -44,21 +63,24 @@ def run_stage(c, stage, budget):
         status, text, data = "not run", str(e), None
     except Exception as e:  # whatever it was, the others run
         status, text, data = "FAILED", str(e) or repr(e), getattr(e, "data", None)
-    seconds = round(time.monotonic() - start, 1)
-    print(f"{stage.__name__:<12} {status:<8} {seconds:>6.1f} s", flush=True)
+    took = round(time.monotonic() - start, 1)
+    print(f"{stage.__name__:<14} {status:<8} {took:>6.1f} s", flush=True)
     if status == "FAILED":
         print(tail(text, 15), flush=True)
-    return {"stage": stage.__name__, "status": status, "seconds": seconds, "budget": round(budget), "report": text, "data": data}
+    return {"stage": stage.__name__, "status": status, "seconds": took, "budget": round(seconds), "report": text, "data": data}
 
 
 def judged(results):
-    """The goals of the stages that ran."""
+    """The goals of the stages that ran, as far as their data go."""
     data = {r["stage"]: r["data"] for r in results}
-    out = [goals.memory_goal(data["parity"])] if "parity" in data else []
-    if data.get("kernels"):
-        out += goals.kernel_goals(data["kernels"])
-    if data.get("steps"):
-        out += goals.step_goals(list(SHAPES), [shape for shape, precision in OURS if precision == "auto"], data["steps"])
+    makers = {"parity": lambda d: [goals.memory_goal(d)], "kernels": goals.kernel_goals, "steps": goals.step_goals}
+    out = []
+    for stage, make in makers.items():
+        try:
+            if stage == "parity" and stage in data or data.get(stage):
+                out += make(data[stage])
+        except Exception as e:  # the rest of the report stands
+            out.append(goals.goal(f"the goals of the stage {stage}", repr(e)))
     return out
 
 
@@ -69,28 +91,72 @@ def budgets_of(wanted, seconds):
     return {name: budget * scale for name, budget in own.items()}
 
 
-def main():
-    args = arguments()
-    c = Check(args.dry_run, args.programs, args.seconds)
-    began, results, budgets = time.monotonic(), [], budgets_of(args.wanted, args.seconds)
-    try:
-        if "parity" in args.wanted:
-            c.curves = CpuCurves(c, sum(budgets.get(name, 0) for name in ("environment", "op_tests", "parity")))
+def ends_of(budgets):
+    """Seconds from the beginning at which each has to end."""
+    out, end = {}, 0
+    for name, budget in budgets.items():
+        end += budget
+        out[name] = end
+    return out
+
+
+class Run:
+    """The stages of one call, and the report that is there after each of them."""
+
+    def __init__(self, args):
+        self.args, self.began, self.results = args, time.monotonic(), []
+        self.path = ROOT / args.output / report.name_of(args.dry_run)
+        # A dry run's output is no finding.
+        self.c = Check(args.dry_run, args.programs, args.seconds, None if args.dry_run else OutputLog(self.path.with_suffix(".log.gz")))
+
+    def write(self, under_way=""):
+        words = [a for a in sys.argv[1:] if a not in ("--programs", self.args.programs)]
+        aims = [] if self.args.dry_run else judged(self.results)
+        try:
+            report.write(self.path, " ".join(["scripts/gpu_check.sh", *words]), self.results, aims, self.args.dry_run,
+                         time.monotonic() - self.began, under_way)
+        except OSError as e:  # a full disk; what is printed is left
+            print(f"the report was not written: {e}", flush=True)
+        return aims
+
+    def stages(self):
+        c, budgets = self.c, budgets_of(self.args.wanted, self.args.seconds)
+        ends = ends_of(budgets)
+        self.write(self.args.wanted[0])
+        if "parity" in self.args.wanted:
+            c.curves = CpuCurves(c, ends["parity"])
         for stage, _ in STAGES:
-            if stage.__name__ in args.wanted:
-                results.append(run_stage(c, stage, budgets[stage.__name__]))
+            name = stage.__name__
+            # Graphs that do not work are red where nobody asked for them, too.
+            if name in self.args.wanted or (stage is graphs and c.graphs_fault):
+                end = self.args.seconds if stage is steps else ends.get(name, 0)
+                self.results.append(run_stage(c, stage, self.began + end - time.monotonic()))
+                done = {r["stage"] for r in self.results}
+                self.write(next((w for w in self.args.wanted if w not in done), ""))
             if stage is parity and c.curves:
                 c.curves.close()  # the CPU is quiet while the device is measured
+                c.curves = None
+
+
+def main():
+    args = arguments()
+    run = Run(args)
+
+    def stop(*_):
+        run.c.end()
+        sys.exit(143)  # through the end of this
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        run.stages()
     finally:
-        c.close()
-    total = time.monotonic() - began
-    aims = [] if c.dry else judged(results)
-    command = "scripts/gpu_check.sh " + " ".join(a for a in sys.argv[1:] if a not in ("--programs", args.programs))
-    path = report.write(ROOT / args.output, command.strip(), results, aims, c.dry, total)
+        aims = run.write()
+        run.c.close()
     for g in aims:
         print(f"{g['verdict']:<12} {g['goal']}: {g['measured']}")
-    print(f"{path}.md and .json: {sum(r['status'] == 'ok' for r in results)} of {len(results)} stages ok, {total:.0f} s")
-    return 1 if any(r["status"] == "FAILED" for r in results) else 0
+    total = time.monotonic() - run.began
+    print(f"{run.path}.md and .json: {sum(r['status'] == 'ok' for r in run.results)} of {len(run.results)} stages ok, {total:.0f} s")
+    return 1 if any(r["status"] == "FAILED" for r in run.results) else 0
 
 
 if __name__ == "__main__":

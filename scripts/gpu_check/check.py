@@ -1,7 +1,9 @@
 """Runs programs for the stages: within their time, with their output, on a text that is the same everywhere."""
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import random
 import re
@@ -14,6 +16,7 @@ import time
 from pathlib import Path
 
 from cuda_libraries import missing_library_folders
+from program_output import Reader
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -49,11 +52,25 @@ class Training:
 
 
 def tail(text, lines=12):
-    return "\n".join(text.strip().splitlines()[-lines:])
+    return "\n".join(text.strip().splitlines()[-lines:])[-4000:]
+
+
+def json_lines(output):
+    """Of a program that prints other things too, and may have been ended in the middle of a line."""
+    out = []
+    for line in output.splitlines():
+        try:
+            if line.startswith("{"):
+                out.append(json.loads(line))
+        except ValueError:
+            pass
+    return out
 
 
 def distance(a, b):
-    """Largest relative distance of two curves."""
+    """Largest relative distance of two curves; infinite where one is no number."""
+    if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in [*a, *b]):
+        return math.inf
     return max(abs(x - y) / abs(y) for x, y in zip(a, b))
 
 
@@ -72,19 +89,31 @@ def made_up_text():
     return "\n".join(lines)
 
 
+def opened(device):
+    """Held open, a driver keeps its state between programs that come and go; None where there is no such file."""
+    try:
+        return os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
 class Check:
-    def __init__(self, dry, programs, seconds):
+    def __init__(self, dry, programs, seconds, log=None):
         self.dry = dry
         self.device = "cpu" if dry else "cuda"
         self.programs = ROOT / programs
         self.python = os.environ.get("OTTAVA_TORCH_PYTHON", sys.executable)
         self.deadline = self.stage_deadline = time.monotonic() + seconds
+        self.log = log  # of all that programs say (program_output.py)
+        self.driver = None if dry else opened("/dev/nvidia0")
         self.work = Path(tempfile.mkdtemp(prefix="ottava-gpu-check-"))
         self.text = self.work / "text.txt"
         self.text.write_text(made_up_text())
         # Algorithms of products that a run measured are there for the next one, and gone with the report.
         self.environment = {"XDG_CACHE_HOME": str(self.work / "cache"), **({} if dry else missing_library_folders(self.python))}
         self.curves = None  # of the CPU, made while the GPU does other things (parity.py)
+        self.graphs_fault = ""  # why runs go without CUDA graphs (first_training.py)
+        self.running = set()
 
     def program(self, name):
         for path in (self.programs / name, self.programs / "tests" / name):
@@ -95,43 +124,82 @@ class Check:
     def seconds_left(self):
         return min(self.stage_deadline, self.deadline) - time.monotonic()
 
-    def run(self, command, env=None, seconds=None, until=None, check=True):
-        """Output of a command, which ends with its whole group `seconds` from now, at `until`, or with the stage's time."""
+    def execute(self, command, env=None, seconds=None, until=None):
+        """(exit code, output) of a command, which ends with its whole group `seconds` from now, at `until`, or with the stage's time."""
         limit = self.seconds_left() if until is None else until - time.monotonic()
-        limit = min(limit, seconds or limit)
+        limit = min(limit, seconds or limit, self.deadline - time.monotonic())
         if limit <= 1:
             raise TimedOut("no time was left")
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.environment, **(env or {})}, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+        began = time.monotonic()
         try:
-            out, _ = process.communicate(timeout=limit)
+            process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.environment, **(env or {})}, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as e:
+            raise Failed(f"{command[0]} cannot be started: {e}") from None
+        self.running.add(process)
+        reader, ended = Reader(process.stdout), None
+        try:
+            process.wait(limit)
+            ended = f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
+            ended = f"not done after {limit:.0f} s"
+        finally:
+            if process.poll() is None:
+                self.kill(process)
+            self.running.discard(process)
+        out = reader.text(seconds=3)
+        if self.log:
+            self.log.add(command, time.monotonic() - began, ended, out)
+        if ended.startswith("not"):
+            raise TimedOut(f"{ended}: {' '.join(map(str, command))}\n{tail(out)}", out)
+        return process.returncode, out
+
+    def kill(self, process):
+        """With its group. One that a driver does not let go is left to itself."""
+        try:
             os.killpg(process.pid, signal.SIGKILL)
-            out, _ = process.communicate()
-            raise TimedOut(f"not done after {limit:.0f} s: {' '.join(map(str, command))}\n{tail(out)}", out) from None
-        if check and process.returncode != 0:
-            raise Failed(f"exit code {process.returncode}: {' '.join(map(str, command))}\n{tail(out)}")
+        except OSError:
+            pass  # all have ended
+        try:
+            process.wait(3)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def run(self, command, env=None, seconds=None, until=None, check=True):
+        """The output alone; with `check`, of a command that ended well."""
+        code, out = self.execute(command, env, seconds, until)
+        if check and code != 0:
+            raise Failed(f"exit code {code}: {' '.join(map(str, command))}\n{tail(out)}")
         return out
 
     def folder(self, name):
         return self.work / re.sub(r"\W+", "-", name)
+
+    def without_graphs(self, device, extra=()):
+        """Options of a run where CUDA graphs do not work."""
+        return ["--training.cuda_graphs", "off"] if self.graphs_fault and device == "cuda" and "--training.cuda_graphs" not in extra else []
 
     def train_command(self, folder, device, steps, extra):
         return ["train", "configs/debug.yaml", "--job.dump_folder", str(folder),
                 "--training.dataset_path", str(self.text), "--training.seq_len", "256", "--training.local_batch_size", "2",
                 "--training.global_batch_size", "2", "--training.steps", str(steps), "--training.device", device,
                 "--attention.backend", "flash", "--metrics.log_freq", "1", "--metrics.enable_json_lines", "true",
-                "--checkpoint.enable", "false", *extra]
+                "--checkpoint.enable", "false", *extra, *self.without_graphs(device, extra)]
 
-    def train(self, name, device, steps, extra, launcher=(), env=None, until=None):
+    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
         """A run in a folder of its name, which may hold a checkpoint to go on from. `launcher`: what starts the command on ranks."""
         folder = self.folder(name)
-        out = self.run([*(launcher or [self.program("ottava")]), *self.train_command(folder, device, steps, list(extra))], env=env, until=until)
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        losses = {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines}
+        out = self.run([*(launcher or [self.program("ottava")]), *self.train_command(folder, device, steps, list(extra))], env=env,
+                       until=until, seconds=seconds)
+        try:
+            lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            losses = {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines}
+            norms = {line["step"]: line["grad_norm"] for line in lines}
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            raise Failed(f"{name}: its metrics.jsonl is none ({e!r})\n{tail(out)}") from None
         if list(losses) != list(range(1, steps + 1)):
-            raise Failed(f"{name}: steps {list(losses)} of {steps} were logged")
-        return Training(losses, {line["step"]: line["grad_norm"] for line in lines}, out)
+            raise Failed(f"{name}: steps {list(losses)} of {steps} were logged\n{tail(out)}")
+        return Training(losses, norms, out)
 
     def copy_of(self, name, copy):
         """The folder of a run, for another one to go on from."""
@@ -139,14 +207,50 @@ class Check:
         shutil.copytree(self.folder(name), self.folder(copy))
         return copy
 
-    def compute_capability(self):
-        """90 for 9.0; None where the CPU stands in for the GPU."""
+    @functools.cache
+    def asked_of_gpu(self, what):
+        """nvidia-smi's answer; empty where it gives none."""
         if self.dry:
+            return ""
+        try:
+            out = self.run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"], until=self.deadline, seconds=15)
+        except Failed:
+            return ""
+        return out.strip().split("\n")[0].strip()
+
+    def compute_capability(self):
+        """90 for 9.0; None where the CPU stands in for the GPU, or nothing says it."""
+        answer = self.asked_of_gpu("compute_cap").replace(".", "")
+        return int(answer) if answer.isdigit() else None
+
+    def gpu_gib(self):
+        """All of the GPU's memory; None where the CPU stands in for it, or nothing says it."""
+        answer = self.asked_of_gpu("memory.total")
+        return int(answer) / 1024 if answer.isdigit() else None
+
+    @functools.cache
+    def has_torch(self):
+        """None: nothing says it."""
+        find = "import importlib.util as u; raise SystemExit(7 * (u.find_spec('torch') is None))"
+        try:
+            return {0: True, 7: False}.get(self.execute([self.python, "-c", find], until=self.deadline, seconds=30)[0])
+        except Failed:
             return None
-        out = self.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"])
-        return int(out.split()[0].replace(".", ""))
+
+    def end(self):
+        """Nothing starts any more, and what runs ends."""
+        self.deadline = 0
+        self.end_running()
+
+    def end_running(self):
+        for process in list(self.running):
+            self.kill(process)
 
     def close(self):
+        self.end_running()
         if self.curves:
             self.curves.close()
+        if self.driver is not None:
+            os.close(self.driver)
+            self.driver = None
         shutil.rmtree(self.work, ignore_errors=True)

@@ -24,7 +24,11 @@ def toolkit_folders(environment):
 
 def folders_of(python):
     """nvidia/*/lib of every place from which this python imports."""
-    ask = subprocess.run([python, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))"], capture_output=True, text=True)
+    try:
+        ask = subprocess.run([python, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))"], capture_output=True, text=True,
+                             timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
     return [folder for place in ask.stdout.split("\n") if place for folder in sorted(glob.glob(f"{place}/nvidia/*/lib"))]
 
 

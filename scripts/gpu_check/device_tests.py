@@ -1,30 +1,32 @@
-"""Stages that say whether the device computes what it should: operations, NCCL, compute-sanitizer, what cuBLASLt offers."""
+"""Stages that say what there is, and whether NCCL computes what it should."""
 
-import concurrent.futures
-import json
 import os
 import re
 import shutil
-from pathlib import Path
 
-from check import ROOT, Failed, Skipped, TimedOut, distance, tail
+from check import ROOT, Failed, Skipped, distance, tail
 from models import BOUNDS, MODELS
-from report import table
 
 
 def environment(c):
-    data = {"ottava": c.run([c.program("ottava"), "--version"]).strip(), "cpus": os.cpu_count()}
+    data = {"ottava": c.run([c.program("ottava"), "--version"], check=False).strip(), "cpus": os.cpu_count()}
+    if note := os.environ.get("OTTAVA_GPU_CHECK_NOTE"):  # of gpu_check.sh
+        data["note"] = note
     build = ROOT / "BUILD"
     if build.exists():
         data["bundle"] = build.read_text().split("\n")[:-1]
     if "OTTAVA_CUDA_LIBRARIES" in c.environment:
         data["CUDA libraries of pip"] = c.environment["OTTAVA_CUDA_LIBRARIES"]
+    data["PyTorch"] = {True: f"of {c.python}", False: f"{c.python} has none", None: f"{c.python} does not say"}[c.has_torch()]
     if shutil.which("nvidia-smi"):
         query = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
-        data["gpu"] = c.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False).strip()
+        data["gpu"] = c.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False, seconds=15).strip()
     elif not c.dry:
-        raise Failed("nvidia-smi was not found: is there a driver?")
-    return "\n".join(f"- {k}: {v}" for k, v in data.items()), data
+        raise Failed("nvidia-smi was not found: is there a driver?", data)
+    text = "\n".join(f"- {k}: {v}" for k, v in data.items())
+    if not c.dry and not c.gpu_gib():
+        raise Failed(f"{text}\n\nnvidia-smi does not say how much memory the GPU has: shapes of a small one are measured", data)
+    return text, data
 
 
 def device_tests(c, pattern):
@@ -35,11 +37,6 @@ def device_tests(c, pattern):
         failed = re.findall(r"^(.+?):\d+: FAILED", out, re.M)
         raise Failed(f"{summary}\n{tail(out, 40)}\nfailures in: {sorted(set(failed))}")
     return summary
-
-
-def op_tests(c):
-    summary = device_tests(c, "~*NCCL*")
-    return f"{summary} (device {c.device})", {"summary": summary}
 
 
 def nccl(c):
@@ -56,56 +53,3 @@ def nccl(c):
     if far > BOUNDS["bf16"]:
         raise Failed(text)
     return text, {"summary": summary, "largest_difference": far}
-
-
-def read_sanitizer(tool, out):
-    """("ok", "FAILED" or "not run", what it says)."""
-    if refusal := re.search(r"Device not supported|device is not supported|Unable to find injection library|Failed to initialize", out):
-        return "not run", f"compute-sanitizer does not work here: {refusal.group(0)}"
-    summary = next((line.replace("=", "").strip() for line in out.splitlines() if re.search(r"(ERROR|RACECHECK) SUMMARY", line)), None)
-    if summary and re.search(r"SUMMARY: 0 (errors|hazards)", summary) and "Training completed" in out:
-        return "ok", summary
-    return "FAILED", tail(out, 30)
-
-
-def sanitizer(c):
-    found = shutil.which("compute-sanitizer") or next((str(p) for p in (Path("/usr/local/cuda/bin/compute-sanitizer"),) if p.exists()), None)
-    if not found:
-        raise Skipped("compute-sanitizer was not found (CUDA toolkit)")
-    if c.dry:
-        raise Skipped("compute-sanitizer watches GPUs")
-
-    def watch(tool):
-        small = ["--training.seq_len", "64", "--training.cuda_graphs", "off"]
-        command = c.train_command(c.folder(tool), c.device, 1, MODELS["2 layers, head dim 64"] + small)
-        try:
-            return read_sanitizer(tool, c.run([found, "--tool", tool, c.program("ottava"), *command], check=False))
-        except TimedOut as e:
-            return "not run", str(e).splitlines()[0].split(":")[0]
-
-    tools = ("memcheck", "racecheck")
-    with concurrent.futures.ThreadPoolExecutor(len(tools)) as pool:
-        answers = dict(zip(tools, pool.map(watch, tools)))
-    text = table(["tool", "result", "says"], [(tool, *answer) for tool, answer in answers.items()])
-    verdicts = [verdict for verdict, _ in answers.values()]
-    if "FAILED" in verdicts:
-        raise Failed(text)
-    if "ok" not in verdicts:
-        raise Skipped(text)
-    return text, answers
-
-
-def contract(c):
-    if c.dry and not any((c.programs / p / "ottava_cublaslt_probe").exists() for p in ("", "tests")):
-        raise Skipped("this build has no CUDA")
-    out = c.run([c.program("ottava_cublaslt_probe"), *(["--dry-run"] if c.dry else [])])
-    answers = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    columns = ["types", "scales", "result", "beta", "fast_accumulation", "m"]
-    groups = {}
-    for a in answers:
-        ran = a.get("ran", "")
-        refused = ran and ran != "CUBLAS_STATUS_SUCCESS"
-        groups.setdefault(tuple(a[k] for k in columns), {})[a["layout"]] = f"{a['algorithms']}, but {ran}" if refused else a["algorithms"]
-    layouts = ["TN", "NN", "TT", "NT"]
-    rows = [(*key, *(by.get(x, "") if by.get(x, "") is not None else "?" for x in layouts)) for key, by in groups.items()]
-    return f"Algorithms offered for 4096 x 4096 x m, 32 MiB of workspace; with scales of rows or blocks the first ran once.\n\n{table(columns + layouts, rows)}", answers

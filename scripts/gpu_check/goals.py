@@ -23,21 +23,20 @@ def ratio_goal(text, a, b, least):
     return goal(text, f"{a / b:.3f} ({a:.0f} and {b:.0f} tokens/s)", a / b >= least)
 
 
-def step_goals(shapes, auto_shapes, steps):
-    """`shapes`: all that were to be measured; `auto_shapes`: those where FP8 auto was."""
+def step_goals(steps):
+    """Of the stage's data, for the shapes that this GPU was to measure."""
     ours, torch = speeds(steps["ottava"]), speeds(steps["torch"])
-    large = [s for s in shapes if not s.startswith("debugmodel")]
-    raced = [s for s in large if not s.startswith("8B, ")]  # PyTorch with FP32 moments does not fit
-    out = [ratio_goal(f"{s}: BF16 >= {BF16_OVER_TORCH} x PyTorch's", ours.get((s, "bf16")), torch.get((s, "bf16")), BF16_OVER_TORCH) for s in raced]
+    out = [ratio_goal(f"{s}: BF16 >= {BF16_OVER_TORCH} x PyTorch's", ours.get((s, "bf16")), torch.get((s, "bf16")), BF16_OVER_TORCH)
+           for s in steps["raced"]]
     out += [ratio_goal(f"{s}: FP8 >= {FP8_OVER_BF16:.2f} x own BF16", ours.get((s, "fp8")), ours.get((s, "bf16")), FP8_OVER_BF16)
-            for s in large if s.startswith("8B")]
-    debug = next(s for s in shapes if s.startswith("debugmodel"))
+            for s in steps["shapes"] if s.startswith("8B")]
+    debug = steps["debug"]
     text, item = f"{debug}: >= {DEBUG_TOKENS / 1e6:.0f}M tokens/s with graphs", next(
         (i for i in steps["ottava"] if (i["shape"], i["precision"]) == (debug, "bf16") and "tokens_per_second" in i), None)
     out.append(goal(text, f"{item['tokens_per_second'] / 1e6:.2f}M, graphs {item['graphs']}",
                     item["tokens_per_second"] >= DEBUG_TOKENS and item["graphs"] == "on") if item else goal(text, ""))
     out += [ratio_goal(f"{s}: FP8 auto not below BF16 (beyond 1% of noise)", ours.get((s, "auto")), ours.get((s, "bf16")), NOISE)
-            for s in auto_shapes]
+            for s in steps["auto"]]
     return out
 
 

@@ -42,7 +42,7 @@ class CpuCurves:
     """The CPU's side, four threads a run, in the background from the first stage on."""
 
     def __init__(self, c, seconds):
-        cores = os.cpu_count() or 1
+        self.c, cores = c, os.cpu_count() or 1
         self.pool = concurrent.futures.ThreadPoolExecutor(max(1, cores // 4 - 1))
         threads, until = {"OMP_NUM_THREADS": str(min(4, cores))}, time.monotonic() + seconds
         self.futures = {case: self.pool.submit(c.train, f"cpu {case.name()}", "cpu", steps_of(c), case.extra, env=threads, until=until)
@@ -52,8 +52,10 @@ class CpuCurves:
         return self.futures[case].result().curve()
 
     def close(self):
-        """Ends with the runs that have begun; others never do."""
-        self.pool.shutdown(cancel_futures=True)
+        """Those that have not begun never do; call it when no other program is to go on."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.c.end_running()
+        self.pool.shutdown()
 
 
 def read_memory(output):

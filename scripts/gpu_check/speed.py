@@ -4,66 +4,21 @@ import json
 import re
 import time
 
-from check import ROOT, Failed, TimedOut, tail
+from check import ROOT, Failed, TimedOut, json_lines, tail
 from report import table
+from shapes import DEBUG, PRECISIONS, benchmark_of
 
 BENCH_PYTORCH = str(ROOT / "scripts/reference/bench_pytorch.py")
 TORCH_SECONDS = 60  # of the stage `steps`: kept for PyTorch however long ours takes
-
-# flavor, layers, seq_len, batch. The whole 8B fits one GPU of 141 GB with BF16 moments and recomputation (EXTRA); for the
-# race, which PyTorch runs with FP32 moments, a stack of as many layers as leave room for its logits.
-SHAPES = {
-    "8B, seq 8192": ("8B", 32, 8192, 1),
-    "8B, seq 8192, 4 micro-batches": ("8B", 32, 8192, 1),
-    "8B x 16 layers, seq 8192": ("8B", 16, 8192, 1),
-    "1B, seq 8192": ("1B", 16, 8192, 2),
-    "3B, seq 8192": ("3B", 28, 8192, 1),
-    "8B x 16 layers, seq 2048": ("8B", 16, 2048, 4),
-    "1B, seq 2048": ("1B", 16, 2048, 8),
-    "3B, seq 2048": ("3B", 28, 2048, 4),
-    "debugmodel, seq 2048": ("debugmodel", 6, 2048, 16),
-}
-WHOLE = ["--optimizer.state_dtype", "bfloat16", "--activation_checkpoint.mode", "selective"]
-EXTRA = {"8B, seq 8192": WHOLE, "8B, seq 8192, 4 micro-batches": [*WHOLE, "--training.global_batch_size", "4"]}
-# In FP8: tensorwise by default; a recipe; "auto": where a measurement finds it faster; "fast": every product accumulates fast.
-PRECISIONS = ["bf16", "fp8", "fp8 fast", "rowwise", "delayed", "auto"]
-# In order of importance: what time does not reach is not measured.
-OURS = [("8B, seq 8192", "bf16"), ("8B, seq 8192", "fp8"), ("8B x 16 layers, seq 8192", "bf16"), ("8B x 16 layers, seq 8192", "fp8"), ("debugmodel, seq 2048", "bf16"),
-        ("8B, seq 8192", "rowwise"), ("8B, seq 8192", "fp8 fast"), ("8B, seq 8192", "delayed"), ("8B, seq 8192, 4 micro-batches", "bf16"),
-        ("8B, seq 8192, 4 micro-batches", "fp8"), ("8B x 16 layers, seq 8192", "auto"), ("8B x 16 layers, seq 2048", "bf16"), ("8B x 16 layers, seq 2048", "fp8"),
-        ("1B, seq 8192", "bf16"), ("3B, seq 8192", "bf16"), ("1B, seq 8192", "auto"), ("debugmodel, seq 2048", "auto"),
-        ("1B, seq 8192", "fp8"), ("3B, seq 8192", "fp8"), ("8B x 16 layers, seq 2048", "auto"), ("1B, seq 2048", "bf16"),
-        ("3B, seq 2048", "bf16"), ("1B, seq 2048", "fp8"), ("3B, seq 2048", "fp8")]
-TORCH = [("8B x 16 layers, seq 8192", "bf16"), ("1B, seq 8192", "bf16"), ("3B, seq 8192", "bf16"), ("8B x 16 layers, seq 2048", "bf16"),
-         ("8B x 16 layers, seq 8192", "fp8"), ("1B, seq 2048", "bf16"), ("3B, seq 2048", "bf16"), ("1B, seq 8192", "fp8"),
-         ("3B, seq 8192", "fp8"), ("8B x 16 layers, seq 2048", "fp8")]
-
-
-def json_lines(output):
-    """Of a program that prints other things too, and may have been ended in the middle of a line."""
-    out = []
-    for line in output.splitlines():
-        try:
-            if line.startswith("{"):
-                out.append(json.loads(line))
-        except ValueError:
-            pass
-    return out
-
-
-def has_torch(c):
-    try:
-        c.run([c.python, "-c", "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"])
-    except Failed:
-        return False
-    return True
-
+SECONDS_OF_A_RUN = 60  # at least, before a run of ours is given up for the others
+START_SECONDS = 4  # of a process, its libraries and its plan
+TORCH_ATTENTION_SECONDS = 20
 
 # --- operations ---------------------------------------------------------------------------------------------------
 
 def torch_attention(c):
     """Times of scaled_dot_product_attention by backend, forward and backward: {"cudnn": {...}, "flash": {...}} or an error."""
-    if not has_torch(c):
+    if c.has_torch() is False:
         return {"error": "no PyTorch here"}
     sizes = "1,4,2,64,32" if c.dry else "2,32,8,8192,128"
     try:
@@ -72,7 +27,8 @@ def torch_attention(c):
         return {"error": "not measured: no time was left"}
     except Failed as e:
         return {"error": tail(str(e), 1)}
-    return json_lines(out)[-1]["attention"]
+    lines = [line["attention"] for line in json_lines(out) if "attention" in line]
+    return lines[-1] if lines else {"error": f"no figures: {tail(out, 1)}"}
 
 
 def kernel_rows(report, torch):
@@ -110,16 +66,25 @@ def step_kernels(c, recipe, seconds):
                  "--training.device", c.device, *size, *float8], check=False)
     if not file.exists():
         raise Failed(tail(out))
-    return json.loads(file.read_text())
+    try:
+        return json.loads(file.read_text())
+    except ValueError as e:
+        raise Failed(f"kernels.json is none: {e}\n{tail(out)}") from None
 
 
 def kernels(c):
-    seconds = 1.5 if c.dry else 8
-    report = step_kernels(c, None, seconds)
-    for recipe in ("tensorwise", "rowwise", "blockwise", "mxfp8"):
+    recipes = ["tensorwise", "rowwise", "blockwise", "mxfp8"]
+
+    def seconds(runs):
+        """Of measuring in each of so many runs: what is left, less their start."""
+        kept = 0 if c.has_torch() is False else TORCH_ATTENTION_SECONDS
+        return 1.5 if c.dry else min(max((c.seconds_left() - kept) / runs - START_SECONDS, 1.5), 8)
+
+    report = step_kernels(c, None, seconds(1 + len(recipes)))
+    for i, recipe in enumerate(recipes):
         known = {(k["name"], k["operands"]) for k in report["kernels"]}
         try:
-            more = step_kernels(c, recipe, seconds)["kernels"]
+            more = step_kernels(c, recipe, seconds(len(recipes) - i))["kernels"]
         except Failed as e:  # what was measured stands
             if "does not multiply recipe" not in str(e):
                 report["kernels"].append({"name": f"all, {recipe}", "operands": "", "bound": "gemm", "bytes": 0, "flops": 0, "calls": 0,
@@ -161,45 +126,56 @@ def float8_options(precision):
     return options
 
 
+def keys_of(shape, precision):
+    """The experiment; what runs it and where is not in it."""
+    keys = ["--model.flavor", shape.flavor, "--model.n_layers", str(shape.layers)]
+    if shape.flavor != "debugmodel":
+        keys += ["--model.vocab_size", "128256"]
+    return [*keys, "--training.seq_len", str(shape.seq_len), "--training.local_batch_size", str(shape.batch), *shape.options,
+            *float8_options(precision)]
+
+
 def train_ours(c, shape, precision, until):
-    flavor, layers, seq_len, batch = SHAPES[shape]
-    extra = ["--model.flavor", flavor, "--model.n_layers", str(layers)]
-    if flavor != "debugmodel":
-        extra += ["--model.vocab_size", "128256"]
+    keys = keys_of(shape, precision)
     if c.dry:
-        extra, seq_len, batch = ["--model.n_layers", "2"], 128, 1
-    else:
-        extra += EXTRA.get(shape, [])
-    extra += float8_options(precision)
-    steps = "30" if flavor == "debugmodel" and not c.dry else "3"
+        keys = ["--model.n_layers", "2", "--training.seq_len", "128", "--training.local_batch_size", "1", *float8_options(precision)]
+    steps = "30" if shape.flavor == "debugmodel" and not c.dry else "3"
     out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
-                 "--training.dataset_path", str(c.text), "--training.device", c.device, "--training.seq_len", str(seq_len),
-                 "--training.local_batch_size", str(batch), "--job.dump_folder", str(c.folder("bench")), *extra], until=until)
+                 "--training.dataset_path", str(c.text), "--training.device", c.device, "--job.dump_folder", str(c.folder("bench")), *keys,
+                 *c.without_graphs(c.device)], until=until)
     return read_bench_train(out)
 
 
-def measure_ours(c, wanted, until):
-    """{(shape, precision): figures or an error}. What time ends is absent: not measured."""
+def measure_ours(c, benchmark, wanted, until):
+    """{(shape, precision): figures, an error, or why it does not fit}. What time ends is absent: not measured."""
     out = {}
-    for shape, precision in wanted:
+    for key in wanted:
+        shape = benchmark.shapes[key[0]]
+        if not shape.fits(c.gpu_gib()):
+            out[key] = {"too_large": f"{shape.gib:.1f} GiB are planned, {c.gpu_gib():.1f} are there"}
+            continue
+        left = until - time.monotonic()
+        end = min(until, time.monotonic() + max(SECONDS_OF_A_RUN, left / 3))
         try:
-            out[shape, precision] = train_ours(c, shape, precision, until)
-        except TimedOut:
-            break
+            out[key] = train_ours(c, shape, key[1], end)
+        except TimedOut as e:
+            if end == until:
+                break
+            out[key] = {"error": str(e).splitlines()[0].split(":")[0]}
         except (Failed, ValueError, AttributeError) as e:
-            out[shape, precision] = {"error": tail(str(e), 1)}
+            refusal = re.search(r"the step needs [^;\n]*", str(e))
+            out[key] = {"too_large": refusal.group(0)} if refusal else {"error": tail(str(e), 1)}
     return out
 
 
 def torch_run(c, shape, precision):
     """A run as bench_pytorch.py reads it: flavor:layers:seq_len:batch:precision."""
-    flavor, layers, seq_len, batch = ("debugmodel", 2, 64, 1) if c.dry else SHAPES[shape]
-    return f"{flavor}:{layers}:{seq_len}:{batch}:{precision}"
+    return f"debugmodel:2:64:1:{precision}" if c.dry else f"{shape.flavor}:{shape.layers}:{shape.seq_len}:{shape.batch}:{precision}"
 
 
-def measure_torch(c, wanted):
+def measure_torch(c, benchmark, wanted):
     """Like measure_ours; one process for all, so that PyTorch is loaded once. Each run's line comes as soon as it is done."""
-    runs = {torch_run(c, *key): key for key in wanted}
+    runs = {torch_run(c, benchmark.shapes[shape], precision): (shape, precision) for shape, precision in wanted}
     command = [c.python, BENCH_PYTORCH, "--device", c.device, "--steps", "3", *(["--compile", "off"] if c.dry else [])]
     for run in runs:
         command += ["--run", run]
@@ -207,48 +183,51 @@ def measure_torch(c, wanted):
         output = c.run(command, check=False)
     except TimedOut as e:
         output = e.output
-    return {runs[line["run"]]: line for line in json_lines(output)}
+    return {runs[line["run"]]: line for line in json_lines(output) if line.get("run") in runs}
 
 
 def cells(item, *forms):
     """(key, format) each; what is wrong stands in the first one."""
-    if item is None or "error" in item:
-        return ["not measured" if item is None else item["error"]] + [""] * (len(forms) - 1)
+    if item is None or "error" in item or "too_large" in item:
+        said = "not measured" if item is None else item.get("error") or f"does not fit this GPU: {item['too_large']}"
+        return [said] + [""] * (len(forms) - 1)
     return [form.format(item[key]) if item.get(key) is not None else "" for key, form in forms]
 
 
-def step_rows(ours, torch):
+def step_rows(benchmark, ours, torch):
     rows = []
-    for shape in SHAPES:
+    for shape in benchmark.shapes:
         for precision in PRECISIONS:
             key = shape, precision
-            if key not in OURS and key not in TORCH:
+            if key not in benchmark.ours and key not in benchmark.torch:
                 continue
             mine, theirs = ours.get(key), torch.get(key)
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
             rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("utilization_percent", "{:.1f}%"),
                                       ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
-                           if key in TORCH else ("", "", "")),
+                           if key in benchmark.torch else ("", "", "")),
                          f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))
     return rows
 
 
 def steps(c):
-    wanted = OURS[:3] if c.dry else OURS
-    torch_wanted = TORCH[:1] if c.dry else TORCH
-    installed = has_torch(c)
+    benchmark = benchmark_of(c.gpu_gib())
+    wanted = benchmark.ours[:3] if c.dry else benchmark.ours
+    torch_wanted = benchmark.torch[:1] if c.dry else benchmark.torch
+    installed = c.has_torch() is not False  # where nothing says it, the attempt does
     until = time.monotonic() + c.seconds_left() - (TORCH_SECONDS if installed else 0)
-    ours = measure_ours(c, wanted, until)
-    torch = measure_torch(c, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in TORCH}
+    ours = measure_ours(c, benchmark, wanted, until)
+    torch = measure_torch(c, benchmark, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
     header = ["step", "precision", "tokens/s", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
               "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
-            "with the peak of its precision.\n\n" + table(header, step_rows(ours, torch)))
+            "with the peak of its precision.\n\n" + table(header, step_rows(benchmark, ours, torch)))
     if c.dry:
         text = "Tiny models, each side its own.\n\n" + text
     data = {side: [{"shape": shape, "precision": precision, **item} for (shape, precision), item in items.items()]
             for side, items in (("ottava", ours), ("torch", torch))}
+    data |= {"shapes": list(benchmark.shapes), "raced": benchmark.raced(), "auto": benchmark.auto(), "debug": DEBUG, "gpu_gib": c.gpu_gib()}
     if any("error" in item for item in ours.values()):
         raise Failed(text, data)
     return text, data

@@ -1,9 +1,11 @@
-// Which products this cuBLASLt offers on this GPU, asked of its heuristic: every pair of operand types times
-// scale mode, result type, accumulation into D, fast accumulation and layout. One JSON object a line. With
-// scales of rows or blocks the first that is offered also runs once, on zeros: what the heuristic offers may
-// be refused then.
-//     ottava_cublaslt_probe [--dry-run]        --dry-run lists the questions without a GPU
+// Which products this cuBLASLt offers on this GPU, asked of its heuristic with the preferences of
+// core/cuda/blas_plans.cpp: every pair of operand types times scale mode, result type, accumulation into D,
+// fast accumulation and layout. With scales of rows or blocks the first that is offered also runs once, on
+// zeros: what the heuristic offers may be refused then. One JSON object a line, after a line `asking NUMBER`:
+// a fault ends the program, and the question after it can be the next one's first.
+//     ottava_cublaslt_probe [--dry-run] [--from NUMBER]        --dry-run lists the questions without a GPU
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -18,6 +20,7 @@ using namespace ottava;
 namespace {
 
 constexpr int64_t kSize = 4096;
+constexpr uint32_t kAlignment = 256;  ///< of memory that cudaMalloc gives
 constexpr size_t kWorkspace = 32 << 20;
 
 struct Pair {
@@ -42,6 +45,9 @@ constexpr Scale kNoScale{"none", -1, -1};
 constexpr Scale kScales[] = {
     {"tensor", CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F},
     {"rows", CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F},
+    // Training's: the library's A is the weight, its B activations or their gradients
+    // (fp8/scaled_matmul_cuda.cpp).
+    {"128x128, 1x128", CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F},
     {"1x128, 128x128", CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F},
     {"1x128, 1x128", CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F},
     {"mx 1x32", CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0},
@@ -52,14 +58,14 @@ struct Question {
   Scale scale;
   cudaDataType_t d = CUDA_R_32F;
   bool accumulate = false, fast = false, a_transposed = true, b_transposed = false;
-  int64_t m = kSize;
+  int64_t m = kSize, n = kSize, k = kSize;
 };
 
 std::string describe(const Question& q) {
   return fmt::format(
-      R"("types": "{}", "scales": "{}", "result": "{}", "beta": {}, "fast_accumulation": {}, "layout": "{}{}", "m": {})",
+      R"("types": "{}", "scales": "{}", "result": "{}", "beta": {}, "fast_accumulation": {}, "layout": "{}{}", "m": {}, "n": {}, "k": {})",
       q.pair.name, q.scale.name, q.d == CUDA_R_32F ? "f32" : "bf16", q.accumulate ? 1 : 0, q.fast,
-      q.a_transposed ? "T" : "N", q.b_transposed ? "T" : "N", q.m);
+      q.a_transposed ? "T" : "N", q.b_transposed ? "T" : "N", q.m, q.n, q.k);
 }
 
 std::vector<Question> questions() {
@@ -93,6 +99,13 @@ std::vector<Question> questions() {
       Question q{.pair = pair, .scale = pair.one_byte ? kScales[0] : kNoScale};
       q.m = m;
       add(q);
+    }
+    // A product of a size that tests have, with K of no whole block.
+    for (const Scale& scale : kScales) {
+      Question q{.pair = pair, .scale = pair.one_byte ? scale : kNoScale};
+      q.m = 96, q.n = 64, q.k = 160;
+      add(q);
+      if (!pair.one_byte) break;
     }
   }
   return all;
@@ -158,14 +171,20 @@ Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Memory& memo
       status = lt.layout_create(out, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
     }
   };
-  layout(&a, q.pair.a, q.a_transposed, q.m, kSize);
-  layout(&b, q.pair.b, q.b_transposed, kSize, kSize);
-  layout(&d, q.d, false, q.m, kSize);
+  layout(&a, q.pair.a, q.a_transposed, q.m, q.k);
+  layout(&b, q.pair.b, q.b_transposed, q.k, q.n);
+  layout(&d, q.d, false, q.m, q.n);
   if (status == CUBLAS_STATUS_SUCCESS) status = lt.preference_create(&preference);
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace,
-                               sizeof kWorkspace);
-  }
+  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
+    if (status == CUBLAS_STATUS_SUCCESS) status = lt.preference_set(preference, what, &value, sizeof value);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspace));
+  const uint32_t in_place = q.d == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kAlignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kAlignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
   cublasLtMatmulHeuristicResult_t found[8] = {};
   Answer answer;
   if (status == CUBLAS_STATUS_SUCCESS) {
@@ -191,7 +210,7 @@ Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Memory& memo
   return answer;
 }
 
-void probe() {
+void probe(size_t from) {
   if (cuda::device_count() == 0) fail<DeviceError>("cuda", "{}", cuda::unavailable_reason());
   void* stream = cuda::stream_create(0);
   const cuda::CublasLt& lt = cuda::cublaslt();
@@ -199,10 +218,12 @@ void probe() {
   if (lt.create(&handle) != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("cublaslt", "cublasLtCreate failed");
   {
     const Memory memory(stream);
-    for (const Question& q : questions()) {
-      Answer answer = ask(lt, handle, memory, q);
+    const std::vector<Question> all = questions();
+    for (size_t number = from; number < all.size(); ++number) {
+      std::printf("asking %zu %s\n", number, describe(all[number]).c_str());
+      Answer answer = ask(lt, handle, memory, all[number]);
       std::printf("{%s, \"algorithms\": %d, \"workspace_bytes\": %zu, \"status\": \"%s\", \"ran\": \"%s\"}\n",
-                  describe(q).c_str(), answer.algorithms, answer.workspace, answer.status.c_str(),
+                  describe(all[number]).c_str(), answer.algorithms, answer.workspace, answer.status.c_str(),
                   answer.ran.c_str());
     }
   }
@@ -213,12 +234,13 @@ void probe() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   if (argc > 1 && std::strcmp(argv[1], "--dry-run") == 0) {
     for (const Question& q : questions()) std::printf("{%s, \"algorithms\": null}\n", describe(q).c_str());
     return 0;
   }
   try {
-    probe();
+    probe(argc > 2 && std::strcmp(argv[1], "--from") == 0 ? std::strtoul(argv[2], nullptr, 10) : 0);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ottava_cublaslt_probe: %s\n", error.what());
     return 1;

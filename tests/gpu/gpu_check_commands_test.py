@@ -18,9 +18,14 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
 
+import contract
 import device_tests
+import first_training
+import op_tests
 import parity
 import same_bits
+import sanitizer
+import shapes
 import speed
 from check import Check, Failed, Skipped, Training
 
@@ -31,12 +36,18 @@ OPERATION = {"name": "", "operands": "", "calls": 1, "bound": "gemm", "share_of_
 class Recorder(Check):
     """Runs nothing; every stage finds what it expects."""
 
-    def __init__(self):
+    def __init__(self, gib):
         super().__init__(dry=False, programs=".", seconds=3600)
-        self.commands = []
+        self.commands, self.gib = [], gib
+
+    def gpu_gib(self):
+        return self.gib
 
     def program(self, name):
         return name
+
+    def execute(self, command, **_):
+        return 0, self.run(command)
 
     def run(self, command, **_):
         command = [str(word) for word in command]
@@ -47,9 +58,17 @@ class Recorder(Check):
             Path(command[command.index("--json") + 1]).write_text(json.dumps(report))
         if "--attention" in command:
             return json.dumps({"attention": {}})
+        if "--query-gpu=compute_cap" in command:
+            return "9.0\n"
+        if "--list-test-names-only" in command:
+            return subprocess.run([DEVICE_TESTS, *command[1:]], capture_output=True, text=True).stdout
+        if "-f" in command:  # of test cases
+            names = Path(command[command.index("-f") + 1])
+            listed = subprocess.run([DEVICE_TESTS, "--list-test-names-only", "-f", str(names)], capture_output=True, text=True).stdout
+            assert listed.splitlines() == names.read_text().replace("\\", "").splitlines(), "a file of names does not select them"
         return "9.0\nAll tests passed, 1 assertions\nTraining completed\nERROR SUMMARY: 0 errors\n"
 
-    def train(self, name, device, steps, extra, launcher=(), env=None, until=None):
+    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
         command = [*(launcher or ["ottava"]), *self.train_command(self.folder(name), device, steps, list(extra))]
         self.commands.append(command[command.index("mpirun"):] if "mpirun" in command else command)
         numbers = {step: 1.0 for step in range(1, steps + 1)}
@@ -70,16 +89,18 @@ def said(*command):
 
 def recorded():
     """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
-    c, out = Recorder(), []
-    stages = [device_tests.environment, device_tests.op_tests, parity.parity, same_bits.shared_gpu, device_tests.nccl, same_bits.graphs,
-              same_bits.attention, device_tests.sanitizer, device_tests.contract, speed.kernels, speed.steps]
+    out = []
+    stages = [device_tests.environment, op_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
+              same_bits.graphs, same_bits.attention, sanitizer.sanitizer, contract.contract, speed.kernels, speed.steps]
     with mock.patch("shutil.which", lambda name: name):
-        for stage in stages:
-            c.commands = []
-            with contextlib.suppress(Failed, Skipped):
-                stage(c)
-            out += [(stage.__name__, command) for command in c.commands]
-    c.close()
+        for gib, wanted in ((140, stages), (80, [speed.steps])):
+            c = Recorder(gib)
+            for stage in wanted:
+                c.commands = []
+                with contextlib.suppress(Failed, Skipped):
+                    stage(c)
+                out += [(stage.__name__, command) for command in c.commands]
+            c.close()
     missing = {stage.__name__ for stage in stages} - {stage for stage, _ in out}
     assert not missing, f"stages without a command: {missing}"
     return out
@@ -109,6 +130,10 @@ def check_ottava(words):
     return said(OTTAVA, "config", *keys)
 
 
+def planned_gib(keys):
+    return float(re.search(r"Memory per rank: ([\d.]+) GiB", said(OTTAVA, "plan", "configs/debug.yaml", "--device", "h200_sxm", "--training.device", "cuda", *keys)).group(1))
+
+
 def check_bench_pytorch(words):
     source = (ROOT / "scripts/reference/bench_pytorch.py").read_text()
     for i, word in enumerate(words):
@@ -126,13 +151,15 @@ def check_command(command):
     if "ottava" in words:
         check_ottava(words[words.index("ottava") + 1:])
         return "ottava " + words[words.index("ottava") + 1]
-    if words[0] == "ottava_device_tests":
+    if words[0] == "ottava_device_tests" and "-f" in words:
+        pass  # its cases were listed when it was recorded
+    elif words[0] == "ottava_device_tests" and words[-1] != "--list-test-names-only":
         listed = subprocess.run([DEVICE_TESTS, "--list-tests", words[-1]], capture_output=True, text=True).stdout  # ends with their number
         assert re.search(r"^[1-9]\d* matching test case", listed, re.M), f"no test is called {words[-1]}"
     elif any(word.endswith("bench_pytorch.py") for word in words):
         check_bench_pytorch(words[2:])
         return "bench_pytorch.py"
-    elif words[0] not in ("nvidia-smi", "ottava_cublaslt_probe") and words[1] != "-c":
+    elif words[0] not in ("nvidia-smi", "ottava_cublaslt_probe", "ottava_device_tests") and words[1] != "-c" and words[-1] not in ("--help", "/bin/true"):
         raise AssertionError(f"what is this: {' '.join(words)}")
     return words[0]
 
@@ -144,6 +171,17 @@ class Commands(unittest.TestCase):
             with self.subTest(f"{stage}: {' '.join(command)}"):
                 kinds.add(check_command(command))
         self.assertLessEqual({"ottava train", "ottava launch", "ottava bench", "ottava_device_tests", "bench_pytorch.py"}, kinds)
+
+    def test_no_shape_needs_more_memory_than_it_says(self):
+        for gib in (140, 80):
+            benchmark = shapes.benchmark_of(gib)
+            for shape, precision in benchmark.ours:
+                planned = planned_gib(speed.keys_of(benchmark.shapes[shape], precision))
+                with self.subTest(f"{shape}, {precision}, {gib} GiB"):
+                    self.assertLessEqual(planned, benchmark.shapes[shape].gib + 0.06)
+                    if precision == "bf16" and shape != shapes.DEBUG:
+                        self.assertGreater(planned, benchmark.shapes[shape].gib - 0.5)
+                    self.assertLess(planned, gib - 3)  # of an H200 or H100, with what libraries and the driver take
 
     def test_a_wrong_word_is_noticed(self):
         for command in (["ottava", "train", "configs/debug.yaml", "--training.step", "3"],

@@ -1,21 +1,38 @@
 #!/usr/bin/env python3
 """scripts/gpu_check on outputs that only a GPU would give it: what it reads, and what it calls met, red or not measured."""
 
+import contextlib
+import gzip
 import importlib.util
+import io
+import json
+import subprocess
 import sys
+import tempfile
+import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/gpu_check"))
 
+import contract
 import cuda_libraries
-import device_tests
+import first_training
 import goals
+import op_tests
 import parity
+import program_output
 import same_bits
+import sanitizer
+import shapes
 import speed
 from check import Check, Failed, TimedOut, Training
 from models import RECIPES, recipes_of
+
+spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
+main = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(main)
 
 BENCH = """CUDA graphs: on
 step: median 0.405 s, fastest 0.404 s, slowest 0.409 s of 3
@@ -60,6 +77,8 @@ class Parity(unittest.TestCase):
         self.assertEqual(parity.judge_losses(case("tensorwise"), [7.0, 6.05], [7.0, 6.0], 90)[1], "agrees")
         self.assertTrue(parity.judge_losses(case("tensorwise"), [7.0, 6.07], [7.0, 6.0], 90)[1].startswith("FAILED: too far"))
         self.assertTrue(parity.judge_losses(case("mxfp8"), [7.0], [7.0], 90)[1].startswith("FAILED"))
+        for bad in (float("nan"), float("inf"), None):
+            self.assertTrue(parity.judge_losses(case("tensorwise"), [7.0, bad], [7.0, 6.0], 90)[1].startswith("FAILED: too far"))
 
     def test_recipes_by_compute_capability(self):
         self.assertEqual(set(RECIPES) - set(recipes_of(90)), {"mxfp8"})
@@ -67,18 +86,53 @@ class Parity(unittest.TestCase):
         self.assertEqual(recipes_of(80), [])
 
 
+MEMCHECK = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at void {}::rms_norm_kernel<float>(float *)+0x120
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: ottava::cuda::launch [0x12] in ottava
+=========
+Training completed
+========= ERROR SUMMARY: 1 error
+"""
+
+
 class Sanitizer(unittest.TestCase):
     def test_a_device_that_it_does_not_support_is_not_run(self):
-        verdict, _ = device_tests.read_sanitizer("memcheck", "========= Error: Device not supported. Please refer to ...\n========= ERROR SUMMARY: 1 error")
+        verdict, _ = sanitizer.read_sanitizer("memcheck", "========= Error: Device not supported. Please refer to ...\n========= ERROR SUMMARY: 1 error")
         self.assertEqual(verdict, "not run")
 
     def test_errors_and_unfinished_runs_are_red(self):
         clean = "Training completed\n========= ERROR SUMMARY: 0 errors"
-        self.assertEqual(device_tests.read_sanitizer("memcheck", clean), ("ok", "ERROR SUMMARY: 0 errors"))
-        self.assertEqual(device_tests.read_sanitizer("racecheck", "Training completed\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")[0], "ok")
-        self.assertEqual(device_tests.read_sanitizer("memcheck", clean.replace("0 errors", "10 errors"))[0], "FAILED")
-        self.assertEqual(device_tests.read_sanitizer("memcheck", "========= ERROR SUMMARY: 0 errors")[0], "FAILED")
-        self.assertEqual(device_tests.read_sanitizer("memcheck", "segmentation fault")[0], "FAILED")
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", clean), ("ok", "ERROR SUMMARY: 0 errors"))
+        self.assertEqual(sanitizer.read_sanitizer("racecheck", "Training completed\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")[0], "ok")
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", clean.replace("0 errors", "10 errors"))[0], "FAILED")  # of an unknown form
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", "========= ERROR SUMMARY: 0 errors")[0], "FAILED")
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", "segmentation fault")[0], "FAILED")
+
+    def test_only_faults_in_our_kernels_are_red(self):
+        verdict, says = sanitizer.read_sanitizer("memcheck", MEMCHECK.format("ottava::cuda"))
+        self.assertEqual(verdict, "FAILED")
+        self.assertIn("1 in our kernels:\nInvalid __global__ write", says)
+        self.assertEqual(sanitizer.read_sanitizer("memcheck", MEMCHECK.format("cutlass"))[0], "ok")  # though the host's frames are ours
+        race = ("Training completed\n========= Error: Race reported between Write access at void {}::k(float *)+0x10\n=========     and Read "
+                "access at void {}::k(float *)+0x20 [1 hazards]\n=========\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+        self.assertEqual(sanitizer.read_sanitizer("racecheck", race.format("ottava", "ottava"))[0], "FAILED")
+        verdict, says = sanitizer.read_sanitizer("racecheck", race.format("cutlass", "cutlass"))
+        self.assertEqual(verdict, "ok")
+        self.assertIn("none of them in our kernels: Error: Race reported", says)
+
+    def test_a_filter_is_used_where_the_tool_takes_one(self):
+        def tool(help_text, taken):
+            c = Bench([])
+            c.run = lambda command, **_: help_text if "--help" in command else "nothing watched" if command[1:-1] in ([], *taken) else "bad option"
+            return sanitizer.kernel_filter(c, "compute-sanitizer")
+        self.assertEqual(tool("  --kernel-name arg", [["--kernel-name", "kns=ottava"]]), ["--kernel-name", "kns=ottava"])
+        self.assertEqual(tool("  --kernel-regex arg", [["--kernel-regex", "kernel_substring=ottava"]]), ["--kernel-regex", "kernel_substring=ottava"])
+        self.assertEqual(tool("  --filter arg", []), [])
+        self.assertEqual(tool("  --tool arg", [["--filter", "kns=ottava"]]), [])
 
 
 class Libraries(unittest.TestCase):
@@ -90,6 +144,7 @@ class Libraries(unittest.TestCase):
         self.assertEqual(find({}, False), {"OTTAVA_CUDA_LIBRARIES": str(Path(__file__).parent)})
         self.assertEqual(find({}, True), {})
         self.assertEqual(find({"OTTAVA_CUDA_LIBRARIES": "/opt/own"}, False), {})
+        self.assertEqual(cuda_libraries.folders_of("no such python"), [])
 
 
 class Bench:
@@ -97,8 +152,8 @@ class Bench:
 
     dry, device, python, text = False, "cuda", "python3", "text.txt"
 
-    def __init__(self, answers):
-        self.answers = answers
+    def __init__(self, answers, gib=140.0, torch=True):
+        self.answers, self.gib, self.torch = answers, gib, torch
 
     def program(self, name):
         return name
@@ -108,6 +163,15 @@ class Bench:
 
     def seconds_left(self):
         return 100
+
+    def gpu_gib(self):
+        return self.gib
+
+    def has_torch(self):
+        return self.torch
+
+    def without_graphs(self, device, extra=()):
+        return []
 
     def run(self, command, **_):
         line = " ".join(map(str, command))
@@ -131,33 +195,77 @@ class Steps(unittest.TestCase):
         commands = []
         c = Bench([])
         c.run = lambda command, **_: commands.append(" ".join(map(str, command))) or BENCH
-        for precision in speed.PRECISIONS:
-            speed.train_ours(c, "8B, seq 8192", precision, None)
+        large = shapes.benchmark_of(140).shapes
+        for precision in shapes.PRECISIONS:
+            speed.train_ours(c, large["8B, seq 8192"], precision, None)
         for command in commands:
             self.assertIn("--model.n_layers 32", command)
             self.assertIn("--optimizer.state_dtype bfloat16 --activation_checkpoint.mode selective", command)
-        said = dict(zip(speed.PRECISIONS, commands))
+        said = dict(zip(shapes.PRECISIONS, commands))
         self.assertNotIn("float8", said["bf16"])
         self.assertNotIn("recipe_name", said["fp8"])
         self.assertIn("recipe_name rowwise", said["rowwise"])
         self.assertIn("recipe_name delayed", said["delayed"])
         self.assertIn("fast_accumulation all", said["fp8 fast"])
         self.assertIn("float8.auto true", said["auto"])
-        speed.train_ours(c, "8B, seq 8192, 4 micro-batches", "fp8", None)
+        speed.train_ours(c, large["8B, seq 8192, 4 micro-batches"], "fp8", None)
         self.assertIn("--training.local_batch_size 1", commands[-1])
         self.assertIn("--activation_checkpoint.mode selective --training.global_batch_size 4", commands[-1])
-        self.assertNotIn("--optimizer.state_dtype", (speed.train_ours(c, "1B, seq 8192", "bf16", None), commands[-1])[1])
-        raced = [g["goal"] for g in goals.step_goals(list(speed.SHAPES), [], {"ottava": [], "torch": []}) if "PyTorch" in g["goal"]]
-        self.assertFalse([g for g in raced if g.startswith("8B, ")])
+        self.assertNotIn("--optimizer.state_dtype", (speed.train_ours(c, large["1B, seq 8192"], "bf16", None), commands[-1])[1])
+
+    def test_shapes_are_those_that_the_gpu_has_memory_for(self):
+        for gib, lean, stack in ((140.4, "8B, seq 8192", "8B x 16 layers, seq 8192"),
+                                 (79.6, "8B x 16 layers with BF16 moments, seq 8192", "8B x 8 layers, seq 8192"),
+                                 (None, "8B x 16 layers with BF16 moments, seq 8192", "8B x 8 layers, seq 8192")):
+            c = Bench([(("bench train",), BENCH)], gib)
+            text, data = speed.steps(c)
+            self.assertTrue(all("tokens_per_second" in item for item in data["ottava"]), gib)
+            self.assertEqual(len(data["ottava"]), 24)
+            self.assertEqual(data["shapes"][:3:2], [lean, stack])
+            asked = [g["goal"] for g in goals.step_goals(data)]
+            self.assertIn(f"{stack}: BF16 >= 1.15 x PyTorch's", asked)
+            self.assertIn(f"{lean}: FP8 >= 1.40 x own BF16", asked)
+            self.assertFalse([g for g in asked if lean in g and "PyTorch" in g])  # which has FP32 moments
+
+    def test_what_does_not_fit_is_no_error(self):
+        started = []
+        small = Bench([], gib=48.0)
+        small.run = lambda command, **_: started.append(" ".join(map(str, command))) or BENCH
+        text, data = speed.steps(small)
+        self.assertIn("| 3B, seq 8192 | bf16 | does not fit this GPU: 74.0 GiB are planned, 48.0 are there |", text)
+        self.assertFalse([command for command in started if "--model.flavor 3B" in command])  # no process for it
+        refused = Failed("exit code 1: ottava bench train\n[memory] the step needs 74.0 GiB on cuda:0, 71.2 GiB are free for this rank; largest items: x")
+        text, data = speed.steps(Bench([(("bench train", "--model.flavor 3B"), refused), (("bench train",), BENCH)], gib=79.6))
+        self.assertIn("does not fit this GPU: the step needs 74.0 GiB on cuda:0, 71.2 GiB are free for this rank |", text)
+        verdicts = {g["goal"]: g["verdict"] for g in goals.step_goals(data)}
+        self.assertEqual(verdicts["3B, seq 8192: BF16 >= 1.15 x PyTorch's"], "not measured")
+
+    def test_a_run_that_hangs_leaves_time_to_the_others(self):
+        now = [0.0]
+
+        class Hangs(Bench):
+            def seconds_left(self):
+                return 400 - now[0]
+
+            def run(self, command, until=None, **_):
+                if "rowwise" in command:
+                    now[0] = until
+                    raise TimedOut("not done after 60 s: ottava bench")
+                now[0] += 5
+                return BENCH
+        with mock.patch("time.monotonic", lambda: now[0]), self.assertRaises(Failed) as red:
+            speed.steps(Hangs([], torch=False))
+        items = red.exception.data["ottava"]
+        self.assertEqual([i["precision"] for i in items if i.get("error") == "not done after 60 s"], ["rowwise"])
+        self.assertGreater(len(items), 20)
 
     def test_no_time_is_not_measured_and_an_error_is_red(self):
         slow = Bench([(("bench train",), TimedOut("no time was left")), (("bench_pytorch",), "")])
-        text, data = speed.steps(slow)
-        self.assertEqual(data, {"ottava": [], "torch": []})
-        verdicts = {g["verdict"] for g in goals.step_goals(list(speed.SHAPES), ["1B, seq 8192"], data)}
-        self.assertEqual(verdicts, {"not measured"})
-        broken = Bench([(("find_spec",), Failed("exit code 1")), (("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")),
-                        (("bench train",), BENCH)])
+        with mock.patch("speed.SECONDS_OF_A_RUN", 1000):
+            text, data = speed.steps(slow)
+        self.assertEqual((data["ottava"], data["torch"]), ([], []))
+        self.assertEqual({g["verdict"] for g in goals.step_goals(data)}, {"not measured"})
+        broken = Bench([(("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")), (("bench train",), BENCH)], torch=False)
         with self.assertRaisesRegex(Failed, "out of memory") as caught:
             speed.steps(broken)
         self.assertIn("no PyTorch here", str(caught.exception))
@@ -170,8 +278,9 @@ def item(shape, precision, tokens, graphs="on"):
 
 class Goals(unittest.TestCase):
     def verdicts(self, ours, torch):
-        steps = {"ottava": [item(*i) for i in ours], "torch": [item(*i) for i in torch]}
-        return {g["goal"]: g["verdict"] for g in goals.step_goals(["8B x 16 layers", "1B", "debugmodel"], ["8B x 16 layers", "1B"], steps)}
+        steps = {"ottava": [item(*i) for i in ours], "torch": [item(*i) for i in torch], "shapes": ["8B x 16 layers", "1B", "debugmodel"],
+                 "raced": ["8B x 16 layers", "1B"], "auto": ["8B x 16 layers", "1B"], "debug": "debugmodel"}
+        return {g["goal"]: g["verdict"] for g in goals.step_goals(steps)}
 
     def test_met_or_not(self):
         v = self.verdicts([("8B x 16 layers", "bf16", 1150), ("8B x 16 layers", "fp8", 1600), ("8B x 16 layers", "auto", 1140),
@@ -213,7 +322,7 @@ class Goals(unittest.TestCase):
 class Trainings:
     """A Check whose trainings end at once, with the losses that `changed` alters by the run's name."""
 
-    dry, device = False, "cuda"
+    dry, device, graphs_fault = False, "cuda", ""
 
     def __init__(self, changed=None, said="CUDA graphs: on: step 1 runs as it is"):
         self.changed, self.said, self.commands = changed or {}, said, {}
@@ -243,13 +352,61 @@ class SameBits(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "does not say that they are on"):
             same_bits.graphs(Trainings(said="CUDA graphs: off: ..."))
         same_bits.graphs(Trainings({"graphs graphs": {same_bits.CHECKPOINT: 1.0}}))  # what lies before it was read, not computed
+        broken = Trainings()
+        broken.graphs_fault = "[graphs] the micro-batch cannot be recorded"
+        with self.assertRaisesRegex(Failed, "cannot be recorded"):
+            same_bits.graphs(broken)
 
     def test_attention_must_repeat_itself(self):
         same_bits.attention(Trainings())
         with self.assertRaisesRegex(Failed, "does not repeat bit for bit"):
             same_bits.attention(Trainings({"cudnn again 2 layers, head dim 128": {9: 6.0}}))
+        broken = Trainings({"cudnn 2 layers, head dim 64": {3: float("nan")}})
+        with self.assertRaisesRegex(Failed, "head dim 128 . 5.8000") as red:  # the other model has run all the same
+            same_bits.attention(broken)
+        self.assertIn("inf > 5e-03", str(red.exception))
         with self.assertRaisesRegex(Failed, "> 5e-03"):
             same_bits.attention(Trainings({f"cudnn{again} 2 layers, head dim 64": {9: 6.2} for again in ("", " again")}))
+
+
+class FirstTraining(unittest.TestCase):
+    class Check:
+        device, graphs_fault = "cuda", ""
+
+        def __init__(self, *faults):
+            self.faults = faults
+
+        def seconds_left(self):
+            return 30
+
+        def train(self, name, device, steps, extra, seconds):
+            fault = self.faults["off" in extra]
+            if fault:
+                raise fault
+            return Training({1: 7.0}, {1: 1.0}, "")
+
+    def test_later_runs_go_without_graphs_where_only_that_works(self):
+        c = self.Check(Failed("exit code 1\n[graphs] the update cannot be recorded"), None)
+        text, data = first_training.first_training(c)
+        self.assertIn("cannot be recorded", c.graphs_fault)
+        self.assertIn("work without CUDA graphs only", text)
+        c = self.Check(None, None)
+        first_training.first_training(c)
+        self.assertEqual(c.graphs_fault, "")
+        c = self.Check(TimedOut("not done after 18 s: ottava", "step 1"), Failed("exit code 1"))
+        with self.assertRaisesRegex(Failed, "no training works here"):
+            first_training.first_training(c)
+        self.assertEqual(c.graphs_fault, "")
+
+    def test_what_off_means_for_a_command(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        off = ["--training.cuda_graphs", "off"]
+        self.assertNotIn("--training.cuda_graphs", c.train_command("x", "cuda", 1, []))
+        c.graphs_fault = "broken"
+        self.assertEqual(c.train_command("x", "cuda", 1, [])[-2:], off)
+        self.assertNotIn("--training.cuda_graphs", c.train_command("x", "cpu", 1, []))
+        self.assertEqual(c.train_command("x", "cuda", 1, ["--training.cuda_graphs", "on"]).count("--training.cuda_graphs"), 1)
 
 
 class Programs(unittest.TestCase):
@@ -261,9 +418,191 @@ class Programs(unittest.TestCase):
         self.assertEqual(caught.exception.output, "first\n")
         with self.assertRaisesRegex(Failed, "exit code 3"):
             c.run(["sh", "-c", "exit 3"])
+        with self.assertRaisesRegex(Failed, "cannot be started"):
+            c.run(["no such program"])
         c.stage_deadline = 0
         with self.assertRaisesRegex(TimedOut, "no time was left"):
             c.run(["true"])
+
+    def test_a_pipe_that_stays_open_holds_nothing_up(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        began = time.monotonic()
+        out = c.run(["sh", "-c", "echo said; setsid sleep 20 & exit 0"])
+        self.assertEqual(out, "said\n")
+        self.assertLess(time.monotonic() - began, 15)
+
+    def test_all_that_programs_say_is_in_one_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "out.log.gz"
+            c = Check(dry=True, programs=".", seconds=60, log=program_output.OutputLog(path))
+            self.addCleanup(c.close)
+            c.run(["echo", "hello"])
+            with contextlib.suppress(TimedOut):
+                c.run(["sh", "-c", "echo before; sleep 60"], seconds=2)
+            with open(path, "ab") as file:
+                file.write(gzip.compress(b"cut off")[:5])  # as if it had been ended in the middle
+            text = b""
+            with contextlib.suppress(EOFError), gzip.open(path) as file:
+                while line := file.readline():
+                    text += line
+            self.assertRegex(text.decode(), r"exit code 0: echo hello\nhello\n=====.* not done after 2 s: .*\nbefore\n")
+            with mock.patch.object(program_output.OutputLog, "LARGEST", 0):
+                size = path.stat().st_size
+                c.run(["echo", "no more"])
+                self.assertEqual(path.stat().st_size, size)
+
+    def test_of_endless_output_the_beginning_and_the_end_are_kept(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with mock.patch("program_output.KEPT_BYTES", 100000):
+            out = c.run(["sh", "-c", "echo begin; head -c 3000000 /dev/zero; echo end"])
+        self.assertLess(len(out), 400000)
+        self.assertTrue(out.startswith("begin") and out.endswith("end\n"))
+        self.assertIn("bytes were left out here", out)
+
+    def test_a_training_without_metrics_has_failed(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with self.assertRaisesRegex(Failed, "its metrics.jsonl is none"):
+            c.train("garbage", "cpu", 2, [], launcher=["echo", "garbage"])
+
+    def test_a_silent_nvidia_smi_and_a_slow_python_say_nothing(self):
+        c = Check(dry=False, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with mock.patch.object(Check, "execute", side_effect=TimedOut("not done after 15 s")):
+            self.assertEqual((c.gpu_gib(), c.compute_capability(), c.has_torch()), (None, None, None))
+        for answer, gib, capability in (("81559\n", 81559 / 1024, 81559), ("9.0\n", None, 90), ("[N/A]\n", None, None), ("", None, None)):
+            c = Check(dry=False, programs=".", seconds=60)
+            self.addCleanup(c.close)
+            with mock.patch.object(Check, "execute", return_value=(0, answer)):
+                self.assertEqual((c.gpu_gib(), c.compute_capability(), c.has_torch()), (gib, capability, True))
+
+
+# Stands in for ottava_device_tests, with the options and the file of tests/support/main.cpp. Cases by name: "breaks" leaves an
+# error that fails all later ones of its process, "dies" ends it as a signal would, "hangs" never ends.
+DEVICE_TESTS = """#!/usr/bin/env python3
+import os, sys, time
+CASES = {cases}
+if "--list-test-names-only" in sys.argv:
+    wanted = sys.argv[-1]
+    tag = {{"[alone]": "alone", "*NCCL*": "NCCL"}}.get(wanted)
+    print("\\n".join(case for case in CASES if tag is None or tag in case))
+    sys.exit(len(CASES) % 256)
+broken = False
+for case in open(sys.argv[sys.argv.index("-f") + 1]).read().split("\\n"):
+    case = case.replace("\\\\", "")
+    if not case:
+        continue
+    say = lambda what: open(os.environ["OTTAVA_TEST_CASES"], "a").write(what + "\\n")
+    print("case", case, flush=True)
+    if "hangs" in case:
+        time.sleep(60)
+    if "dies" in case:
+        os._exit(139)
+    broken = broken or "breaks" in case
+    if "skips" in case:
+        say("skipped\t" + case + "\tthere is no GPU")
+        continue
+    say("ran\t" + case)
+    if broken:
+        print("an illegal memory access", flush=True)
+        say("failed\t" + case)
+sys.exit(1 if broken else 0)
+"""
+
+
+class OpTests(unittest.TestCase):
+    def verdicts(self, cases, seconds=30):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        program = Path(folder.name) / "ottava_device_tests"
+        program.write_text(DEVICE_TESTS.format(cases=cases))
+        program.chmod(0o755)
+        c = Check(dry=True, programs=folder.name, seconds=seconds)
+        self.addCleanup(c.close)
+        return c, lambda: {v.case: v for v in op_tests.verdicts_of(c)}
+
+    def test_each_case_has_a_verdict_whatever_the_others_do(self):
+        cases = [f"case {i}" for i in range(40)]
+        cases[2], cases[5], cases[11], cases[20], cases[39] = "breaks 2", "one, and another", "dies 11", "skips 20", "over NCCL"
+        cases += ["alone 1", "breaks alone 2", "alone 3"]
+        c, verdicts = self.verdicts(cases)
+        with mock.patch("op_tests.AT_ONCE", 4):
+            out = verdicts()
+        self.assertEqual({case for case, v in out.items() if v.result == "FAILED"}, {"breaks 2", "dies 11", "breaks alone 2"})
+        self.assertEqual({v.result for v in out.values()}, {"passed", "skipped", "FAILED"})
+        self.assertNotIn("over NCCL", out)
+        self.assertIn("alone; behind a failed case", out["case 3"].says)
+        self.assertEqual(out["alone 3"].result, "passed")
+        self.assertIn("illegal memory access", out["breaks 2"].says)
+        self.assertIn("exit code 139", out["dies 11"].says)
+        self.assertEqual(out["skips 20"].says, "there is no GPU")
+        with self.assertRaisesRegex(Failed, "42 cases on device cpu: 38 passed, 1 skipped, 3 failed, 0 without a verdict") as red:
+            op_tests.op_tests(c)
+        self.assertEqual(len(red.exception.data["cases"]), 42)
+
+    def test_a_case_that_hangs_costs_its_own_time(self):
+        cases = [f"case {i}" for i in range(16)] + ["hangs", "case behind it"]
+        c, verdicts = self.verdicts(cases, seconds=16)
+        with mock.patch.multiple(op_tests, SECONDS_OF_A_CASE=3, TOGETHER=0.2, ALONE=0.3):
+            out = verdicts()
+        self.assertEqual([case for case, v in out.items() if v.result == "FAILED"], ["hangs"])
+        self.assertIn("not done after 3 s", out["hangs"].says)
+        self.assertEqual(out["case behind it"].result, "passed")
+
+    def test_what_time_does_not_reach_is_red(self):
+        c, _ = self.verdicts(["hangs 1", "case 2"], seconds=6)
+        with self.assertRaisesRegex(Failed, "without a verdict"):
+            op_tests.op_tests(c)
+
+    def test_a_program_that_does_not_start(self):
+        c, verdicts = self.verdicts([])
+        with self.assertRaisesRegex(Failed, "no cases are listed"):
+            verdicts()
+
+    def test_a_case_that_fails_in_company_only_is_red(self):
+        v = op_tests.Verdict("a", "FAILED", "broken")
+        with mock.patch("op_tests.run_cases", return_value=[op_tests.Verdict("a", "passed")]):
+            until = time.monotonic() + 100
+            self.assertEqual(op_tests.alone(None, v, True, until, 1).result, "FAILED")
+            self.assertEqual(op_tests.alone(None, v, False, until, 1).result, "passed")
+        self.assertEqual(op_tests.alone(None, v, False, time.monotonic(), 1), v)  # no time
+
+
+class Contract(unittest.TestCase):
+    QUESTION = {"types": "e4m3 x e4m3", "scales": "tensor", "result": "f32", "beta": 0, "fast_accumulation": False, "m": 96, "n": 64, "k": 160}
+
+    def line(self, number, layout):
+        return f"asking {number} {layout}\n" + json.dumps({**self.QUESTION, "layout": layout, "algorithms": 3}) + "\n"
+
+    def test_a_fault_costs_one_question(self):
+        c, commands = Bench([]), []
+
+        def execute(command):
+            commands.append(command[1:])
+            if command[-1] == "0":
+                return 1, self.line(0, "TN") + self.line(1, "NN") + "asking 2 TT of block scales\nan illegal memory access"
+            return 0, self.line(3, "NT")
+        c.execute = execute
+        with self.assertRaisesRegex(Failed, "by the question: TT of block scales") as red:
+            contract.contract(c)
+        self.assertEqual(commands, [["--from", "0"], ["--from", "3"]])
+        self.assertEqual([a["layout"] for a in red.exception.data["answers"]], ["TN", "NN", "NT"])
+        self.assertIn("| e4m3 x e4m3 | tensor | f32 | 0 | False | 96 | 64 | 160 | 3 | 3 |  | 3 |", str(red.exception))
+
+    def test_one_that_does_not_start_or_end(self):
+        c, runs = Bench([]), []
+        c.execute = lambda command: runs.append(command) or (1, "no NVIDIA driver is loaded")
+        with self.assertRaisesRegex(Failed, "no NVIDIA driver"):
+            contract.contract(c)
+        self.assertEqual(len(runs), 1)
+        c.execute = lambda command: (0, "nothing of use")
+        with self.assertRaisesRegex(Failed, "exit code 0"):
+            contract.contract(c)
+        c.execute = mock.Mock(side_effect=TimedOut("not done after 9 s: probe", self.line(0, "TN") + "asking 1 NN\n"))
+        with self.assertRaisesRegex(Failed, r"not done after 9 s\) by the question: NN"):
+            contract.contract(c)
 
 
 class Kernels(unittest.TestCase):
@@ -278,34 +617,138 @@ class Kernels(unittest.TestCase):
             self.assertNotEqual(recipe, "mxfp8")  # no time is left
             return {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": [one(f"matmul {recipe}")]}
 
-        class Dry:
-            dry = True
-
-        kept = speed.step_kernels, speed.torch_attention
-        speed.step_kernels, speed.torch_attention = step_kernels, lambda c: {"error": "no PyTorch here"}
-        try:
+        with mock.patch.multiple(speed, step_kernels=step_kernels, torch_attention=lambda c: {"error": "no PyTorch here"}):
             with self.assertRaises(Failed) as red:
-                speed.kernels(Dry())
-        finally:
-            speed.step_kernels, speed.torch_attention = kept
+                speed.kernels(Bench([]))
         rows = {k["name"]: k.get("error") for k in red.exception.data["kernels"]}
         self.assertEqual(rows, {"matmul None": None, "all, tensorwise": "no algorithm", "matmul rowwise, rowwise": None,
                                 "all, blockwise": "not done after 9 s: ottava"})
         self.assertIn("no algorithm", str(red.exception))
         goals.kernel_goals(red.exception.data)
 
+    def test_seconds_of_measuring_are_those_that_are_left(self):
+        report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": []}
+        for left, torch, first in ((60, False, 8), (55, True, 3), (10, True, 1.5), (300, True, 8)):
+            asked = []
+            c = Bench([], torch=torch)
+            c.seconds_left = lambda: left
+            with mock.patch.multiple(speed, step_kernels=lambda c, recipe, seconds: asked.append(seconds) or {**report, "kernels": []},
+                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []):
+                speed.kernels(c)
+            self.assertEqual(asked[0], first)
+            self.assertEqual(len(asked), 5)
+
 
 class Budget(unittest.TestCase):
     def test_all_stages_fit(self):
-        spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
-        main = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(main)
         self.assertLess(sum(seconds for _, seconds in main.STAGES), main.TOTAL)
         self.assertLess(main.TOTAL, 540)
         self.assertGreater(dict((s.__name__, t) for s, t in main.STAGES)["steps"], speed.TORCH_SECONDS)
         # Stages that are asked for by name share the time of all.
         self.assertEqual(main.budgets_of(["graphs", "attention"], 90), {"graphs": 40, "attention": 50})
         self.assertEqual(main.budgets_of(["graphs", "attention"], 9), {"graphs": 20, "attention": 25})
+        # What a stage leaves over is the next one's.
+        self.assertEqual(main.ends_of({"graphs": 20, "attention": 25}), {"graphs": 20, "attention": 45})
+
+    def test_stages_of_a_call(self):
+        names = [stage.__name__ for stage, _ in main.STAGES]
+        self.assertEqual(main.stages_of(None, None), names)
+        self.assertEqual(main.stages_of(None, "steps"), names[:-1])
+        self.assertEqual(main.stages_of("steps", None), ["first_training", "steps"])  # whether graphs work counts there
+        self.assertEqual(main.stages_of("contract,environment", None), ["environment", "contract"])
+
+
+class Script(unittest.TestCase):
+    """gpu_check.sh in sources that cannot be built."""
+
+    def test_without_a_network_it_says_that_the_bundle_is_needed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder)
+            (tree / "scripts/gpu_check").mkdir(parents=True)
+            (tree / "scripts/gpu_check/__main__.py").write_text("import os, sys; print(os.environ['OTTAVA_GPU_CHECK_NOTE'], sys.argv[1:])")
+            script = tree / "scripts/gpu_check.sh"
+            script.write_bytes((Path(speed.__file__).parent.parent / "gpu_check.sh").read_bytes())
+            installer = tree / "scripts/install_dependencies.sh"
+            installer.write_text("#!/bin/sh\necho no network >&2\nexit 100\n")
+            installer.chmod(0o755)
+            run = lambda: subprocess.run(["bash", str(script), "--output", "x"], capture_output=True, text=True)
+            done = run()
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("take a bundle: scripts/bundle.sh --fetch-cudnn", done.stderr)
+            self.assertIn("share/ottava/scripts/gpu_check.sh --output DIR", done.stderr)
+            for name in ("build/ottava", "build/tests/ottava_device_tests"):  # of an earlier build
+                program = tree / name
+                program.parent.mkdir(parents=True, exist_ok=True)
+                program.touch(0o755)
+            done = run()
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(done.stdout, "the build failed; these programs are of an earlier one ['--programs', 'build', '--output', 'x']\n")
+
+
+class Reports(unittest.TestCase):
+    """A whole call, of stages that do as they like."""
+
+    def call(self, stages, *words):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        written = []
+        real = main.report.write
+
+        def write(path, *rest):
+            real(path, *rest)
+            written.append(json.loads(path.with_name(path.name + ".json").read_text()))
+        argv = ["gpu_check", "--output", folder.name, "--programs", folder.name, *words]
+        said = io.StringIO()
+        with mock.patch.object(main, "STAGES", stages), mock.patch.object(main.report, "write", write), mock.patch.object(sys, "argv", argv), \
+                mock.patch.object(main.signal, "signal"), contextlib.redirect_stdout(said):
+            try:
+                code = main.main()
+            except BaseException as e:
+                code = e
+        return code, written, sorted(p.suffix for p in Path(folder.name).iterdir()), said.getvalue()
+
+    @staticmethod
+    def stage(name, result=("fine", {}), fault=None):
+        def run(c):
+            run.left = c.seconds_left()
+            if fault:
+                raise fault
+            return result
+        run.__name__ = name
+        return run
+
+    def test_there_is_a_report_after_each_stage(self):
+        stages = [(self.stage("one"), 100), (self.stage("two", fault=ValueError("odd")), 100), (self.stage("three", fault=KeyboardInterrupt()), 100)]
+        code, written, kinds, _ = self.call(stages)
+        self.assertIsInstance(code, KeyboardInterrupt)
+        self.assertEqual([len(w["stages"]) for w in written], [0, 1, 2, 2])
+        self.assertEqual(written[-1]["stages"][1]["report"], "odd")
+        self.assertEqual(kinds, [".gz", ".json", ".md"])
+
+    def test_time_that_is_left_over_is_the_next_ones(self):
+        stages = [(self.stage("one"), 100), (self.stage("two"), 100)]
+        code, written, _, _ = self.call(stages, "--seconds", "200")
+        self.assertEqual(code, 0)
+        self.assertGreater(stages[1][0].left, 190)
+
+    def test_data_that_no_goal_can_be_made_of_costs_no_report(self):
+        kernels = self.stage("kernels", ("text", {"kernels": [{"no": "bound"}]}))
+        code, written, _, said = self.call([(kernels, 100), (self.stage("steps", ("text", {"ottava": 3})), 100)])
+        self.assertEqual(code, 0)
+        self.assertEqual([g["verdict"] for g in written[-1]["goals"]], ["not measured", "not measured"])
+        self.assertIn("2 of 2 stages ok", said)
+
+    def test_graphs_that_do_not_work_are_red_where_nobody_asked(self):
+        def first_training_(c):
+            c.graphs_fault = "[graphs] cannot be recorded"
+            return "without", {}
+        first_training_.__name__ = "first_training"
+        stages = [(first_training_, 100), (same_bits.graphs, 10), (self.stage("contract"), 100)]
+        with mock.patch.object(main, "first_training", first_training_):
+            code, written, _, _ = self.call(stages, "--only", "first_training,contract")
+        self.assertEqual(code, 1)
+        self.assertEqual([(s["stage"], s["status"]) for s in written[-1]["stages"]],
+                         [("first_training", "ok"), ("graphs", "FAILED"), ("contract", "ok")])
 
 
 if __name__ == "__main__":

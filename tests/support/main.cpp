@@ -1,4 +1,5 @@
 #define CATCH_CONFIG_RUNNER
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
-// What every test program does besides running Catch's cases: which cases ran and which were skipped goes
+// What every test program does besides running Catch's cases: which cases ran, failed and were skipped goes
 // into a file, and a program that is to use instructions this machine lacks is skipped whole.
 
 namespace {
@@ -43,6 +44,7 @@ struct Cases : Listener {
   using Listener::Listener;
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     if (!case_was_skipped) account("ran\t" + name_of(stats));
+    if (!stats.totals.assertions.allOk()) account("failed\t" + name_of(stats));
     case_was_skipped = false;
   }
 };
@@ -83,6 +85,8 @@ void ottava::test::skip(std::string_view reason) {
 }
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               BUFSIZ);  // what a case said is there when the next one ends the program
   if (const std::string reason = no_use_of_instructions(); !reason.empty()) {
     const char* set = std::getenv("DNNL_MAX_CPU_ISA");
     const std::string program = std::filesystem::path(argv[0]).filename();

@@ -74,7 +74,7 @@ class Job {
 
 }  // namespace
 
-TEST_CASE("the logits of as many tokens exist at once as a GPU has memory for") {
+TEST_CASE("the logits of as many tokens exist at once as a GPU has memory for", "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Job job;
   const Experiment small = job.settle(320);

@@ -8,6 +8,7 @@
 #include "apps/decide/available_memory.h"
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/gemm_cache.h"
+#include "apps/decide/workbench.h"
 #include "apps/report/startup_report.h"
 #include "core/cuda/blas_plans.h"
 #include "tests/support/devices.h"
@@ -18,6 +19,7 @@
 
 // Before the first step of a GPU everything is planned: after a rehearsal no product is planned any more, and
 // memory is the plan's block.
+// Cases tagged [alone] weigh the GPU's memory: no other process may use it meanwhile (scripts/gpu_check).
 
 // In a test that is linked with the host execution layer, whose cuBLASLt counts.
 namespace ottava::cuda_host {
@@ -92,7 +94,8 @@ size_t gemm_entries(const Experiment& e) {
 
 }  // namespace
 
-TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, and decisions repeat the run") {
+TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, and decisions repeat the run",
+          "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   for (DType compute : {DType::f32, DType::bf16}) {
@@ -146,7 +149,19 @@ TEST_CASE("what is measured before the first step multiplies numbers like those 
   CHECK(cuda_host::matmuls_on_dull_numbers() == 0);
 }
 
-TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing") {
+TEST_CASE("the numbers that memory is filled with are read before they are gone") {
+  if (!has_gpu()) return skip(kNoGpu);
+  for_each_device([](Stream& stream) {
+    DeviceBuffer memory(stream, DType::bf16, {100000});
+    fill_with_numbers(stream, memory, 2);
+    const std::vector<float> values = memory.floats();
+    CHECK(std::ranges::all_of(values, [](float x) { return std::abs(x) <= 2; }));
+    CHECK(std::ranges::count(values, values[0]) < 1000);
+  });
+}
+
+TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing",
+          "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   const TemporaryFolder folder;
@@ -206,7 +221,7 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
   CHECK(static_cast<std::ptrdiff_t>(cache.read().entries.size()) == plans);
 }
 
-TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated") {
+TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated", "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   RankGroups ranks = solo_rank_groups();
@@ -221,7 +236,9 @@ TEST_CASE("a step that does not fit a GPU is refused by its plan, before anythin
                         Catch::Contains("activation_checkpoint.mode: full"));
   CHECK_THROWS_WITH(Arena(plan.memory, gpu),
                     Catch::Contains("[cuda] GPU 0 cannot give ") && Catch::Contains(" bytes are free"));
-  CHECK(gpu_bytes_in_use(gpu) == before);
+  // A driver may keep a little of what it took to find out.
+  const int64_t slack = is_host_layer() ? 0 : 64 << 20;
+  CHECK(gpu_bytes_in_use(gpu) - before <= slack);
 }
 
 TEST_CASE("rank 0's algorithms are everybody's") {

@@ -185,7 +185,8 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
       return cudaErrorInvalidValue;
     }
   }
-  // Pageable host memory is staged: read before the call returns, and written by then.
+  // Pageable host memory is staged: read before the call returns, or late if that is asked for; written when
+  // it returns.
   auto is_pageable = [](const void* p) {
     auto lock = lock_layer();
     return kind_of(p) == MemoryKind::none;
@@ -195,7 +196,7 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
     Stream* on = find_stream(stream);
     if (on && on->capture) return forbid_in_capture("cudaMemcpyAsync from or to pageable host memory");
   }
-  if (is_pageable(source) && !is_pageable(destination)) {
+  if (settings().pageable == Pageable::staged && is_pageable(source) && !is_pageable(destination)) {
     void* staged = std::malloc(bytes);
     std::memcpy(staged, source, bytes);
     return enqueue_transfer(stream, [=] {

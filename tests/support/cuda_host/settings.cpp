@@ -44,6 +44,14 @@ Settings from_environment() {
       reject("OTTAVA_CUDA_HOST_COLLECTIVES", collectives, "prompt or late");
     }
   }
+  if (const char* text = std::getenv("OTTAVA_CUDA_HOST_PAGEABLE")) {
+    std::string_view pageable = text;
+    if (pageable == "late") {
+      result.pageable = Pageable::late;
+    } else if (pageable != "staged") {
+      reject("OTTAVA_CUDA_HOST_PAGEABLE", pageable, "staged or late");
+    }
+  }
   if (const char* text = std::getenv("OTTAVA_CUDA_HOST_DRIVER")) {
     std::string_view driver = text;
     if (driver == "none") {

@@ -12,6 +12,9 @@ enum class Streams { eager, lazy, random };
 /// When a collective moves its data: as soon as streams come to it, or when nothing else is left to do (a
 /// slow network).
 enum class Collectives { prompt, late };
+/// When a copy from pageable host memory reads it: before the call returns, or, as a driver may, when the
+/// stream comes to it.
+enum class Pageable { staged, late };
 /// What the machine has: a driver with GPUs, none, one of CUDA 11.4, or one without GPUs.
 enum class Driver { good, none, old, without_gpus };
 
@@ -19,12 +22,14 @@ enum class Driver { good, none, old, without_gpus };
 ///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED
 ///     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
 ///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late
+///     OTTAVA_CUDA_HOST_PAGEABLE=staged|late
 ///     OTTAVA_CUDA_HOST_DRIVER=good|none|old|without_gpus
 ///     OTTAVA_CUDA_HOST_CAPABILITY=90    the GPU's, by which cuBLASLt takes or refuses scale modes
 struct Settings {
   Order order = Order::forward;
   Streams streams = Streams::eager;
   Collectives collectives = Collectives::prompt;
+  Pageable pageable = Pageable::staged;
   Driver driver = Driver::good;
   uint64_t seed = 1;
   int capability = 90;

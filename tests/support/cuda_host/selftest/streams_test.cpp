@@ -109,3 +109,21 @@ TEST_CASE("copies between host and device follow the stream") {
     cuda::release_pinned(pinned);
   });
 }
+
+#if !defined(__SANITIZE_THREAD__)  // which reports it, as it should
+TEST_CASE("pageable memory is read before the call returns, or late") {
+  auto& settings = cuda_host::settings();
+  const auto before = settings;
+  settings.streams = Streams::lazy;
+  for (auto mode : {cuda_host::Pageable::staged, cuda_host::Pageable::late}) {
+    settings.pageable = mode;
+    Stream a = Stream::cuda(0);
+    DeviceBuffer x(a, DType::f32, {32});
+    std::vector<float> values(32, 1.0f);
+    cuda::copy(device_pointer<float>(x), values.data(), 32 * sizeof(float), a.native());
+    values.assign(32, 2.0f);
+    CHECK(x.floats()[7] == (mode == cuda_host::Pageable::staged ? 1.0f : 2.0f));
+  }
+  settings = before;
+}
+#endif
