@@ -67,7 +67,7 @@ def run_stage(c, stage, seconds):
     print(f"{stage.__name__:<14} {status:<8} {took:>6.1f} s", flush=True)
     if status == "FAILED":
         print(tail(text, 15), flush=True)
-    return {"stage": stage.__name__, "status": status, "seconds": took, "budget": round(seconds), "report": text, "data": data}
+    return {"stage": stage.__name__, "status": status, "seconds": took, "budget": round(max(seconds, 0)), "report": text, "data": data}
 
 
 def judged(results):
