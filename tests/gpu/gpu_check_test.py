@@ -651,7 +651,8 @@ class Budget(unittest.TestCase):
         names = [stage.__name__ for stage, _ in main.STAGES]
         self.assertEqual(main.stages_of(None, None), names)
         self.assertEqual(main.stages_of(None, "steps"), names[:-1])
-        self.assertEqual(main.stages_of("steps", None), ["first_training", "steps"])  # whether graphs work counts there
+        self.assertEqual(main.stages_of("steps", None), ["environment", "first_training", "steps"])  # which GPU, and whether graphs work there
+        self.assertEqual(main.stages_of("kernels", "environment"), ["kernels"])
         self.assertEqual(main.stages_of("contract,environment", None), ["environment", "contract"])
 
 
