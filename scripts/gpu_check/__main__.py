@@ -47,9 +47,11 @@ def arguments():
 
 
 def stages_of(only, without):
-    """Names, in order; the first training too wherever one follows."""
+    """Names, in order; whatever is measured, on what, and before a training the first one."""
     wanted = [s.__name__ for s, _ in STAGES if (not only or s.__name__ in only.split(",")) and (not without or s.__name__ not in without.split(","))]
-    return [s.__name__ for s, _ in STAGES if s.__name__ in wanted or (s is first_training and TRAININGS & set(wanted))]
+    more = {environment} if wanted and "environment" not in (without or "").split(",") else set()
+    more |= {first_training} if TRAININGS & set(wanted) else set()
+    return [s.__name__ for s, _ in STAGES if s.__name__ in wanted or s in more]
 
 
 def run_stage(c, stage, seconds):
@@ -67,7 +69,7 @@ def run_stage(c, stage, seconds):
     print(f"{stage.__name__:<14} {status:<8} {took:>6.1f} s", flush=True)
     if status == "FAILED":
         print(tail(text, 15), flush=True)
-    return {"stage": stage.__name__, "status": status, "seconds": took, "budget": round(seconds), "report": text, "data": data}
+    return {"stage": stage.__name__, "status": status, "seconds": took, "budget": round(max(seconds, 0)), "report": text, "data": data}
 
 
 def judged(results):

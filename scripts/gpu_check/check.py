@@ -89,6 +89,10 @@ def made_up_text():
     return "\n".join(lines)
 
 
+# A group that can be ended whole; where Python can, in the session of the caller, who ends what is left if this is killed.
+OWN_GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+
+
 def opened(device):
     """Held open, a driver keeps its state between programs that come and go; None where there is no such file."""
     try:
@@ -124,8 +128,9 @@ class Check:
     def seconds_left(self):
         return min(self.stage_deadline, self.deadline) - time.monotonic()
 
-    def execute(self, command, env=None, seconds=None, until=None):
-        """(exit code, output) of a command, which ends with its whole group `seconds` from now, at `until`, or with the stage's time."""
+    def execute(self, command, env=None, seconds=None, until=None, watched=None):
+        """(exit code, output) of a command, which ends with its whole group `seconds` from now, at `until`, with the stage's time, or,
+        given `watched` (a file, seconds), when it has added nothing to the file for so long."""
         limit = self.seconds_left() if until is None else until - time.monotonic()
         limit = min(limit, seconds or limit, self.deadline - time.monotonic())
         if limit <= 1:
@@ -133,16 +138,16 @@ class Check:
         began = time.monotonic()
         try:
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.environment, **(env or {})}, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **OWN_GROUP)
         except OSError as e:
             raise Failed(f"{command[0]} cannot be started: {e}") from None
         self.running.add(process)
         reader, ended = Reader(process.stdout), None
         try:
-            process.wait(limit)
+            self.wait(process, limit, watched)
             ended = f"exit code {process.returncode}"
-        except subprocess.TimeoutExpired:
-            ended = f"not done after {limit:.0f} s"
+        except subprocess.TimeoutExpired as e:
+            ended = f"not done after {limit:.0f} s" if e.timeout == limit else f"nothing new for {e.timeout:.0f} s"
         finally:
             if process.poll() is None:
                 self.kill(process)
@@ -150,9 +155,25 @@ class Check:
         out = reader.text(seconds=3)
         if self.log:
             self.log.add(command, time.monotonic() - began, ended, out)
-        if ended.startswith("not"):
+        if not ended.startswith("exit"):
             raise TimedOut(f"{ended}: {' '.join(map(str, command))}\n{tail(out)}", out)
         return process.returncode, out
+
+    def wait(self, process, limit, watched):
+        if not watched:
+            process.wait(limit)
+            return
+        file, patience = watched
+        end, size, since = time.monotonic() + limit, -1, time.monotonic()
+        while process.poll() is None:
+            now, grown = time.monotonic(), file.stat().st_size if file.exists() else 0
+            if grown != size:
+                size, since = grown, now
+            if now >= end:
+                raise subprocess.TimeoutExpired(process.args, limit)
+            if now - since >= patience:
+                raise subprocess.TimeoutExpired(process.args, patience)
+            time.sleep(0.05)
 
     def kill(self, process):
         """With its group. One that a driver does not let go is left to itself."""

@@ -17,7 +17,7 @@ def environment(c):
         data["bundle"] = build.read_text().split("\n")[:-1]
     if "OTTAVA_CUDA_LIBRARIES" in c.environment:
         data["CUDA libraries of pip"] = c.environment["OTTAVA_CUDA_LIBRARIES"]
-    data["PyTorch"] = {True: f"of {c.python}", False: f"{c.python} has none", None: f"{c.python} does not say"}[c.has_torch()]
+    data["PyTorch"] = {True: "is there", False: "is not there", None: "python does not say"}[c.has_torch()]
     if shutil.which("nvidia-smi"):
         query = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
         data["gpu"] = c.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False, seconds=15).strip()

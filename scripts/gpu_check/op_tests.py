@@ -1,5 +1,6 @@
 """The stage that runs the tests of operations and steps on the device, so that each case gets a verdict: an error that a GPU
-does not forget fails every later case of its process, so there are several, and what such an error left is run again alone."""
+does not forget fails every later case of its process, so there are several; one that a case ends is followed by another, and what
+failed behind a failed case runs again alone."""
 
 import concurrent.futures
 import dataclasses
@@ -12,8 +13,8 @@ from check import Failed, TimedOut, tail
 from report import table
 
 GROUPS, AT_ONCE = 8, 4
-SECONDS_OF_A_CASE = 25  # alone
-TOGETHER, ALONE = 0.5, 0.7  # of the stage's time, from its beginning: until when groups, and cases that share no GPU, are run
+SECONDS_OF_A_CASE = 25  # then it hangs
+TOGETHER, ALONE = 0.75, 0.85  # of the stage's time, from its beginning: until when groups, and cases that share no GPU, are run
 TOLD, SHOWN = 150, 30  # cases in the report's table, and those whose output is in it
 number = itertools.count()
 
@@ -23,6 +24,7 @@ class Verdict:
     case: str
     result: str  # "passed", "skipped", "FAILED", "" where there is none
     says: str = ""
+    is_behind: bool = False  # behind a failed one in its process
 
 
 def list_cases(c, *pattern):
@@ -52,57 +54,61 @@ def escaped(case):
 
 
 def run_cases(c, cases, until, threads):
-    """Verdicts of the cases, in one process. Without one are those that it did not reach, or not the end of in time; the case
-    that ended it has failed."""
+    """(verdicts, how many of the cases are settled) of one process, which goes no further than the case that ends it. None are
+    settled when time is up."""
     mine = c.work / f"cases-{next(number)}"
     names, account = mine.with_suffix(".names"), mine.with_suffix(".account")
     names.write_text("\n".join(escaped(case) for case in cases) + "\n")
     env = {"OTTAVA_TEST_DEVICES": c.device, "OTTAVA_TEST_CASES": str(account), "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     try:
-        code, out = c.execute([c.program("ottava_device_tests"), "--durations", "no", "-f", str(names)], env=env, until=until)
+        code, out = c.execute([c.program("ottava_device_tests"), "--durations", "no", "-f", str(names)], env=env, until=until,
+                              watched=(account, SECONDS_OF_A_CASE))
         ended = f"exit code {code}"
     except TimedOut as e:
         code, out, ended = None, e.output, str(e).splitlines()[0].split(":")[0]
     known = read_account(account.read_text(errors="replace")) if account.exists() else {}
     verdicts = [known.get(case) or Verdict(case, "") for case in cases]
-    open_ones = [v for v in verdicts if not v.result]
+    has_failed = False
     for v in verdicts:
+        v.is_behind = has_failed
         if v.result == "FAILED":
-            v.says = f"{ended}\n{tail(out, 25)}"
+            v.says, has_failed = f"{ended}\n{tail(out, 25)}", True
+    reached = next((i for i, v in enumerate(verdicts) if not v.result), len(cases))
+    if reached == len(cases):
+        return verdicts, reached
+    here = verdicts[reached]
+    here.says = f"{ended}\n{tail(out, 25)}"
     if code == 0:
-        for v in open_ones:
-            v.result, v.says = "FAILED", f"it was not run, or says nothing of itself\n{tail(out, 5)}"
-    elif open_ones:
-        open_ones[0].says = f"{ended}\n{tail(out, 25)}"
-        if code is not None and not any(v.result == "FAILED" for v in verdicts):  # else that one may have ended the process
-            open_ones[0].result = "FAILED"
-    return verdicts
+        here.says = f"it was not run, or says nothing of itself\n{tail(out, 5)}"
+    elif code is None and not ended.startswith("nothing new"):
+        return verdicts, len(cases)  # time is up
+    elif code is not None and reached > 0 and verdicts[reached - 1].result == "FAILED":
+        return verdicts, reached  # which has ended the process
+    here.result = "FAILED"
+    return verdicts, reached + 1
 
 
-def needs_another_run(verdicts):
-    """Of a group with a failure the failed case and all that failed or were not reached behind it."""
-    first = next((i for i, v in enumerate(verdicts) if v.result in ("FAILED", "")), len(verdicts))
-    return [v for v in verdicts[first:] if v.result in ("FAILED", "")]
+def run_group(c, cases, until, threads):
+    out = []
+    while cases:
+        verdicts, settled = run_cases(c, cases, until, threads)
+        out += verdicts[:settled]
+        cases = cases[settled:]
+    return out
 
 
-def alone(c, v, is_first, until, threads):
-    """The verdict of a case in a process of its own, which may differ from that in company."""
-    seconds = min(until - time.monotonic(), SECONDS_OF_A_CASE)
-    if seconds <= 1:
-        return v
-    again = run_cases(c, [v.case], time.monotonic() + seconds, threads)[0]
-    if not again.result:
-        return Verdict(v.case, "FAILED", again.says) if seconds == SECONDS_OF_A_CASE else v
-    if again.result == "passed" and v.result == "FAILED":
-        if is_first:  # nothing had failed before it
-            return Verdict(v.case, "FAILED", f"passes alone; in company:\n{v.says}")
+def alone(c, v, until, threads):
+    """The verdict of a case in a process of its own, where it had failed behind another."""
+    again = run_cases(c, [v.case], until, threads)[0][0]
+    if again.result == "passed":
         again.says = "alone; behind a failed case it had failed too"
-    return again
+    return again if again.result else v
 
 
 def split(cases, count):
     """Neighbours stay together."""
-    return [cases[len(cases) * i // count:len(cases) * (i + 1) // count] for i in range(count) if len(cases) * (i + 1) // count > len(cases) * i // count]
+    ends = [len(cases) * i // count for i in range(count + 1)]
+    return [cases[begin:end] for begin, end in zip(ends, ends[1:]) if end > begin]
 
 
 def verdicts_of(c):
@@ -115,19 +121,13 @@ def verdicts_of(c):
     at_once = 1 if c.dry else AT_ONCE
     threads = max(1, (os.cpu_count() or 1) // at_once)
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        groups = list(pool.map(lambda group: run_cases(c, group, began + TOGETHER * left, threads), split(cases, GROUPS)))
-    shared = len(groups)
-    groups += [run_cases(c, unshared, began + ALONE * left, threads * at_once)] if unshared else []
-    again = [(i, v, is_first) for i, group in enumerate(groups) for is_first, v in
-             zip(itertools.chain([True], itertools.repeat(False)), needs_another_run(group))]
-    out = {v.case: v for group in groups for v in group}
-    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        jobs = [pool.submit(alone, c, v, is_first, until, threads) for i, v, is_first in again if i < shared]
-        out |= {v.case: v for v in (job.result() for job in jobs)}
-    for i, v, is_first in again:
-        if i >= shared:
-            out[v.case] = alone(c, v, is_first, until, threads * at_once)
-    return list(out.values())
+        groups = list(pool.map(lambda group: run_group(c, group, began + TOGETHER * left, threads), split(cases, GROUPS)))
+        out = {v.case: v for group in groups for v in group}
+        solo = {v.case: v for v in run_group(c, unshared, began + ALONE * left, threads * at_once)}
+        again = [v for v in out.values() if v.is_behind and v.result == "FAILED"]
+        out |= {v.case: v for v in pool.map(lambda v: alone(c, v, until, threads), again)}
+    again = [v for v in solo.values() if v.is_behind and v.result == "FAILED"]
+    return list((out | solo | {v.case: alone(c, v, until, threads * at_once) for v in again}).values())
 
 
 def op_tests(c):

@@ -131,7 +131,8 @@ def check_ottava(words):
 
 
 def planned_gib(keys):
-    return float(re.search(r"Memory per rank: ([\d.]+) GiB", said(OTTAVA, "plan", "configs/debug.yaml", "--device", "h200_sxm", "--training.device", "cuda", *keys)).group(1))
+    plan = said(OTTAVA, "plan", "configs/debug.yaml", "--device", "h200_sxm", "--training.device", "cuda", *keys)
+    return float(re.search(r"Memory per rank: ([\d.]+) GiB", plan).group(1))
 
 
 def check_bench_pytorch(words):
@@ -159,7 +160,8 @@ def check_command(command):
     elif any(word.endswith("bench_pytorch.py") for word in words):
         check_bench_pytorch(words[2:])
         return "bench_pytorch.py"
-    elif words[0] not in ("nvidia-smi", "ottava_cublaslt_probe", "ottava_device_tests") and words[1] != "-c" and words[-1] not in ("--help", "/bin/true"):
+    elif (words[0] not in ("nvidia-smi", "ottava_cublaslt_probe", "ottava_device_tests") and words[1] != "-c"
+          and words[-1] not in ("--help", "/bin/true")):
         raise AssertionError(f"what is this: {' '.join(words)}")
     return words[0]
 
