@@ -11,6 +11,7 @@
 #include "apps/train/steps_to_load.h"
 #include "apps/train/training_engine.h"
 #include "apps/train/training_state.h"
+#include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"
 
@@ -56,7 +57,8 @@ class Checkpoints {
  private:
   bool excludes(std::string_view what) const;
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
-  void take_state(const std::string& folder, TrainingState& state) const;
+  void take_state(const checkpoint::LoadedCheckpoint& from, const std::vector<ParameterSpec>& specs,
+                  TrainingState& state) const;
   void take_history(const std::string& folder, TrainingEngine& engine) const;
   /// Weights to begin with, if not random ones. All ranks call it.
   std::optional<std::string> initial_path();

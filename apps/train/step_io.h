@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/optim/spike.h"
@@ -20,11 +22,14 @@ struct HostTokens {
 struct StepInputs {
   double learning_rate = 0;
   double loss_scale = 1;
-  int64_t optimizer_step = 1;  ///< t of the bias corrections: steps that were not skipped, this one included
+  int64_t optimizer_step = 1;  ///< steps that were not skipped, this one included
   int64_t valid_tokens = 0;    ///< of the whole step, all ranks
   /// Something reads masters and moments until then: the update comes after it. Null: nothing does.
   const Event* update_after = nullptr;
 };
+/// By parameter the `optimizer_step` after which its AdamW moments were zero: t of its bias corrections
+/// counts from there. Those that are not named began with the run.
+using MomentsBegun = std::map<std::string, int64_t>;
 /// What skip_spike() remembers, on the host.
 struct SpikeWindow {
   int64_t known = 0;

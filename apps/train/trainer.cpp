@@ -143,6 +143,7 @@ void Trainer::load() {
   checkpoints_->load(*engine_, state_);
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   engine_->restore(state_.spikes);
+  engine_->restore_begun(state_.moments_begun);
   note_threads();
   check_data_unchanged(state_, data_->loader(), config_.training);
   if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);

@@ -54,6 +54,7 @@ class TrainingEngine {
   std::vector<float> loss_after_each_micro_batch();
   /// Goes on with the window of a checkpoint; one of another size, or none, begins anew.
   void restore(const SpikeWindow& window) { update_->restore(window); }
+  void restore_begun(const MomentsBegun& begun) { update_->restore_begun(begun); }
 
  private:
   /// Of `batch` whole sequences, what is this rank's.

@@ -35,6 +35,11 @@ std::string to_json(const TrainingState& s) {
         .set("spike_window_steps", s.spikes.known)
         .set("spike_window", Json::Array(s.spikes.values.begin(), s.spikes.values.end()));
   }
+  if (!s.moments_begun.empty()) {
+    Json begun;
+    for (const auto& [name, step] : s.moments_begun) begun.set(name, step);
+    json.set("moments_begun", std::move(begun));
+  }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
   if (s.threads > 0) json.set("threads", s.threads);
@@ -63,6 +68,17 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
     if (s.spikes.values.empty() || s.spikes.values.size() % 2 != 0 || !is_finite) {
       fail<FileError>("checkpoint", "{} has {}, expected losses and as many norms, all of them finite", what,
                       counted(s.spikes.values.size(), "value"));
+    }
+  }
+  if (const Json* begun = json.find("moments_begun")) {
+    const std::string what = fmt::format("{}: moments_begun", where);
+    for (const auto& [name, value] : begun->as_object(what)) {
+      const int64_t step = value.as_integer(what);
+      if (step < 1 || step > s.optimizer_step) {
+        fail<FileError>("checkpoint", "{} has {} of '{}', expected 1 to {}, the optimizer_step", what, step,
+                        name, s.optimizer_step);
+      }
+      s.moments_begun[name] = step;
     }
   }
   if (const Json* scale = json.find("loss_scale")) {

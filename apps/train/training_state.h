@@ -18,12 +18,13 @@ inline constexpr std::string_view kStateName = "training_state.json";
 struct TrainingState {
   int64_t step = 0;            ///< finished steps, skipped ones included
   int64_t schedule_step = 0;   ///< of the learning rate: `step`, unless the schedule was begun anew
-  int64_t optimizer_step = 0;  ///< steps that moved the weights: t of AdamW
+  int64_t optimizer_step = 0;  ///< steps that moved the weights
   int64_t data_position = 0;   ///< samples consumed, all ranks
   int64_t tokens_seen = 0;
   int64_t skipped_steps = 0, consecutive_skips = 0;
   int64_t skipped_spikes = 0;  ///< not among skipped_steps
   SpikeWindow spikes;
+  MomentsBegun moments_begun;                  ///< of what AdamW has not trained from the first step on
   std::optional<LossScale::State> loss_scale;  ///< of a dynamic one
   uint64_t data_fingerprint = 0;               ///< of the data that data_position counts in; 0: none read yet
   std::string mixture;                         ///< data::MixedLoader::order_text() of the samples consumed
