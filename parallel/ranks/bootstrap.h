@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,10 @@ class Bootstrap {
   /// What every rank said, by rank. All ranks call it, in the same order. Throws CommError.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
 };
+
+/// A number of this job that rank 0 draws: what its connections say first, by which the ranks know each other
+/// from whoever else reaches their ports. All ranks call it.
+uint64_t job_token(Bootstrap& bootstrap);
 
 /// Over any communicator that moves CPU tensors.
 class CommunicatorBootstrap final : public Bootstrap {
