@@ -298,6 +298,7 @@ void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
   if (!excludes("dataloader")) {
     state.data_position = saved.data_position;
     state.data_fingerprint = saved.data_fingerprint;
+    state.data_versions = saved.data_versions;
     state.mixture = saved.mixture;
   }
 }

@@ -145,6 +145,8 @@ void Trainer::load() {
   engine_->restore(state_.spikes);
   engine_->restore_begun(state_.moments_begun);
   note_threads();
+  if (ranks_.is_first())
+    for (const std::string& change : changes_of_files(state_, data_->loader())) log::warning("{}", change);
   check_data_unchanged(state_, data_->loader(), config_.training);
   if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);
 }
@@ -331,6 +333,7 @@ void Trainer::show_first_sample() {
 
 void Trainer::save(bool is_last) {
   note_data(state_, data_->loader());
+  if (ranks_.is_first()) note_files(state_, data_->loader());
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
   if (checkpoints_->saves()) events_.add("saved", state_.step, "");

@@ -41,6 +41,11 @@ std::string to_json(const TrainingState& s) {
     json.set("moments_begun", std::move(begun));
   }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
+  if (!s.data_versions.empty()) {
+    Json versions;
+    for (const auto& [name, version] : s.data_versions) versions.set(name, version);
+    json.set("data_versions", std::move(versions));
+  }
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
   if (s.threads > 0) json.set("threads", s.threads);
   if (!s.branch.empty()) json.set("branch", s.branch);
@@ -92,6 +97,11 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
     fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);
   }
   s.data_fingerprint = *fingerprint;
+  if (const Json* versions = json.find("data_versions")) {
+    const std::string what = fmt::format("{}: data_versions", where);
+    for (const auto& [name, version] : versions->as_object(what))
+      s.data_versions[name] = version.as_string(what);
+  }
   if (const Json* mixture = json.find("mixture"))
     s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
   if (json.find("threads")) s.threads = count("threads");

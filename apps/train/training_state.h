@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,9 +28,11 @@ struct TrainingState {
   MomentsBegun moments_begun;                  ///< of what AdamW has not trained from the first step on
   std::optional<LossScale::State> loss_scale;  ///< of a dynamic one
   uint64_t data_fingerprint = 0;               ///< of the data that data_position counts in; 0: none read yet
-  std::string mixture;                         ///< data::MixedLoader::order_text() of the samples consumed
-  int64_t threads = 0;                         ///< of rank 0 on a CPU; 0: not known, or a GPU
-  std::string branch;  ///< branch_of() the configuration that last went back; empty: none did
+  /// data::MixedLoader::versions() of the samples consumed, as rank 0 sees the files.
+  std::map<std::string, std::string> data_versions;
+  std::string mixture;  ///< data::MixedLoader::order_text() of the samples consumed
+  int64_t threads = 0;  ///< of rank 0 on a CPU; 0: not known, or a GPU
+  std::string branch;   ///< branch_of() the configuration that last went back; empty: none did
   bool operator==(const TrainingState&) const = default;
 };
 

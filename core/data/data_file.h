@@ -36,7 +36,8 @@ struct DataFile {
   Compression compression = Compression::none;
   int64_t bytes = 0;  ///< as stored
   int64_t mtime_ns = 0;
-  /// XXH64 of size, head, middle and tail: notices files that were exchanged, costs three small reads.
+  /// XXH64 of size, head, middle and tail (4 KiB each): notices files that were exchanged, not every change
+  /// of one (data_version.h), and costs three small reads.
   uint64_t content = 0;
 };
 

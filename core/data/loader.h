@@ -85,9 +85,11 @@ class TokenLoader {
   const Corpus& corpus() const;
   /// A look through this loader's data, with counts of its own.
   DataScan& scan();
-  /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed
-  /// runs compare.
+  /// Equal on two machines if tokenizer, seq_len and what is sampled of their copies of the data
+  /// (DataFile::content) are: what ranks and resumed runs compare.
   uint64_t fingerprint() const;
+  /// version_of() the files when it was first asked for.
+  const std::string& version();
 
  private:
   struct State;

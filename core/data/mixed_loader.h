@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ class MixedLoader {
   /// Of the data that the first `samples` come from: TokenLoader::fingerprint() of one source; of several, of
   /// the names and fingerprints of those that are among them.
   uint64_t fingerprint(int64_t samples) const;
+  /// TokenLoader::version() of those sources, by name; that of a single one is empty.
+  std::map<std::string, std::string> versions(int64_t samples) const;
   /// What decides the order of the first `samples` of several sources: "0: books 6554, web 58982; 4096: ...",
   /// quotas by sample and name; empty for one source.
   std::string order_text(int64_t samples) const;

@@ -29,6 +29,9 @@ struct ShardHeader {
 };
 static_assert(sizeof(ShardHeader) == 128);
 
+/// The table beside a Megatron .bin.
+std::string megatron_idx(const std::string& bin);
+
 /// What a token file is, by its first bytes (or, for Megatron, by the .idx beside a .bin); nothing if it is
 /// no shard.
 std::optional<Format> sniff_shard(const std::string& path, std::string_view head);

@@ -26,6 +26,7 @@ TrainingState full() {
   s.spikes = {.known = 9, .values = {3.5F, 3.25F, 1, 0.1F}};
   s.moments_begun = {{"layers.0.feed_forward.w2", 4}, {"output", 6}};
   s.data_fingerprint = 0xfedcba9876543210;
+  s.data_versions = {{"books", "whole 0123456789abcdef"}, {"web", "times 0"}};
   s.mixture = "0: web 49152, books 16384";
   s.branch = "load_step 4";
   s.threads = 12;
@@ -52,6 +53,7 @@ TEST_CASE("the state of a run is read as it was written") {
   plain.spikes = {};
   plain.moments_begun.clear();
   plain.mixture.clear();
+  plain.data_versions.clear();
   plain.branch.clear();
   plain.threads = 0;
   CHECK(to_json(plain).find("spike") == std::string::npos);
@@ -84,5 +86,6 @@ TEST_CASE("a state that no run can have is refused with the file and the key") {
   CHECK_THAT(refusal("\"data_position\": 56,", ""), Contains("data_position"));
   CHECK_THAT(refusal("fedcba9876543210", "fedcba987654321g"),
              Contains("data_fingerprint is 'fedcba987654321g', expected 16 hexadecimal digits"));
+  CHECK_THAT(refusal("\"times 0\"", "7"), Contains(place + "data_versions"));
   CHECK_THAT(refusal("\"0: web 49152, books 16384\"", "3"), Contains(place + "mixture"));
 }
