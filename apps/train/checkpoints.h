@@ -53,6 +53,9 @@ class Checkpoints {
   void poll();
   /// Waits for it.
   void finish();
+  bool in_flight() const { return saver_ && saver_->in_flight(); }
+  /// CheckpointSaver::unfinished_text() of the one in flight.
+  std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }
 
  private:
   bool excludes(std::string_view what) const;

@@ -219,9 +219,14 @@ StepOutputs Trainer::step(StepProfile* profile) {
 }
 
 // A save in flight holds the weights of before the error. It takes all ranks to complete it, and only a
-// NumericsError is known to be that of all.
+// NumericsError is known to be that of all: the others wait in a call of the step, or are gone.
 void Trainer::finish_save(const std::exception& error) {
-  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) return;
+  if (!checkpoints_->in_flight()) return;
+  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) {
+    if (ranks_.is_first())
+      log::warning("{}", checkpoints_->unfinished_text("that takes all ranks, and not all go on"));
+    return;
+  }
   try {
     checkpoints_->finish();
   } catch (const std::exception& second) {

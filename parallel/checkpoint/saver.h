@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,9 @@ class CheckpointSaver {
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
+  /// For people, of the save in flight where it cannot be finished for the reason `why`: that, and which
+  /// checkpoint remains. Not collective.
+  std::string unfinished_text(std::string_view why) const;
   /// True when this rank's thread has nothing more to do. To be summed over ranks with what the step sums
   /// anyway: when all are ready, finish() does not wait.
   bool ready() const;
