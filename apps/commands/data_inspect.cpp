@@ -121,13 +121,8 @@ TrainOn train_on_of(const std::string& option) {
   }
 }
 
-/// What documents are called: those of bare ids are just where the reader cuts.
-std::string_view noun_of(const Corpus& corpus) {
-  const auto is_bare = [](const DataFile& file) {
-    return file.format == Format::tokens_u16 || file.format == Format::tokens_u32;
-  };
-  return std::ranges::all_of(corpus.files(), is_bare) ? "piece" : "document";
-}
+/// What documents are called: bare ids have only the pieces into which the reader cuts them.
+std::string_view noun_of(const Corpus& corpus) { return corpus.knows_documents() ? "document" : "piece"; }
 
 /// What training says about the data before its first step, but after a longer look, since nobody waits for a
 /// step.
@@ -166,9 +161,9 @@ void show_documents(const DataInspectOptions& options, std::string_view noun, co
                     std::ostream& out) {
   int64_t shown = 0;
   for (size_t d = 0; d < tokens.size() && shown < options.documents; ++d) {
-    if (tokens[d].empty()) continue;
     const Document& document = segment.documents[d];
-    print(out, "{} {} ({}): {}\n", noun, shown++,
+    if (tokens[d].empty()) continue;
+    print(out, "{} {} ({}): {}\n", document.goes_on ? "piece" : noun, shown++,
           counted(tokens[d].size(), tokenizer          ? "token"
                                     : is_ids(document) ? "id"
                                                        : "byte"),
@@ -182,7 +177,7 @@ void print_windows(const DataInspectOptions& options, std::string_view noun, con
                    const std::vector<std::vector<int32_t>>& tokens, std::ostream& out) {
   int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;
   for (size_t d = 0; d < tokens.size(); ++d) {
-    documents += !tokens[d].empty();
+    documents += !tokens[d].empty() && (noun == "piece" || !segment.documents[d].goes_on);
     count += std::ssize(tokens[d]);
     if (const Document& document = segment.documents[d]; !is_ids(document) && !tokens[d].empty()) {
       of_text += std::ssize(tokens[d]);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "apps/config/changed_keys.h"
 #include "apps/train/float8_history.h"
@@ -15,7 +16,7 @@
 #include "core/number.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
-#include "parallel/checkpoint/loader.h"
+#include "parallel/checkpoint/layout.h"
 #include "parallel/sharding/repeated_weights.h"
 
 namespace ottava {
@@ -25,6 +26,24 @@ namespace {
 constexpr std::string_view kHistoryName = "float8_history.json";
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
+
+// Parameters of which the checkpoint has no moments begin with the next step.
+MomentsBegun moments_begun(const TrainingState& saved, const checkpoint::Manifest& manifest,
+                           const std::vector<ParameterSpec>& specs) {
+  std::set<std::string_view> stored;
+  for (const checkpoint::Manifest::Tensor& tensor : manifest.tensors) stored.insert(tensor.name);
+  MomentsBegun out;
+  for (const ParameterSpec& spec : specs) {
+    if (spec.rule != UpdateRule::adamw) continue;
+    int64_t begun = saved.optimizer_step;
+    if (stored.contains(spec.parts[0].hf_name + std::string(suffix_of(checkpoint::State::exp_avg)))) {
+      const auto found = saved.moments_begun.find(spec.name);
+      begun = found == saved.moments_begun.end() ? 0 : found->second;
+    }
+    if (begun > 0) out[spec.name] = begun;
+  }
+  return out;
+}
 
 bool has_safetensors(const fs::path& folder) {
   return fs::exists(folder / "model.safetensors") || fs::exists(folder / safetensors_index_name("model"));
@@ -138,7 +157,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   }
   only_looks_ = loaded && config_.load_only;
   if (loaded) {
-    take_state(loaded->path, state);
+    take_state(*loaded, engine.parameters().specs(), state);
     take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
     if (begins_branch()) state.branch = branch_of(config_);
@@ -225,9 +244,10 @@ void Checkpoints::require_same_model(const std::string& path) const {
 
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
   if (!config_.initial_load_model_only) {
-    checkpoint::load_checkpoint(
-        path, trained_parameters(engine.parameters(), stream_, !excludes("optimizer")), group_);
-    take_state(path, state);
+    const checkpoint::LoadedCheckpoint loaded{
+        path, checkpoint::load_checkpoint(
+                  path, trained_parameters(engine.parameters(), stream_, !excludes("optimizer")), group_)};
+    take_state(loaded, engine.parameters().specs(), state);
     const TrainingConfig& training = experiment_.config.training;
     if (state.step >= training.steps) {
       fail<ConfigError>("checkpoint.initial_load_path",
@@ -255,8 +275,9 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
 }
 
 // Each part of the state is taken together with what it counts.
-void Checkpoints::take_state(const std::string& folder, TrainingState& state) const {
-  const std::string path = fmt::format("{}/{}", folder, kStateName);
+void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
+                             const std::vector<ParameterSpec>& specs, TrainingState& state) const {
+  const std::string path = fmt::format("{}/{}", from.path, kStateName);
   const TrainingState saved = parse_training_state(read_file(path), path);
   state.branch = saved.branch;
   state.threads = saved.threads;
@@ -270,12 +291,14 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
   if (!excludes("lr_scheduler")) state.schedule_step = saved.schedule_step;
   if (!excludes("optimizer")) {
     state.optimizer_step = saved.optimizer_step;
+    state.moments_begun = moments_begun(saved, from.manifest, specs);
     state.spikes = saved.spikes;
     if (state.loss_scale && saved.loss_scale) state.loss_scale = saved.loss_scale;
   }
   if (!excludes("dataloader")) {
     state.data_position = saved.data_position;
     state.data_fingerprint = saved.data_fingerprint;
+    state.data_versions = saved.data_versions;
     state.mixture = saved.mixture;
   }
 }

@@ -11,6 +11,7 @@
 #include "apps/train/steps_to_load.h"
 #include "apps/train/training_engine.h"
 #include "apps/train/training_state.h"
+#include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"
 
@@ -53,11 +54,16 @@ class Checkpoints {
   void poll();
   /// Waits for an asynchronous save and completes it.
   void finish();
+  /// True while an asynchronous save is not completed.
+  bool in_flight() const { return saver_ && saver_->in_flight(); }
+  /// CheckpointSaver::unfinished_text() of the save in flight.
+  std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }
 
  private:
   bool excludes(std::string_view what) const;
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
-  void take_state(const std::string& folder, TrainingState& state) const;
+  void take_state(const checkpoint::LoadedCheckpoint& from, const std::vector<ParameterSpec>& specs,
+                  TrainingState& state) const;
   void take_history(const std::string& folder, TrainingEngine& engine) const;
   /// Path of the weights to begin with, unless they are random. All ranks call it.
   std::optional<std::string> initial_path();

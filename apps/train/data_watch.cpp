@@ -12,9 +12,12 @@ namespace ottava {
 
 void DataWatch::log_found(size_t source, const data::DataCheck& check) const {
   const std::string& name = loader_.sources()[source].name;
+  const bool has_documents = loader_.sources()[source].loader->corpus().knows_documents();
   log::info("Data check{}: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}",
-            name.empty() ? "" : " of " + name, counted(check.documents, "document"), check.bytes * 1e-6,
-            check.is_whole ? "all of it" : "as far as training.data_check_seconds goes",
+            name.empty() ? "" : " of " + name,
+            has_documents ? counted(check.documents, "document")
+                          : counted(check.documents, "piece of bare ids", "pieces of bare ids"),
+            check.bytes * 1e-6, check.is_whole ? "all of it" : "as far as training.data_check_seconds goes",
             counted(check.bad_records, "bad record"), check.ill_formed,
             check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
 }

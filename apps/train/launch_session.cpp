@@ -15,6 +15,7 @@
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/ranks/agree.h"
+#include "parallel/ranks/local_place.h"
 #include "parallel/ranks/world.h"
 
 namespace ottava {
@@ -95,9 +96,10 @@ void warn_of_threads(int64_t threads, int64_t cpus) {
 }  // namespace
 
 int run_session(const Config& config, const std::function<void(Session&)>& body) {
-  const Launch launch = detect_launch();
+  Launch launch = detect_launch();
   log::set_rank({.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)});
   try {
+    launch = with_local_place(launch, static_cast<double>(config.comm.init_timeout_seconds));
     const CpuShare share = apply_cpu_share(launch);
     if (launch.local_rank == 0) warn_of_threads(config.training.threads, std::ssize(share.cpus));
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/counted.h"
 #include "core/error.h"
@@ -12,6 +13,35 @@ namespace ottava {
 void note_data(TrainingState& state, const data::MixedLoader& data) {
   state.mixture = data.order_text(state.data_position);
   state.data_fingerprint = data.fingerprint(state.data_position);
+}
+
+void note_files(TrainingState& state, const data::MixedLoader& data) {
+  state.data_versions = data.versions(state.data_position);
+}
+
+std::vector<std::string> changes_of_files(TrainingState& state, const data::MixedLoader& data) {
+  std::vector<std::string> out;
+  const auto before = std::exchange(state.data_versions, data.versions(state.data_position));
+  if (state.data_fingerprint != data.fingerprint(state.data_position)) return out;
+  for (const auto& [name, version] : before) {
+    const auto now = state.data_versions.find(name);
+    if (now == state.data_versions.end() || now->second == version) continue;
+    const std::string what =
+        name.empty() ? "the training data" : fmt::format("the training data of {}", name);
+    if (now->second.starts_with("whole ")) {
+      out.push_back(
+          fmt::format("{} differs from that of the checkpoint in a few places: its files have the same "
+                      "sizes, but not the same bytes",
+                      what));
+    } else {
+      out.push_back(fmt::format(
+          "the files of {} have other modification times than those of the checkpoint, as copies "
+          "have. Their sizes are the same, and so are the beginning, middle and end of each; with "
+          "so much data, the rest is not compared",
+          what));
+    }
+  }
+  return out;
 }
 
 void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, const TrainingConfig& config) {

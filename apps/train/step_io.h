@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/optim/spike.h"
@@ -20,12 +22,15 @@ struct HostTokens {
 struct StepInputs {
   double learning_rate = 0;
   double loss_scale = 1;
-  int64_t optimizer_step = 1;  ///< t of the bias corrections: steps that were not skipped, this one included
+  int64_t optimizer_step = 1;  ///< steps that were not skipped, this one included
   int64_t valid_tokens = 0;    ///< of the whole step, all ranks
   /// The update must wait for this event, until which something else reads masters and moments; null: nothing
   /// does.
   const Event* update_after = nullptr;
 };
+/// For each parameter, the `optimizer_step` after which its AdamW moments were zero: t of its bias
+/// corrections counts from there. Parameters that are not named began with the run.
+using MomentsBegun = std::map<std::string, int64_t>;
 /// The memory of skip_spike(), on the host.
 struct SpikeWindow {
   int64_t known = 0;

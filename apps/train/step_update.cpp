@@ -11,12 +11,9 @@ namespace ottava {
 namespace {
 
 // Those not set here are written on the device by clip_factor().
-std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adamw) {
+std::vector<float> step_scalars(const StepInputs& inputs) {
   std::vector<float> s(kStepScalars, 0.0f);
-  const double t = inputs.optimizer_step;
   s[kLearningRate] = static_cast<float>(inputs.learning_rate);
-  s[kBiasCorrection1] = static_cast<float>(1 - std::pow(adamw.beta1, t));
-  s[kBiasCorrection2] = static_cast<float>(1 - std::pow(adamw.beta2, t));
   s[kLossScale] = static_cast<float>(inputs.loss_scale);
   s[kLossGradient] =
       inputs.valid_tokens > 0 ? static_cast<float>(inputs.loss_scale / inputs.valid_tokens) : 0.0f;
@@ -57,12 +54,15 @@ StepUpdate::StepUpdate(const TrainingShape& shape, const LlamaParameters& table,
       ranks_(ranks),
       parameters_(parameters),
       float8_(float8),
-      muon_(stream, arena, *ranks.stage, parameters, shape.muon) {
+      muon_(stream, arena, *ranks.stage, parameters, shape.muon),
+      begun_(table.specs.size(), 0) {
   scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars});
+  bias_corrections_ = arena.persistent("bias corrections", DType::f32, {std::ssize(begun_), 2});
   step_ = arena.persistent("step", DType::i64, {1});
   sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1});
   skipped_ = arena.persistent("skipped", DType::i32, {1});
-  if (stream.type() == DeviceType::cuda) pinned_ = PinnedInputs(stream.device(), 2 * kMemoryAlignment);
+  if (stream.type() == DeviceType::cuda)
+    pinned_ = PinnedInputs(stream.device(), 2 * kMemoryAlignment + aligned(bias_corrections_.bytes()));
   if (shape.spikes.sigma <= 0) return;
   spikes_ = {.loss_sum = arena.persistent("loss of the step", DType::f32, {1}),
              .window = arena.persistent("spike window", DType::f32, {2, shape.spikes.window}),
@@ -75,9 +75,21 @@ StepUpdate::StepUpdate(const TrainingShape& shape, const LlamaParameters& table,
 
 void StepUpdate::begin(const StepInputs& inputs) {
   pinned_.begin();
-  const std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
+  const std::vector<float> scalars = step_scalars(inputs),
+                           corrections = bias_corrections(inputs.optimizer_step);
   upload(scalars.data(), scalars_);
+  upload(corrections.data(), bias_corrections_);
   upload(&inputs.optimizer_step, step_);
+}
+
+std::vector<float> StepUpdate::bias_corrections(int64_t step) const {
+  std::vector<float> out;
+  for (const int64_t begun : begun_) {
+    const auto t = static_cast<double>(step - begun);
+    for (const float beta : {shape_.adamw.beta1, shape_.adamw.beta2})
+      out.push_back(static_cast<float>(1 - std::pow(beta, t)));
+  }
+  return out;
 }
 
 void StepUpdate::upload(const void* host, const Tensor& device) {
@@ -163,6 +175,13 @@ void StepUpdate::restore(const SpikeWindow& window) {
   stream_.synchronize();
 }
 
+void StepUpdate::restore_begun(const MomentsBegun& begun) {
+  for (size_t p = 0; p < begun_.size(); ++p) {
+    const auto found = begun.find(table_.specs[p].name);
+    begun_[p] = found == begun.end() ? 0 : found->second;
+  }
+}
+
 Tensor StepUpdate::updated_amax(int parameter) {
   return float8_ ? parameters_.float8()->updated_amax(parameter) : Tensor{};
 }
@@ -174,6 +193,7 @@ void StepUpdate::update_by_adamw(const StepContext& c) {
     const ParameterShard& s = parameters_.shard(p);
     if (s.master.numel() == 0 || table_.specs[p].rule != UpdateRule::adamw) continue;
     const ParameterTraining training = shape_.groups.empty() ? ParameterTraining{} : shape_.groups[p];
+    const Tensor correction = bias_corrections_.slice(p, p + 1).reshape({2});
     for (const NumberedRows& rows : numbered_rows(parameters_.specs()[p], parameters_.coordinates(), s)) {
       const auto of = [&](const Tensor& t) { return t.slice(rows.begin, rows.end); };
       tensors.push_back({.master = of(s.master),
@@ -181,6 +201,7 @@ void StepUpdate::update_by_adamw(const StepContext& c) {
                          .exp_avg = of(s.exp_avg),
                          .exp_avg_sq = of(s.exp_avg_sq),
                          .compute = s.has_compute_copy ? of(s.compute) : Tensor{},
+                         .bias_correction = correction,
                          .amax = updated_amax(p),
                          .weight_decay = training.weight_decay,
                          .lr_factor = training.lr_factor,

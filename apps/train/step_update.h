@@ -26,8 +26,11 @@ class StepUpdate {
   void read(StepOutputs& out);
   /// Continues with the window of a checkpoint; if that has another size or is empty, begins anew.
   void restore(const SpikeWindow& window);
+  /// Sets from where t of AdamW's bias corrections counts, for every parameter.
+  void restore_begun(const MomentsBegun& begun);
 
  private:
+  std::vector<float> bias_corrections(int64_t step) const;
   void upload(const void* host, const Tensor& device);
   void find_gradient_factor(const StepContext& context, const Tensor& loss_sum);
   void share_norm();
@@ -43,7 +46,8 @@ class StepUpdate {
   Fsdp& parameters_;
   Float8State* float8_;
   MuonUpdate muon_;
-  Tensor scalars_, step_, sum_of_squares_, skipped_;
+  std::vector<int64_t> begun_;  ///< MomentsBegun of each parameter; 0: the run's beginning
+  Tensor scalars_, bias_corrections_, step_, sum_of_squares_, skipped_;
   SkipSpike spikes_;     ///< absent tensors where no spikes are skipped
   PinnedInputs pinned_;  ///< on a GPU
 };

@@ -143,7 +143,10 @@ void Trainer::load() {
   checkpoints_->load(*engine_, state_);
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   engine_->restore(state_.spikes);
+  engine_->restore_begun(state_.moments_begun);
   note_threads();
+  if (ranks_.is_first())
+    for (const std::string& change : changes_of_files(state_, data_->loader())) log::warning("{}", change);
   check_data_unchanged(state_, data_->loader(), config_.training);
   if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);
 }
@@ -217,9 +220,15 @@ StepOutputs Trainer::step(StepProfile* profile) {
 }
 
 // A save in flight holds the weights from before the error. Completing it takes all ranks, and only a
-// NumericsError is known to have happened on all.
+// NumericsError is known to have happened on all; after any other, some wait in a call of the step or are
+// gone.
 void Trainer::finish_save(const std::exception& error) {
-  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) return;
+  if (!checkpoints_->in_flight()) return;
+  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) {
+    if (ranks_.is_first())
+      log::warning("{}", checkpoints_->unfinished_text("finishing it takes all ranks, and not all go on"));
+    return;
+  }
   try {
     checkpoints_->finish();
   } catch (const std::exception& second) {
@@ -331,6 +340,7 @@ void Trainer::show_first_sample() {
 
 void Trainer::save(bool is_last) {
   note_data(state_, data_->loader());
+  if (ranks_.is_first()) note_files(state_, data_->loader());
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
   if (checkpoints_->saves()) events_.add("saved", state_.step, "");

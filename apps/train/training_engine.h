@@ -53,6 +53,8 @@ class TrainingEngine {
   std::vector<float> loss_after_each_micro_batch();
   /// StepUpdate::restore().
   void restore(const SpikeWindow& window) { update_->restore(window); }
+  /// StepUpdate::restore_begun().
+  void restore_begun(const MomentsBegun& begun) { update_->restore_begun(begun); }
 
  private:
   /// This rank's part of `batch` whole sequences.

@@ -35,7 +35,17 @@ std::string to_json(const TrainingState& s) {
         .set("spike_window_steps", s.spikes.known)
         .set("spike_window", Json::Array(s.spikes.values.begin(), s.spikes.values.end()));
   }
+  if (!s.moments_begun.empty()) {
+    Json begun;
+    for (const auto& [name, step] : s.moments_begun) begun.set(name, step);
+    json.set("moments_begun", std::move(begun));
+  }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
+  if (!s.data_versions.empty()) {
+    Json versions;
+    for (const auto& [name, version] : s.data_versions) versions.set(name, version);
+    json.set("data_versions", std::move(versions));
+  }
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
   if (s.threads > 0) json.set("threads", s.threads);
   if (!s.branch.empty()) json.set("branch", s.branch);
@@ -65,6 +75,17 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
                       counted(s.spikes.values.size(), "value"));
     }
   }
+  if (const Json* begun = json.find("moments_begun")) {
+    const std::string what = fmt::format("{}: moments_begun", where);
+    for (const auto& [name, value] : begun->as_object(what)) {
+      const int64_t step = value.as_integer(what);
+      if (step < 1 || step > s.optimizer_step) {
+        fail<FileError>("checkpoint", "{} is {} for '{}', expected 1 to {} (the optimizer_step)", what, step,
+                        name, s.optimizer_step);
+      }
+      s.moments_begun[name] = step;
+    }
+  }
   if (const Json* scale = json.find("loss_scale")) {
     s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)),
                     .good_steps = count("loss_scale_good_steps")};
@@ -76,6 +97,11 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
     fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);
   }
   s.data_fingerprint = *fingerprint;
+  if (const Json* versions = json.find("data_versions")) {
+    const std::string what = fmt::format("{}: data_versions", where);
+    for (const auto& [name, version] : versions->as_object(what))
+      s.data_versions[name] = version.as_string(what);
+  }
   if (const Json* mixture = json.find("mixture"))
     s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
   if (json.find("threads")) s.threads = count("threads");

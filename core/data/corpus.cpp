@@ -82,6 +82,12 @@ std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
   return parts;
 }
 
+bool Corpus::knows_documents() const {
+  return !std::ranges::all_of(files_, [](const DataFile& file) {
+    return file.format == Format::tokens_u16 || file.format == Format::tokens_u32;
+  });
+}
+
 int64_t Corpus::line_number(int32_t file, int64_t offset) const {
   const DataFile& entry = files_[file];
   std::unique_ptr<ByteStream> stream = open_stream(entry.path, entry.compression);
@@ -130,12 +136,17 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
       .begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
   if (stored.begin >= stored.end) return {.token_bytes = stored.token_bytes};
   stored.documents = shard.document_starts(stored.begin, stored.end);
+  stored.goes_on.resize(stored.documents.size(), false);
   if (entry.format == Format::ottava_shard || entry.format == Format::megatron_shard) return stored;
   // Without a document table, a long document is treated as text without delimiters and cut as such.
   int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
   std::vector<int64_t> pieces;
+  stored.goes_on.clear();
   for (size_t d = 0; d < stored.documents.size(); ++d) {
-    for (int64_t at = stored.documents[d]; at < stored.end_of(d); at += longest) pieces.push_back(at);
+    for (int64_t at = stored.documents[d]; at < stored.end_of(d); at += longest) {
+      pieces.push_back(at);
+      stored.goes_on.push_back(at > stored.documents[d]);
+    }
   }
   stored.documents = std::move(pieces);
   return stored;
@@ -150,7 +161,8 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   append_whole(entry, shard->file(), stored.begin, stored.end, segment.bytes);
   for (size_t d = 0; d < stored.documents.size(); ++d) {
     const int64_t begin = stored.documents[d];
-    segment.documents.push_back({kind, part.file, begin + shift, stored.end_of(d) + shift, begin});
+    segment.documents.push_back(
+        {kind, part.file, begin + shift, stored.end_of(d) + shift, begin, stored.goes_on[d]});
   }
 }
 

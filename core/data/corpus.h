@@ -18,6 +18,7 @@ struct Document {
   int32_t file = 0;
   int64_t begin = 0, end = 0;  ///< bytes of Segment::bytes
   int64_t offset = 0;          ///< of `begin` in the file's decompressed content
+  bool goes_on = false;        ///< a piece that continues the document of the one before it in the segment
 };
 
 /// The unit that is tokenized and packed by itself. Its documents are in file order.
@@ -60,6 +61,8 @@ class Corpus {
     int64_t begin, end;
   };
   std::vector<Part> parts(int64_t block) const;
+  /// False if all files are bare ids, which do not say where documents begin: a Document is then a piece.
+  bool knows_documents() const;
 
   /// Line (from 1) of an offset in a file's decompressed content, for error messages: reads the file up to
   /// there.
@@ -79,7 +82,8 @@ class Corpus {
 /// start.
 struct StoredPart {
   int64_t begin = 0, end = 0, token_bytes = 2;
-  std::vector<int64_t> documents;
+  std::vector<int64_t> documents;  ///< or pieces, if long documents of files without a table are cut
+  std::vector<bool> goes_on;       ///< by piece: Document::goes_on
 
   int64_t tokens() const { return (end - begin) / token_bytes; }
   int64_t end_of(size_t document) const {

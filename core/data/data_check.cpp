@@ -42,8 +42,9 @@ void DataScan::look_at_segment(DataCheck& check) {
   if (!reader_) reader_.emplace(corpus_, block_ * stride_ % corpus_.blocks());
   reader_->next(segment_);
   check.bytes += std::ssize(segment_.bytes);
-  check.documents += std::ssize(segment_.documents);
+  const bool counts_pieces = !corpus_.knows_documents();
   for (const Document& document : segment_.documents) {
+    check.documents += counts_pieces || !document.goes_on;
     const std::optional<std::string_view> text = encoder_.check(segment_, document, scratch_);
     if (!text || well_formed_end(*text, 0) == text->size()) continue;
     if (++check.ill_formed == 1) check.first_ill_formed = encoder_.place(document);

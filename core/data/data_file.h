@@ -38,8 +38,8 @@ struct DataFile {
   Compression compression = Compression::none;
   int64_t bytes = 0;  ///< as stored
   int64_t mtime_ns = 0;
-  /// XXH64 of size, head, middle and tail. Detects files that were exchanged, at the cost of three small
-  /// reads.
+  /// XXH64 of size, head, middle and tail (4 KiB each). Detects files that were exchanged, at the cost of
+  /// three small reads, but not every change within a file (for which there is data_version.h).
   uint64_t content = 0;
 };
 

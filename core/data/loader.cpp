@@ -7,6 +7,7 @@
 #include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
+#include "core/data/data_version.h"
 #include "core/data/packing.h"
 #include "core/data/segment_queue.h"
 #include "core/data/window_index.h"
@@ -192,6 +193,7 @@ struct TokenLoader::State {
   DataScan scan;
   IndexKey key;
   WindowIndex index;
+  std::string version;  // empty: not asked for yet
   std::unique_ptr<SegmentQueue> queue;
   int64_t front_first = 0;  // sample that is the front segment's first window
   int64_t next_sample = 0, longest_jump = 0;
@@ -272,6 +274,10 @@ SegmentCount TokenLoader::known() const { return state_->index.total(); }
 const LoaderOptions& TokenLoader::options() const { return state_->options; }
 const Corpus& TokenLoader::corpus() const { return state_->corpus; }
 DataScan& TokenLoader::scan() { return state_->scan; }
+const std::string& TokenLoader::version() {
+  if (state_->version.empty()) state_->version = version_of(state_->corpus.files());
+  return state_->version;
+}
 uint64_t TokenLoader::fingerprint() const { return state_->key.hash(IndexKey::Identity::content); }
 
 }  // namespace ottava::data

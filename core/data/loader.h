@@ -86,9 +86,11 @@ class TokenLoader {
   const Corpus& corpus() const;
   /// A look through this loader's data, with counts of its own.
   DataScan& scan();
-  /// Equal on two machines if their copies of the data, tokenizer and seq_len are equal. Ranks and resumed
-  /// runs compare it.
+  /// Equal on two machines if tokenizer, seq_len and what is sampled of their copies of the data
+  /// (DataFile::content) are equal. Ranks and resumed runs compare it.
   uint64_t fingerprint() const;
+  /// version_of() the files, as they were when this was first called.
+  const std::string& version();
 
  private:
   struct State;

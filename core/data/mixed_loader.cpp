@@ -59,6 +59,14 @@ uint64_t MixedLoader::fingerprint(int64_t samples) const {
   return XXH64(all.data(), all.size(), 0);
 }
 
+std::map<std::string, std::string> MixedLoader::versions(int64_t samples) const {
+  const std::vector<int64_t> counts = mixture_.counts(samples);
+  std::map<std::string, std::string> out;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (sources_.size() == 1 || counts[i] > 0) out[sources_[i].name] = sources_[i].loader->version();
+  return out;
+}
+
 std::string MixedLoader::order_text(int64_t samples) const {
   std::string text;
   if (sources_.size() == 1) return text;

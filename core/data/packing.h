@@ -67,8 +67,10 @@ class DocumentEncoder {
 /// Consecutive windows of seq_len + 1 tokens, without overlap, over the documents of one segment. A document
 /// may begin in one window and continue in the next.
 struct PackedTokens {
-  std::vector<int32_t> tokens;           ///< of conversations: masked where the loss does not count
-  std::vector<int64_t> document_starts;  ///< positions in `tokens`, ascending
+  std::vector<int32_t> tokens;  ///< of conversations: masked where the loss does not count
+  /// Positions in `tokens`, ascending. A piece that continues a document (Document::goes_on) has none if it
+  /// comes right after the piece that it follows there.
+  std::vector<int64_t> document_starts;
 
   int64_t windows(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) / (seq_len + 1); }
   int64_t dropped(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) % (seq_len + 1); }

@@ -172,13 +172,17 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     changed_.notify_all();
     return stopping_;
   };
+  int64_t last = -1;
   for (int64_t i = 0; i < count; ++i) {
-    const Document& document = raw.documents[order.empty() ? i : order[i]];
+    const int64_t d = order.empty() ? i : order[i];
+    const Document& document = raw.documents[d];
     auto before = std::ssize(fresh.tokens);
     encoder_.append(raw, document, fresh.tokens, scratch);
     if (std::ssize(fresh.tokens) == before) continue;
-    fresh.document_starts.push_back(before);
-    ++total.documents;
+    // A piece right after the one that it follows in its document continues that document here too.
+    if (!document.goes_on || last != d - 1) fresh.document_starts.push_back(before);
+    last = d;
+    total.documents += !document.goes_on;
     if (std::ssize(fresh.tokens) > options_.seq_len && hand_over(Rest::follows)) return;
   }
   hand_over(Rest::none);

@@ -14,7 +14,7 @@ std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int6
     if (full) segments.emplace_back();
     SegmentCount& count = segments.back();
     count.tokens += stored.tokens();
-    count.documents += std::ssize(stored.documents);
+    count.documents += std::ranges::count(stored.goes_on, false);
     count.bytes += stored.end - stored.begin;
     full = BlockReader::full(count.bytes, corpus.sizes());
   }

@@ -17,8 +17,6 @@ constexpr std::string_view kWhere = "data";
 constexpr int64_t kCutSearch = 1 << 20;
 constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 
-std::string index_path(const std::string& path) { return path.substr(0, path.size() - 4) + ".idx"; }
-
 template <class T>
 T load(std::string_view bytes, size_t offset) {
   T value{};
@@ -267,7 +265,7 @@ std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
 }
 
 std::unique_ptr<TokenShard> open_megatron(File file) {
-  File index = File::open_for_reading(index_path(file.path()));
+  File index = File::open_for_reading(megatron_idx(file.path()));
   std::string head;
   append_range(index, 0, MegatronShard::kHeader, head);
   if (!head.starts_with(kMegatronMagic)) {
@@ -343,11 +341,13 @@ ShardHeader read_shard_header(const File& file) {
   return h;
 }
 
+std::string megatron_idx(const std::string& bin) { return bin.substr(0, bin.size() - 4) + ".idx"; }
+
 std::optional<Format> sniff_shard(const std::string& path, std::string_view head) {
   if (head.starts_with(ShardHeader::kMagic)) return Format::ottava_shard;
   if (!path.ends_with(".bin")) return std::nullopt;
   std::error_code error;
-  if (std::filesystem::exists(index_path(path), error)) return Format::megatron_shard;
+  if (std::filesystem::exists(megatron_idx(path), error)) return Format::megatron_shard;
   if (llmc_kind(head)) return Format::llmc_shard;
   return std::nullopt;
 }

@@ -29,6 +29,9 @@ struct ShardHeader {
 };
 static_assert(sizeof(ShardHeader) == 128);
 
+/// Path of the table that belongs to a Megatron .bin.
+std::string megatron_idx(const std::string& bin);
+
 /// The format of a token file, by its first bytes (for Megatron, by the .idx beside a .bin); nothing if it is
 /// not a shard.
 std::optional<Format> sniff_shard(const std::string& path, std::string_view head);

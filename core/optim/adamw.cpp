@@ -19,6 +19,7 @@ void check(const std::vector<AdamwTensor>& tensors, const Tensor& scalars, const
     require(kOp, i, "gradient", t.gradient, DType::f32, shape);
     require_float(kOp, i, "exp_avg", t.exp_avg, shape);
     require(kOp, i, "exp_avg_sq", t.exp_avg_sq, t.exp_avg.dtype, shape);
+    require(kOp, i, "bias_correction", t.bias_correction, DType::f32, {2});
     if (!t.compute.empty()) require_float(kOp, i, "compute", t.compute, shape);
     if (!t.amax.empty()) require(kOp, i, "amax", t.amax, DType::u32, {1});
   }
@@ -31,8 +32,7 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
   const float* scalars = step_scalars.as<float>();
   const int64_t step = *counted_steps.as<int64_t>();
   const bool is_skipped = scalars[kGradientFactor] == 0;
-  const AdamwStep shared{hyper, scalars[kGradientFactor], scalars[kBiasCorrection1],
-                         scalars[kBiasCorrection2]};
+  const AdamwStep shared{hyper, scalars[kGradientFactor]};
   const auto& kernels = cpu::adamw_kernels();
   chunks_of(tensors, &AdamwTensor::master).for_each([&](const TensorChunks::Chunk& c) {
     const AdamwTensor& t = tensors[c.tensor];
@@ -41,6 +41,7 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
         raise_amax(t.amax, kernels.weight_amax(t.master.as<float>() + c.begin, c.end - c.begin));
       return;
     }
+    const float* correction = t.bias_correction.as<float>();
     const auto& by_compute = t.exp_avg.dtype == DType::f32 ? kernels.f32_states : kernels.bf16_states;
     uint32_t amax = by_compute[t.compute.dtype](
         shared, {.master = t.master.as<float>() + c.begin,
@@ -51,6 +52,8 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
                  .n = c.end - c.begin,
                  .first_element = static_cast<uint64_t>(t.first_element + c.begin),
                  .random_stream = t.key + static_cast<uint64_t>(step) * 0x9E3779B97F4A7C15u,
+                 .bias_correction1 = correction[0],
+                 .bias_correction2 = correction[1],
                  .weight_decay = t.weight_decay,
                  .learning_rate = scalars[kLearningRate] * t.lr_factor});
     raise_amax(t.amax, amax);

@@ -15,7 +15,7 @@ constexpr int64_t kPerBlock = kBlock * kSize * kPacksPerThread;
 
 struct Entry {
   float* master;
-  const float* gradient;
+  const float *gradient, *bias_correction;
   void *exp_avg, *exp_avg_sq, *compute;
   uint32_t* amax;
   int64_t elements;
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(TensorList<Entry> list, S
                        .beta2 = s.hyper.beta2,
                        .eps = s.hyper.eps,
                        .factor = factor,
-                       .scale1 = 1.0f / s.scalars[kBiasCorrection1],
-                       .scale2 = 1.0f / s.scalars[kBiasCorrection2],
+                       .scale1 = 1.0f / e.bias_correction[0],
+                       .scale2 = 1.0f / e.bias_correction[1],
                        .learning_rate = s.scalars[kLearningRate] * e.lr_factor,
                        .weight_decay = e.weight_decay};
   const uint64_t stream = e.key + static_cast<uint64_t>(*s.step) * 0x9E3779B97F4A7C15u;
@@ -140,6 +140,7 @@ Entry entry_of(const AdamwTensor& t) {
   };
   return {.master = pointer<float>(t.master),
           .gradient = pointer<float>(t.gradient),
+          .bias_correction = pointer<float>(t.bias_correction),
           .exp_avg = t.exp_avg.data,
           .exp_avg_sq = t.exp_avg_sq.data,
           .compute = t.compute.data,

@@ -12,9 +12,7 @@ namespace ottava {
 /// a captured graph can be replayed.
 enum StepScalar : int {
   kLearningRate,
-  kBiasCorrection1,  ///< 1 - beta1^t
-  kBiasCorrection2,  ///< 1 - beta2^t
-  kLossScale,        ///< what gradients were multiplied by (loss scaling); 1 without
+  kLossScale,  ///< what gradients were multiplied by (loss scaling); 1 without
   /// d(scaled loss) / d(sum of token losses) = loss scale / valid tokens of the whole step
   kLossGradient,
   /// written by clip_factor(): 1 / loss scale * min(1, max_norm / (norm + 1e-6)); 0 skips the step
@@ -25,7 +23,8 @@ enum StepScalar : int {
 
 /// AdamW with decoupled weight decay (arXiv:1711.05101), f32 throughout:
 ///     g = gradient * factor;  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
-///     p -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * p)   with lr = learning rate * lr_factor
+///     p -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * p)   with lr = learning rate * lr_factor,
+///     c1 = 1 - beta1^t, c2 = 1 - beta2^t, where t counts the updates since this tensor's moments were zero
 /// One entry per parameter shard. `gradient` and `master` are f32, exp_avg and exp_avg_sq f32 or bf16;
 /// `compute` (may be left out) receives the new value in bf16 or f32. master, exp_avg and exp_avg_sq are
 /// updated in place; if factor is 0, nothing changes.
@@ -37,6 +36,8 @@ enum StepScalar : int {
 /// that are divided among tensor-parallel ranks (apps/train/step_update.cpp).
 struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
+  /// f32 [2]: c1 and c2, on the device like everything else that changes from step to step.
+  Tensor bias_correction;
   /// May be left out: u32 [1], raised to the bits of max |bf16 of the weight| as the step leaves it, even if
   /// skipped. The weight's FP8 codes are scaled by it.
   Tensor amax;
@@ -50,8 +51,8 @@ struct AdamwHyper {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   uint64_t seed = 0;
 };
-/// `scalars` f32 [kStepScalars]; `step` i64 [1]: t, used only for rounding. Throws ShapeError naming the
-/// tensor's index. With f32 states and bf16 compute, 30 bytes per element cross memory.
+/// `scalars` f32 [kStepScalars]; `step` i64 [1]: the run's, used only for rounding. Throws ShapeError naming
+/// the tensor's index. With f32 states and bf16 compute, 30 bytes per element cross memory.
 void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper,
            const Tensor& scalars, const Tensor& step);
 

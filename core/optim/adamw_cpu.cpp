@@ -51,7 +51,7 @@ constexpr bool kIsBf16<bf16> = true;
 template <class State, class Compute>
 uint32_t update(const AdamwStep& s, const AdamwChunk& c) {
   const float beta1 = s.hyper.beta1, beta2 = s.hyper.beta2;
-  const float scale1 = 1.0f / s.bias_correction1, scale2 = 1.0f / s.bias_correction2;
+  const float scale1 = 1.0f / c.bias_correction1, scale2 = 1.0f / c.bias_correction2;
   UVec amax{};
   RandomWords random;
   for (int64_t begin = 0; begin < c.n; begin += kPiece) {

@@ -14,12 +14,12 @@ struct AdamwChunk {
   int64_t n;
   uint64_t first_element;  ///< global index of element 0
   uint64_t random_stream;
-  float weight_decay, learning_rate;
+  float bias_correction1, bias_correction2, weight_decay, learning_rate;
 };
 /// What all chunks of a step share.
 struct AdamwStep {
   AdamwHyper hyper;
-  float factor, bias_correction1, bias_correction2;
+  float factor;
 };
 /// Steps return the bits of max |bf16 of the new value|. The type of the states selects the member, the type
 /// of compute the kernel in it.

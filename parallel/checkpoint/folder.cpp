@@ -167,7 +167,10 @@ void remove_leftovers(const std::string& folder) {
   for (const fs::path& path : leftovers) {
     if (path.extension() != ".tmp") {
       remove_or_warn(path);
-    } else if (!delete_step(path.string(), fs::path(path).replace_extension().string())) {
+      continue;
+    }
+    log::info("Removing {}, a save that was not finished", path.string());
+    if (!delete_step(path.string(), fs::path(path).replace_extension().string())) {
       fail<FileError>("checkpoint", "{} is in the way of the next save", path.string());
     }
   }

@@ -182,6 +182,18 @@ void CheckpointSaver::finish() {
   or_discard(*pending, [&] { commit(*pending); });
 }
 
+std::string CheckpointSaver::unfinished_text(std::string_view why) const {
+  std::string newest = "there is no earlier one";
+  try {
+    if (const std::vector<SavedStep> steps = list_steps(options_.folder); !steps.empty())
+      newest = fmt::format("{} is the newest complete one", steps.back().path);
+  } catch (const std::exception& error) {
+    newest = fmt::format("the newest complete one is not known: {}", error.what());
+  }
+  return fmt::format("the checkpoint of step {} was being written and stays unfinished ({}): {}",
+                     pending_->checkpoint.step, why, newest);
+}
+
 void CheckpointSaver::commit(Pending& pending) {
   group_.together([&] {
     if (pending.error) std::rethrow_exception(pending.error);

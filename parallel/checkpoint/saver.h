@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,9 @@ class CheckpointSaver {
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
+  /// A text for people: that the save in flight cannot be finished, because of `why`, and which checkpoint is
+  /// the newest complete one. Not collective.
+  std::string unfinished_text(std::string_view why) const;
   /// True once this rank's thread has nothing more to do. The caller can sum this over ranks along with what
   /// the step sums anyway: when all are ready, finish() does not wait.
   bool ready() const;

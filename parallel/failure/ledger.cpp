@@ -158,14 +158,18 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
   client_->state = state;
   client_->options = options;
   client_->wake = Descriptor(::eventfd(0, EFD_CLOEXEC));
+  const uint64_t token = job_token(bootstrap);
   if (rank < 2) {
-    LedgerServer::Options server{
-        .world_size = size, .watches = rank == 0 ? -1 : 0, .answer_seconds = options.answer_seconds};
+    LedgerServer::Options server{.world_size = size,
+                                 .watches = rank == 0 ? -1 : 0,
+                                 .answer_seconds = options.answer_seconds,
+                                 .token = token};
     server_ = std::make_unique<LedgerServer>(server);
   }
   std::vector<std::string> endpoints = bootstrap.all_gather(server_ ? server_->endpoint() : "");
   for (size_t s = 0; s < std::min<size_t>(endpoints.size(), 2); ++s) {
     client_->servers[s] = tcp::connect_to(endpoints[s], options.connect_seconds);
+    client_->servers[s].send(LedgerServer::greeting(token));
     client_->reachable[s] = true;
   }
   client_->report(Kind::report, Client::To::both_servers);

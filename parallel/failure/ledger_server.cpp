@@ -59,13 +59,17 @@ bool LedgerServer::accept() {
   tcp::Connection connection = listener_.accept();
   if (!connection.is_open()) return false;
   clients_.push_back({std::move(connection)});
-  // It may have waited to be accepted while the others were asked, or stopped.
-  auto tell = [&](Kind kind, const std::string& text) {
-    clients_.back().connection.send(LedgerMessage{.kind = kind, .text = text}.encode());
+  return true;
+}
+
+// While the client waited, the others may have been asked, or stopped.
+void LedgerServer::welcome(Client& client) {
+  client.is_of_job = true;
+  const auto tell = [&](Kind kind, const std::string& text) {
+    client.connection.send(LedgerMessage{.kind = kind, .text = text}.encode());
   };
   if (roll_call_) tell(Kind::roll_call, "");
   if (verdict_) tell(Kind::stop, *verdict_);
-  return true;
 }
 
 // Reads what was said before this server ends, also by ranks that still wait to be accepted.
@@ -80,8 +84,13 @@ void LedgerServer::drain() {
 bool LedgerServer::read(Client& client) {
   bool open = client.connection.read_available();
   while (auto bytes = client.connection.next()) {
+    if (!client.is_of_job) {
+      if (*bytes != greeting(options_.token)) return false;  // a stranger
+      welcome(client);
+      continue;
+    }
     auto message = LedgerMessage::decode(*bytes);
-    if (!message || message->record.rank >= options_.world_size) return false;  // a stranger
+    if (!message || message->record.rank >= options_.world_size) return false;
     handle(client, *message);
   }
   return open && client.connection.is_open();
@@ -158,7 +167,8 @@ void LedgerServer::stop_all(const std::string& verdict) {
 // The next read finds a client that cannot be written to.
 void LedgerServer::broadcast(const LedgerMessage& message) {
   std::string bytes = message.encode();
-  for (Client& client : clients_) client.connection.send(bytes);
+  for (Client& client : clients_)
+    if (client.is_of_job) client.connection.send(bytes);
 }
 
 }  // namespace ottava

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <list>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fmt/core.h>
 
 #include "parallel/comm/tcp.h"
 #include "parallel/failure/ledger_message.h"
@@ -20,18 +23,22 @@ class LedgerServer {
     int world_size = 1;
     int watches = -1;  ///< only this rank's disconnection counts; -1: every rank's
     double answer_seconds = 1.5;
+    uint64_t token = 0;  ///< of the job: job_token()
   };
   explicit LedgerServer(Options options);
   /// Tells the ranks that this is no failure.
   ~LedgerServer();
   LedgerServer(const LedgerServer&) = delete;
 
+  /// The first message of every connection. One that begins otherwise is closed, and is told nothing.
+  static std::string greeting(uint64_t token) { return fmt::format("ottava ledger {:016x}", token); }
   std::string endpoint() const { return listener_.endpoint(); }
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Client {
     tcp::Connection connection;
+    bool is_of_job = false;  ///< it has sent the greeting
     int rank = -1;
     bool answered = false;  ///< the roll call under way
   };
@@ -40,6 +47,7 @@ class LedgerServer {
   bool accept();
   void drain();
   bool read(Client& client);
+  void welcome(Client& client);
   void disconnected(Client& client);
   void handle(Client& client, const LedgerMessage& message);
   void call_roll(std::string reason);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,10 @@ class Bootstrap {
   /// Every rank's text, by rank. All ranks call it, in the same order. Throws CommError.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
 };
+
+/// A random number that rank 0 draws for this job. Connections between ranks begin with it, so that a rank
+/// recognises the others among whoever else reaches its port. All ranks call it.
+uint64_t job_token(Bootstrap& bootstrap);
 
 /// A bootstrap over any communicator that moves CPU tensors.
 class CommunicatorBootstrap final : public Bootstrap {

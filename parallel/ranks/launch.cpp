@@ -157,6 +157,11 @@ namespace {
 struct LocalPlace {
   int rank, size;
 };
+Launch::LocalPlace known_of(const Dialect& d, const Place& place, const Environment& environment) {
+  if (&d != &kTorch || place.size == 1) return Launch::LocalPlace::known;
+  if (!is_set(environment, d.local_rank)) return Launch::LocalPlace::unknown;
+  return is_set(environment, d.local_size) ? Launch::LocalPlace::known : Launch::LocalPlace::size_unknown;
+}
 // Slurm's and Cray's process managers set none of Hydra's variables.
 LocalPlace local_place(const Dialect& d, const Place& place, const Environment& environment) {
   const auto by_slurm = [&] {
@@ -169,6 +174,7 @@ LocalPlace local_place(const Dialect& d, const Place& place, const Environment& 
       return {*read(environment, "PMI_LOCAL_RANK"), *read(environment, "PMI_LOCAL_SIZE")};
     if (place_in(kSlurm, environment) == place) return by_slurm();
   }
+  if (known_of(d, place, environment) == Launch::LocalPlace::unknown) return {place.rank, place.size};
   return {read(environment, d.local_rank).value_or(place.rank),
           read(environment, d.local_size).value_or(place.size)};
 }
@@ -189,7 +195,8 @@ Launch detect_launch(const Environment& environment) {
                 local.rank,
                 local.size,
                 fmt::format("{} ({})", d->label, d->size),
-                read_master(environment)};
+                read_master(environment),
+                known_of(*d, *place, environment)};
   if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
       launch.local_size > launch.world_size) {
     fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ struct Launch {
   int local_rank = 0, local_size = 1;  ///< among the ranks of this machine
   std::string source;                  ///< "mpirun (OMPI_COMM_WORLD_SIZE)", for messages
   Master master;
+  /// Which of local_rank and local_size the launcher said. The others are those of a single machine with all
+  /// ranks until with_local_place() counts them (local_place.h).
+  enum class LocalPlace : uint8_t { known, size_unknown, unknown } local_place = LocalPlace::known;
 };
 
 using Environment = std::function<const char*(const char* name)>;

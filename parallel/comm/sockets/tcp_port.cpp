@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <random>
 
 #include "core/error.h"
 #include "core/host_name.h"
@@ -49,12 +48,7 @@ TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_p
                  Options options)
     : state_(std::move(state)), options_(options), peers_(bootstrap.size()) {
   allow_descriptors(bootstrap.size());
-  std::string token;
-  if (bootstrap.rank() == 0) {
-    std::random_device random;
-    token = fmt::format("{}", (uint64_t{random()} << 32) | random());
-  }
-  token_ = std::stoull(bootstrap.all_gather(token)[0]);
+  token_ = job_token(bootstrap);
   endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", host_name(), address, listener_.port()));
 }
 

@@ -22,6 +22,8 @@ struct Case {
   std::string float8 = {};  ///< a recipe
   UpdateRule rule =
       UpdateRule::adamw;  ///< of the blocks' matrices; with Muon also a z-loss and a window of spikes
+  int64_t steps_before = 0;
+  MomentsBegun begun = {};
 };
 
 TrainingShape shape_of(const Case& c) {
@@ -59,6 +61,7 @@ Curve train(Device device, const Case& c) {
   const TrainingShape shape = shape_of(c);
   EngineRun run(shape, device);
   run->parameters().initialise(3);
+  run->restore_begun(c.begun);
   Curve curve;
   for (int step = 0; step < kSteps; ++step) {
     const int64_t count = shape.batch * shape.sequence;
@@ -66,9 +69,9 @@ Curve train(Device device, const Case& c) {
          targets = random_tokens(count, shape.model.vocab_size, 6);
     for (size_t i = 0; i < targets.size(); i += 7) targets[i] = kIgnoreIndex;
     const int64_t valid = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
-    StepOutputs out =
-        run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
-                        {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = valid});
+    StepOutputs out = run->train_step(
+        {.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
+        {.learning_rate = 2e-3, .optimizer_step = c.steps_before + step + 1, .valid_tokens = valid});
     CHECK_FALSE(out.skipped);
     curve.loss.push_back(out.loss_sum / static_cast<double>(valid));
     curve.grad_norm.push_back(out.grad_norm);
@@ -164,4 +167,18 @@ TEST_CASE("recomputation changes no bit on any device") {
 
 TEST_CASE("Muon, z-loss and the window of spikes: a step is the CPU's on every device") {
   check_devices({.rule = UpdateRule::muon});
+}
+
+TEST_CASE(
+    "moments that begin in the middle of a run are corrected as those of its first step, on every device") {
+  const TrainingShape shape = shape_of({});
+  MomentsBegun all, one{{"layers.1.feed_forward.w2", 500}};
+  for (const ParameterSpec& spec : llama_parameters(shape.model).specs) all[spec.name] = 500;
+  for (Device device : devices()) {
+    INFO("device " << to_string(device));
+    const Curve first = train(device, {});
+    CHECK((train(device, {.steps_before = 500, .begun = all}).weights == first.weights));
+    CHECK((train(device, {.steps_before = 500}).weights != first.weights));
+  }
+  check_devices({.steps_before = 500, .begun = one});
 }

@@ -435,6 +435,37 @@ TEST_CASE("saving in the background changes no bit of the run or of its checkpoi
   }
 }
 
+TEST_CASE("an error of one rank alone says which save it cuts off and which checkpoint remains") {
+  Job job;
+  const std::string saving = kSave + " --checkpoint.async_mode async --lr_scheduler.decay_ratio 0",
+                    events = job.out() + "/events.jsonl";
+  const Outcome o = run_command(
+      launch(2, job.train(saving + " --checkpoint.interval 5 --training.steps 100000")), [&](int group) {
+        if (!wait_until(kPatience, [&] { return job.newest_checkpoint() >= 5; })) ::kill(group, SIGTERM);
+        // Rank 0 has just begun to save; from now on it cannot write down that it does.
+        fs::remove(events);
+        fs::create_symlink("/dev/full", events);
+      });
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  CHECK_THAT(o.output, Contains("events.jsonl: No space left on device"));
+  const int64_t saved = job.newest_checkpoint();
+  CHECK_THAT(o.output, Contains(fmt::format(
+                           "the checkpoint of step {} was being written and stays unfinished (finishing "
+                           "it takes all ranks, and not all go on): {}/step-{} is the newest complete "
+                           "one",
+                           saved + 5, job.checkpoints(), saved)));
+  fs::remove(events);
+  const Outcome again =
+      run_command(launch(2, job.train(saving + " --training.steps " + std::to_string(saved + 2))));
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK_THAT(again.output, Contains(fmt::format("Removing {}/step-{}.tmp, a save that was not finished",
+                                                job.checkpoints(), saved + 5)));
+  CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
+}
+
 TEST_CASE("what a run decided is kept, followed and compared") {
   Job job;
   const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";

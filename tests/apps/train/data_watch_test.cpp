@@ -7,6 +7,8 @@
 
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
+#include "core/log.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
@@ -55,4 +57,21 @@ TEST_CASE("what rank 0 finds in the data is a DataError of all ranks") {
     }
   });
   CHECK(told == 2);
+}
+
+TEST_CASE("the check of bare ids counts pieces, which it does not call documents") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "ids.bin", std::ios::binary) << std::string(100'000, '\1');
+  data::LoaderOptions options;
+  options.sources = {folder / "ids.bin"};
+  options.format = data::Format::tokens_u16;
+  options.encoder =
+      data::make_text_encoder(Tokenizer::load(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"), {});
+  options.seq_len = 16;
+  data::MixedLoader loader(std::move(options));
+  const CapturedOutput captured;
+  log::set_level(log::Level::info);
+  test::run_thread_ranks({.ranks = 1}, [&](Communicator& world) { DataWatch(loader, world).look(1); });
+  log::set_level(log::Level::warning);
+  CHECK_THAT(captured.text(), Contains("Data check: 49 pieces of bare ids in 0.1 MB (all of it)"));
 }

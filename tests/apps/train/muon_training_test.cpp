@@ -1,4 +1,6 @@
+#include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "apps/commands/plan_command.h"
 #include "tests/apps/train/training_runs.h"
@@ -87,4 +89,55 @@ TEST_CASE("a run that goes on with another optimizer says so, and its new moment
     }
     run->run();
   }
+}
+
+TEST_CASE(
+    "matrices that AdamW takes over from Muon begin as in a new run: the first update is the learning rate") {
+  TinyTraining tiny;
+  const CapturedOutput captured;
+  const Overrides saving = kSaving + Overrides{"--lr_scheduler.total_steps",
+                                               "40",
+                                               "--lr_scheduler.warmup_steps",
+                                               "0",
+                                               "--optimizer.beta2",
+                                               "0.999",
+                                               "--optimizer.weight_decay",
+                                               "0",
+                                               "--training.mixed_precision_param",
+                                               "float32"};
+  const auto until = [](const char* steps) { return Overrides{"--training.steps", steps}; };
+  finish(tiny, "run", saving + kMuon + until("6"));
+  const auto masters = [](Trainer& trainer) {
+    std::map<std::string, std::vector<float>> out;
+    const Fsdp& parameters = trainer.engine().parameters();
+    for (size_t p = 0; p < parameters.specs().size(); ++p) {
+      const Tensor& m = parameters.shard(static_cast<int>(p)).master;
+      out[parameters.specs()[p].name] = {m.as<float>(), m.as<float>() + m.numel()};
+    }
+    return out;
+  };
+  {
+    TinyTraining::Run run = tiny.start("run", saving + until("7"));
+    const auto before = masters(*run.trainer);
+    run->run();
+    const auto after = masters(*run.trainer);
+    const double rate = logged(tiny / "run", "lr").back();
+    for (const ParameterSpec& spec : run->engine().parameters().specs()) {
+      if (spec.role != ParameterRole::linear) continue;
+      INFO(spec.name);
+      CHECK(run->state().moments_begun.at(spec.name) == 6);
+      double largest = 0;
+      for (size_t i = 0; i < before.at(spec.name).size(); ++i)
+        largest = std::max<double>(largest, std::abs(after.at(spec.name)[i] - before.at(spec.name)[i]));
+      CHECK(largest == Approx(rate).epsilon(1e-3));
+    }
+    CHECK_FALSE(run->state().moments_begun.contains("output"));
+  }
+  // Stopped and continued, the run is the uninterrupted one. Muon needs no such entries and drops them.
+  const Everything expected = finish(tiny, "run", saving + until("12"));
+  CHECK_FALSE(expected.state.moments_begun.empty());
+  std::filesystem::remove_all(tiny / "run/checkpoint/step-12");
+  CHECK((finish(tiny, "run", saving + until("12")) == expected));
+  const Everything muon = finish(tiny, "run", saving + kMuon + until("15"));
+  CHECK(muon.state.moments_begun.empty());
 }

@@ -41,6 +41,25 @@ TEST_CASE("a run in f32 that goes on with another number of threads is told that
   set_parallel_threads(1);
 }
 
+TEST_CASE("a run says that its text changed where no sample of it lies, and nothing of a copy") {
+  TinyTraining tiny;
+  const auto said = [&](const std::string& steps) {
+    const CapturedOutput log;
+    tiny.start("run", kSaving + Overrides{"--training.steps", steps})->run();
+    return log.text();
+  };
+  said("3");
+  fs::copy_file(tiny.text_path(), tiny / "copy.txt");
+  fs::rename(tiny / "copy.txt", tiny.text_path());
+  CHECK_FALSE(has(said("4"), "checkpoint"));
+  std::string text = read_file(tiny.text_path());
+  REQUIRE(text.size() > 40'000);
+  text[text.size() / 4] ^= 1;
+  std::ofstream(tiny.text_path()) << text;
+  CHECK(has(said("5"), "the training data differs from that of the checkpoint in a few places"));
+  CHECK_FALSE(has(said("6"), "the training data"));
+}
+
 TEST_CASE("a resumed run is bitwise the uninterrupted one") {
   TinyTraining tiny;
   std::ofstream(tiny / "v.txt") << generated_text(12, 7);

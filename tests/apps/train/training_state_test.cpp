@@ -24,7 +24,9 @@ TrainingState full() {
   s.loss_scale = {.scale = 1.5, .good_steps = 2};
   s.skipped_spikes = 3;
   s.spikes = {.known = 9, .values = {3.5F, 3.25F, 1, 0.1F}};
+  s.moments_begun = {{"layers.0.feed_forward.w2", 4}, {"output", 6}};
   s.data_fingerprint = 0xfedcba9876543210;
+  s.data_versions = {{"books", "whole 0123456789abcdef"}, {"web", "times 0"}};
   s.mixture = "0: web 49152, books 16384";
   s.branch = "load_step 4";
   s.threads = 12;
@@ -49,10 +51,13 @@ TEST_CASE("the state of a run is read as it was written") {
   plain.loss_scale.reset();
   plain.skipped_spikes = 0;
   plain.spikes = {};
+  plain.moments_begun.clear();
   plain.mixture.clear();
+  plain.data_versions.clear();
   plain.branch.clear();
   plain.threads = 0;
   CHECK(to_json(plain).find("spike") == std::string::npos);
+  CHECK(to_json(plain).find("moments") == std::string::npos);
   CHECK(parse_training_state(to_json(plain), "x") == plain);
 }
 
@@ -71,10 +76,16 @@ TEST_CASE("a state that no run can have is refused with the file and the key") {
   CHECK_THAT(of_window("7"), Contains(place + "spike_window"));
   CHECK_THAT(refusal("\"spike_window_steps\": 9", "\"spike_window_steps\": -1"),
              Contains(place + "spike_window_steps is -1, expected a count"));
+  for (const char* begun : {"0", "7", "-1"}) {
+    CHECK_THAT(refusal("\"output\": 6", "\"output\": " + std::string(begun)),
+               Contains(place + "moments_begun is " + begun + " for 'output', expected 1 to 6"));
+  }
+  CHECK_THAT(refusal("\"output\": 6", "\"output\": true"), Contains(place + "moments_begun"));
   CHECK_THAT(refusal("\"skipped_spikes\": 3,", ""), Contains("skipped_spikes"));
   CHECK_THAT(refusal("\"step\": 7", "\"step\": -7"), Contains(place + "step is -7, expected a count"));
   CHECK_THAT(refusal("\"data_position\": 56,", ""), Contains("data_position"));
   CHECK_THAT(refusal("fedcba9876543210", "fedcba987654321g"),
              Contains("data_fingerprint is 'fedcba987654321g', expected 16 hexadecimal digits"));
+  CHECK_THAT(refusal("\"times 0\"", "7"), Contains(place + "data_versions"));
   CHECK_THAT(refusal("\"0: web 49152, books 16384\"", "3"), Contains(place + "mixture"));
 }

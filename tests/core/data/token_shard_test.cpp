@@ -167,6 +167,58 @@ TEST_CASE("llm.c tokens without delimiters become documents of bounded length") 
   CHECK(joined == one[0]);
 }
 
+TEST_CASE("pieces of a long llm.c document that follow one another are one document to attention") {
+  DataFolder folder;
+  // Pieces of a hundred tokens: three of the first document, one of the second.
+  Tokens documents(2);
+  for (int i = 0; i < 250; ++i) documents[0].push_back(i == 0 ? 50256 : i);
+  for (int i = 0; i < 60; ++i) documents[1].push_back(i == 0 ? 50256 : 1000 + i);
+  LoaderOptions o{.sources = {folder.write("x.bin", llmc<uint16_t>(20240520, 1, documents))},
+                  .encoder = vocabulary(60000),
+                  .seq_len = 309,
+                  .order = Order::sequential,
+                  .block_bytes = 1 << 20,
+                  .max_text_bytes = 400};
+  std::vector<int32_t> inputs(309), targets(309), starts(309), expected(309, 0);
+  std::fill(expected.begin() + 250, expected.end(), 250);
+  TokenLoader loader(o);
+  loader.read(0, 1, {inputs.data(), targets.data(), starts.data()});
+  CHECK(starts == expected);
+  CHECK(loader.known().documents == 2);
+  CHECK(count_stored(loader.corpus(), 0, 309).value()[0].documents == 2);
+  CHECK(loader.scan().look(1).documents == 2);
+  // When shuffled, a piece begins a document unless it comes right after the one that it follows in the file.
+  o.order = Order::shuffled;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    o.seed = seed;
+    TokenLoader shuffled(o);
+    shuffled.read(0, 1, {inputs.data(), targets.data(), starts.data()});
+    int32_t start = 0;
+    for (int32_t i = 0; i < 309; ++i) {
+      const int32_t id = inputs[static_cast<size_t>(i)];
+      // 50256 begins both documents, so it may come before the second id of either.
+      const int32_t before = i > 0 ? inputs[static_cast<size_t>(i - 1)] : 50256;
+      const bool follows = id != 50256 && (before + 1 == id || (before == 50256 && id % 1000 == 1));
+      if (!follows) start = i;
+      CHECK(starts[static_cast<size_t>(i)] == start);
+    }
+  }
+}
+
+TEST_CASE("of bare ids pieces are counted, which are no documents") {
+  DataFolder folder;
+  std::string ids;
+  for (int i = 0; i < 250; ++i) put(ids, static_cast<uint16_t>(i));
+  LoaderOptions o{.sources = {folder.write("x.bin", ids)},
+                  .format = Format::tokens_u16,
+                  .encoder = vocabulary(60000),
+                  .seq_len = 20,
+                  .max_text_bytes = 400};
+  TokenLoader loader(o);
+  CHECK_FALSE(loader.corpus().knows_documents());
+  CHECK(loader.scan().look(1).documents == 3);
+}
+
 TEST_CASE("an id outside the vocabulary names file, byte and id") {
   DataFolder folder;
   std::string path = folder.write("x.bin", llmc<uint16_t>(20240520, 1, {{50256, 5, 6}, {50256, 7}}));

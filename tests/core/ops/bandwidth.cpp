@@ -133,15 +133,22 @@ int main(int argc, char** argv) {
   {
     auto p = filled(DType::f32, {kParameters}), g = filled(DType::f32, {kParameters}),
          c = zeros(type, {kParameters});
-    auto scalars = zeros(DType::f32, {kStepScalars}), step = zeros(DType::i64, {1}),
-         sum = zeros(DType::f64, {1}), sums = zeros(DType::f64, grad_norm_workspace({p.shape}));
+    auto scalars = zeros(DType::f32, {kStepScalars}), corrections = filled(DType::f32, {2}),
+         step = zeros(DType::i64, {1}), sum = zeros(DType::f64, {1}),
+         sums = zeros(DType::f64, grad_norm_workspace({p.shape}));
     std::fill_n(scalars.as<float>(), static_cast<int>(kStepScalars), 0.1f);
     measure("grad_norm_squared", [&](Stream& t) { grad_norm_squared(t, {g}, sum, sums); });
     for (DType states : {DType::f32, DType::bf16}) {
       auto m = zeros(states, {kParameters}), v = zeros(states, {kParameters});
       measure(states == DType::f32 ? "adamw, f32 states" : "adamw, bf16 states", [&](Stream& t) {
-        adamw(t, {{.master = p, .gradient = g, .exp_avg = m, .exp_avg_sq = v, .compute = c}}, {}, scalars,
-              step);
+        adamw(t,
+              {{.master = p,
+                .gradient = g,
+                .exp_avg = m,
+                .exp_avg_sq = v,
+                .compute = c,
+                .bias_correction = corrections}},
+              {}, scalars, step);
       });
     }
   }

@@ -120,14 +120,15 @@ TEST_CASE("adamw's amax is fp8::amax of the weight that it leaves") {
       want.upload_as<uint32_t>(std::array{0u});
       std::vector<float> scalars(kStepScalars, 1.0f);
       scalars[kGradientFactor] = factor;
-      scalars[kBiasCorrection1] = 0.1f, scalars[kBiasCorrection2] = 0.05f;
-      DeviceBuffer step(stream, DType::f32, {kStepScalars}, scalars);
+      DeviceBuffer step(stream, DType::f32, {kStepScalars}, scalars),
+          corrections(stream, DType::f32, {2}, std::vector{0.1f, 0.05f});
       t.upload_as<int64_t>(std::array<int64_t, 1>{1});
       adamw(stream,
             {{.master = master,
               .gradient = gradient,
               .exp_avg = exp_avg,
               .exp_avg_sq = exp_avg_sq,
+              .bias_correction = corrections,
               .amax = told}},
             {}, step, t);
       fp8::amax(stream, master, want);

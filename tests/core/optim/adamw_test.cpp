@@ -24,10 +24,13 @@ constexpr int64_t kStep = 5;
 std::vector<float> step_scalars(float factor) {
   std::vector<float> s(kStepScalars, 1.0f);
   s[kLearningRate] = kLr;
-  s[kBiasCorrection1] = 1 - std::pow(0.9f, kStep);
-  s[kBiasCorrection2] = 1 - std::pow(0.95f, kStep);
   s[kGradientFactor] = factor;
   return s;
+}
+
+/// The corrections of the `step`-th update since the moments were zero.
+std::vector<float> bias_correction(int64_t step) {
+  return {static_cast<float>(1 - std::pow(0.9f, step)), static_cast<float>(1 - std::pow(0.95f, step))};
 }
 
 /// One parameter and what belongs to it, on a device.
@@ -38,6 +41,7 @@ struct Parameter {
         exp_avg(stream, states, {n}, normal_values(n, seed + 2, DType::bf16, 0.05f)),
         exp_avg_sq(stream, states, {n}, squares(n, seed + 3)),
         compute(stream, compute_type, {n}),
+        corrections(stream, DType::f32, {2}, bias_correction(kStep)),
         amax(stream, DType::u32, {1}) {
     amax.upload_as<uint32_t>(std::array{0u});
   }
@@ -52,6 +56,7 @@ struct Parameter {
             .exp_avg = exp_avg,
             .exp_avg_sq = exp_avg_sq,
             .compute = compute,
+            .bias_correction = corrections,
             .amax = amax,
             .weight_decay = 0.1f,
             .key = kKey};
@@ -73,7 +78,7 @@ struct Parameter {
     return all;
   }
 
-  DeviceBuffer master, gradient, exp_avg, exp_avg_sq, compute, amax;
+  DeviceBuffer master, gradient, exp_avg, exp_avg_sq, compute, corrections, amax;
 };
 
 void step(Stream& stream, const std::vector<AdamwTensor>& tensors, float factor = 0.5f) {
@@ -86,8 +91,8 @@ struct Expected {
   std::vector<double> m, m_size, v, p, p_size;
 };
 Expected reference(const Parameter& x, float factor, double lr) {
-  const auto s = step_scalars(factor);
   const double beta1 = 0.9f, beta2 = 0.95f;
+  const std::vector<float> c = x.corrections.floats();
   auto p = x.master.floats(), g = x.gradient.floats(), m = x.exp_avg.floats(), v = x.exp_avg_sq.floats();
   Expected r;
   for (size_t i = 0; i < p.size(); ++i) {
@@ -95,10 +100,9 @@ Expected reference(const Parameter& x, float factor, double lr) {
     r.m.push_back(beta1 * m[i] + (1 - beta1) * gradient);
     r.m_size.push_back(beta1 * std::abs(m[i]) + (1 - beta1) * std::abs(gradient));
     r.v.push_back(beta2 * v[i] + (1 - beta2) * gradient * gradient);
-    const double root = std::sqrt(r.v[i] / s[kBiasCorrection2]) + 1e-8f, decay = 0.1f;
-    r.p.push_back(p[i] - lr * (r.m[i] / s[kBiasCorrection1] / root + decay * p[i]));
-    r.p_size.push_back(std::abs(p[i]) +
-                       lr * (r.m_size[i] / s[kBiasCorrection1] / root + decay * std::abs(p[i])));
+    const double root = std::sqrt(r.v[i] / c[1]) + 1e-8f, decay = 0.1f;
+    r.p.push_back(p[i] - lr * (r.m[i] / c[0] / root + decay * p[i]));
+    r.p_size.push_back(std::abs(p[i]) + lr * (r.m_size[i] / c[0] / root + decay * std::abs(p[i])));
   }
   return r;
 }
@@ -125,6 +129,19 @@ TEST_CASE("adamw agrees with the formula in FP64") {
         CHECK(x.amax.download_as<uint32_t>()[0] == largest_bits(p));
       }
     }
+  });
+}
+
+TEST_CASE("adamw: each tensor is corrected by the number of its own updates") {
+  for_each_device([](Stream& stream) {
+    Parameter old(stream, 1000, DType::f32, DType::bf16), fresh(stream, 1000, DType::f32, DType::bf16);
+    fresh.corrections.upload(bias_correction(1));
+    const Expected want_old = reference(old, 0.5f, kLr), want_fresh = reference(fresh, 0.5f, kLr);
+    step(stream, {old.tensor(), fresh.tensor()});
+    check_close(old.master.floats(), want_old.p, tolerance(DType::f32, 12), want_old.p_size);
+    check_close(fresh.master.floats(), want_fresh.p, tolerance(DType::f32, 12), want_fresh.p_size);
+    CHECK(fresh.exp_avg.floats() == old.exp_avg.floats());
+    CHECK(fresh.master.floats() != old.master.floats());
   });
 }
 
@@ -237,6 +254,7 @@ TEST_CASE("adamw on meta records what crosses memory, and refuses tensors that d
                          .exp_avg = x,
                          .exp_avg_sq = x,
                          .compute = narrow,
+                         .bias_correction = shape_only(DType::f32, {2}),
                          .amax = shape_only(DType::u32, {1})};
   adamw(stream, {good}, {}, scalars, t);
   CHECK(recorder.bytes() == 32 * 30);
@@ -256,9 +274,10 @@ TEST_CASE("adamw on meta records what crosses memory, and refuses tensors that d
   says([&](auto& a) { a.exp_avg.dtype = DType::i32; }, "exp_avg is i32 [4, 8], expected f32 or bf16");
   says([&](auto& a) { a.exp_avg = flat; }, "exp_avg is f32 [32], expected f32 [4, 8]");
   says([&](auto& a) { a.exp_avg_sq = narrow; }, "exp_avg_sq is bf16 [4, 8], expected f32 [4, 8]");
+  says([&](auto& a) { a.bias_correction = flat; }, "bias_correction is f32 [32], expected f32 [2]");
   says([&](auto& a) { a.compute.dtype = DType::i32; }, "compute is i32 [4, 8], expected f32 or bf16");
   says([&](auto& a) { a.compute = flat; }, "compute is f32 [32], expected f32 [4, 8]");
   says([&](auto& a) { a.amax = flat; }, "amax is f32 [32], expected u32 [1]");
-  CHECK_THROWS_WITH(adamw(stream, {good}, {}, flat, t), "[adamw] scalars is f32 [32], expected f32 [7]");
+  CHECK_THROWS_WITH(adamw(stream, {good}, {}, flat, t), "[adamw] scalars is f32 [32], expected f32 [5]");
   CHECK_THROWS_WITH(adamw(stream, {good}, {}, scalars, flat), "[adamw] step is f32 [32], expected i64 [1]");
 }

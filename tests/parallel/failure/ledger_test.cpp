@@ -54,6 +54,14 @@ std::optional<std::string> heard(tcp::Connection& connection, LedgerMessage::Kin
   return std::nullopt;
 }
 
+constexpr uint64_t kToken = 0x1234;
+
+tcp::Connection of_job(const LedgerServer& server) {
+  tcp::Connection connection = tcp::connect_to(server.endpoint(), 30);
+  connection.send(LedgerServer::greeting(kToken));
+  return connection;
+}
+
 void meet(Communicator& world) {
   Stream stream = Stream::cpu();
   world.barrier(stream, "test");
@@ -145,9 +153,9 @@ TEST_CASE("the ledger names the rank that is behind") {
 }
 
 TEST_CASE("a rank that has connected and said nothing yet is waited for") {
-  LedgerServer server({.world_size = 3, .answer_seconds = 30});
+  LedgerServer server({.world_size = 3, .answer_seconds = 30, .token = kToken});
   std::vector<tcp::Connection> ranks;
-  for (int r = 0; r < 3; ++r) ranks.push_back(tcp::connect_to(server.endpoint(), 30));
+  for (int r = 0; r < 3; ++r) ranks.push_back(of_job(server));
   auto say = [&](int rank, LedgerMessage::Kind kind, const std::string& text = "") {
     const bool late = rank == 2;
     ProgressRecord record{.rank = rank,
@@ -173,11 +181,34 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
 }
 
 TEST_CASE("a ledger that ends says farewell to ranks that are still there") {
-  auto server = std::make_unique<LedgerServer>(LedgerServer::Options{.world_size = 2});
-  tcp::Connection rank = tcp::connect_to(server->endpoint(), 30);
+  auto server = std::make_unique<LedgerServer>(LedgerServer::Options{.world_size = 2, .token = kToken});
+  tcp::Connection rank = of_job(*server);
   rank.send(LedgerMessage{LedgerMessage::Kind::report, {.rank = 1}, ""}.encode());
   server.reset();
   CHECK(heard(rank, LedgerMessage::Kind::farewell));
+}
+
+TEST_CASE("a ledger hears no connection that does not begin with the job's token, and tells it nothing") {
+  LedgerServer server({.world_size = 2, .answer_seconds = 30, .token = kToken});
+  const LedgerMessage failed{LedgerMessage::Kind::failed, {.rank = 1}, "not true"};
+  const LedgerMessage real{LedgerMessage::Kind::failed, {.rank = 1}, "disk full"};
+  tcp::Connection rank = of_job(server);
+  // Strangers begin with a message, with another job's token, or with an empty message; that they send the
+  // right token afterwards does not help.
+  for (const std::string& first : {failed.encode(), LedgerServer::greeting(kToken + 1), std::string()}) {
+    tcp::Connection stranger = tcp::connect_to(server.endpoint(), 30);
+    stranger.send(first);
+    stranger.send(LedgerServer::greeting(kToken));
+    stranger.send(failed.encode());
+    CHECK_FALSE(heard(stranger, LedgerMessage::Kind::stop));
+  }
+  tcp::Connection silent = tcp::connect_to(server.endpoint(), 30);
+  rank.send(real.encode());
+  CHECK(heard(rank, LedgerMessage::Kind::stop) == "disk full");
+  CHECK(silent.read_available());
+  CHECK_FALSE(silent.next());
+  silent.send(LedgerServer::greeting(kToken));
+  CHECK(heard(silent, LedgerMessage::Kind::stop) == "disk full");
 }
 
 TEST_CASE("a stranger's connection to the ledger disturbs no rank") {
@@ -197,7 +228,8 @@ TEST_CASE("a stranger's connection to the ledger disturbs no rank") {
     Ledger ledger(state, bootstrap);
     for (int i = 0; i < 3; ++i) {
       tcp::Connection stranger = tcp::connect_to(bootstrap.heard[0], 5);
-      stranger.send("hello");
+      stranger.send(i == 0 ? LedgerMessage{LedgerMessage::Kind::failed, {.rank = 1}, "not true"}.encode()
+                           : "hello");
       stranger.send(std::string(100000, 'x'));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -58,6 +58,25 @@ TEST_CASE("launchers are recognised by their variables") {
   CHECK(is(Variables{{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}}.launch(), Launcher::none, 0, 1, 0, 1));
 }
 
+TEST_CASE(
+    "RANK and WORLD_SIZE without LOCAL_RANK or LOCAL_WORLD_SIZE leave the place on the machine to be "
+    "counted") {
+  using LocalPlace = Launch::LocalPlace;
+  Variables alone{{{"WORLD_SIZE", "16"}, {"RANK", "9"}}};
+  CHECK(is(alone.launch(), Launcher::environment, 9, 16, 9, 16));
+  CHECK(alone.launch().local_place == LocalPlace::unknown);
+  alone.values["LOCAL_WORLD_SIZE"] = "8";
+  CHECK(is(alone.launch(), Launcher::environment, 9, 16, 9, 16));
+  CHECK(alone.launch().local_place == LocalPlace::unknown);
+  alone.values["LOCAL_RANK"] = "1";
+  CHECK(alone.launch().local_place == LocalPlace::known);
+  alone.values.erase("LOCAL_WORLD_SIZE");
+  CHECK(is(alone.launch(), Launcher::environment, 9, 16, 1, 16));
+  CHECK(alone.launch().local_place == LocalPlace::size_unknown);
+  CHECK(Variables{{{"WORLD_SIZE", "1"}, {"RANK", "0"}}}.launch().local_place == LocalPlace::known);
+  CHECK(Variables{{{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}}}.launch().local_place == LocalPlace::known);
+}
+
 TEST_CASE("of launchers within each other the innermost counts") {
   const std::map<std::string, std::string> agents_step{
       {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_LOCALID", "0"},
