@@ -21,15 +21,15 @@
 
 int main(int argc, char** argv) {
   using namespace ottava;
-  // First: a signal that comes while the program starts waits for the thread that listens. A rank of another
-  // command has its launcher's blocked signals, and hears them again.
+  // This comes first, so that a signal that arrives while the program starts waits for the thread that
+  // listens. Ranks of other commands inherit their launcher's blocked signals; these are unblocked here.
   const std::string_view name = argc > 1 ? argv[1] : "";
   const sigset_t stop_signals = stop_signal_set();
   const bool saves_when_stopped = name == "train" || name == "launch";
   ::sigprocmask(saves_when_stopped ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
   // Ctrl-C ends `tee` first: a line that nobody reads any more must not end the run before it has saved.
   ::signal(SIGPIPE, saves_when_stopped ? SIG_IGN : SIG_DFL);
-  // A file past the limit of the shell (ulimit -f) is an error of writing it, which names it.
+  // A file past the shell's limit (ulimit -f) is then an error of writing, which names the file.
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   settle_wait_policy(argv);
@@ -54,6 +54,6 @@ int main(int argc, char** argv) {
   add_checkpoint_commands(commands);
   StandardOutput output;
   const int code = line.run({argv + 1, argv + argc});
-  // A run has its files, and has ended well without anybody who reads its lines.
+  // A run has written its files, and has ended well even if nobody reads its lines.
   return saves_when_stopped ? code : output.written(code);
 }

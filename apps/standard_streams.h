@@ -4,18 +4,19 @@
 
 namespace ottava {
 
-/// Opens /dev/null in the place of standard input, output and error that are closed: files that are opened
-/// later would take their numbers, and what is printed would go into those. Call it before any file is opened.
+/// Opens /dev/null in place of those of standard input, output and error that are closed. Otherwise files
+/// opened later would take their numbers, and printed text would go into them. To be called before any file
+/// is opened.
 void open_standard_streams();
 
-/// What std::cout writes through while it lives, into stdout: it keeps why a write failed.
+/// While it lives, std::cout writes through it to stdout, and it keeps the reason if a write fails.
 class StandardOutput : private std::streambuf {
  public:
   StandardOutput();
   ~StandardOutput() override;
   StandardOutput(const StandardOutput&) = delete;
 
-  /// Writes out what is still buffered. Returns `code`; where not all that was printed could be written, says
+  /// Writes out what is still buffered and returns `code`. If not everything printed could be written, says
   /// why on standard error and returns 1 in place of 0.
   int written(int code);
 

@@ -11,8 +11,8 @@
 
 namespace ottava {
 namespace {
-// About 0.05 ms; libgomp's own is 300,000. Fewer, or none, cost up to a tenth on a quiet machine, where the
-// next loop comes sooner than a thread wakes up; twice as many cost a tenth beside a busy process.
+// About 0.05 ms; libgomp's own value is 300,000. Fewer, or none, cost up to a tenth on a quiet machine, where
+// the next loop comes sooner than a thread wakes up; twice as many cost a tenth beside a busy process.
 constexpr const char* kSpins = "5000";
 }  // namespace
 

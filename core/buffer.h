@@ -7,15 +7,16 @@
 
 namespace ottava {
 
-/// Owns one block of memory on a device (nothing on `meta`). Host blocks are page-aligned, zero and, where
-/// the system allows it, backed by huge pages; GPU blocks are 256-byte aligned and not initialised.
-/// Move-only.
+/// Owns one block of memory on a device (nothing on `meta`). Host blocks are page-aligned, filled with zeros
+/// and, where the system allows it, backed by huge pages; GPU blocks are 256-byte aligned and not
+/// initialised. Move-only.
 class Buffer {
  public:
   Buffer() : Buffer(nullptr, {}) {}
   /// Throws MemoryError with the bytes asked for and the bytes free.
   Buffer(Device device, size_t bytes);
-  /// Host memory that a GPU can copy from and to while the host goes on; plain host memory without CUDA.
+  /// Host memory that a GPU can copy from and to while the host goes on; plain host memory in a build without
+  /// CUDA.
   static Buffer pinned(Device device, size_t bytes);
 
   void* data() const { return data_.get(); }

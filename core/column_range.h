@@ -24,10 +24,11 @@ struct MatrixRows {
   Shape shape() const { return {rows, cols}; }
   double bytes() const { return static_cast<double>(numel()) * size_of(dtype); }
   void* at(int64_t row, int64_t col) const { return at(row * stride + col); }
-  /// So many elements from the start.
+  /// The address `element` elements from the start.
   void* at(int64_t element) const { return static_cast<char*>(data) + element * size_of(dtype); }
 };
-/// Throws ShapeError, in the name of `op`, for a block that the matrix does not have.
+/// The rows of `matrix`, or of `block` of its columns. Throws ShapeError, in the name of `op`, for a block
+/// that the matrix does not have.
 inline MatrixRows rows_of(std::string_view op, const Tensor& matrix, ColumnRange block = {}) {
   if (block.is_all()) {
     block.end = matrix.cols();

@@ -11,14 +11,14 @@ bool contains(const Range& range, const Value& value) {
   return std::ranges::find(range, value) != std::ranges::end(range);
 }
 
-/// The first element of a range whose `key`, a member or a function of it, equals `value`, or null.
+/// The first element whose `key` (a member, or a function of the element) equals `value`, or null.
 template <class Range, class Value, class Key>
 auto* find_by(Range& range, const Value& value, const Key& key) {
   const auto found = std::ranges::find(range, value, key);
   return found == std::ranges::end(range) ? nullptr : &*found;
 }
 
-/// Whether `part` stands somewhere in `text`.
+/// Whether `text` contains `part`.
 inline bool contains_text(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }

@@ -25,7 +25,7 @@ RecordedOperation& CostRecorder::add(const OpCost& cost, std::string operands) {
   sum.calls += 1;
   sum.flops += cost.flops;
   sum.bytes += cost.bytes;
-  // Of the same operands an operation that adds to what is there moves more bytes than one that overwrites.
+  // With the same operands, an operation that accumulates moves more bytes than one that overwrites.
   std::string key = operands;
   for (const double figure : {cost.flops, cost.bytes})
     key.append(reinterpret_cast<const char*>(&figure), sizeof figure);

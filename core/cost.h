@@ -11,12 +11,13 @@
 
 namespace ottava {
 
-/// The arithmetic a matrix or attention operation runs in; decides which peak it is measured against.
+/// The arithmetic that a matrix or attention operation runs in; it decides which peak the operation is
+/// measured against.
 enum class Precision { fp32, bf16, fp8 };
 std::string_view name_of(Precision precision);
 
-/// What one call of an operation costs: floating-point operations as computed (causal attention counts only
-/// what is computed) and bytes that must cross memory at least once.
+/// What one call of an operation costs: the floating-point operations that are computed (of causal attention,
+/// only the visible part) and the bytes that must cross memory at least once.
 struct OpCost {
   std::string_view op;  ///< a literal: "matmul", "attention_forward", ...
   Precision precision = Precision::fp32;
@@ -32,10 +33,10 @@ struct RecordedOperation {
   std::string operands;  ///< "bf16 [2048, 256] f32 [2048]", in the order of the arguments
   int64_t calls = 0;
   double flops = 0, bytes = 0;  ///< of one call
-  RecordedCall call;            ///< the first; empty where it cannot be made again
+  RecordedCall call;            ///< the first call; empty where it cannot be made again
 };
 
-/// Calls among ranks that are carried out together: one, or those of a group.
+/// Collective calls that are carried out together: a single one, or those of a group.
 struct RecordedTransfer {
   struct Call {
     std::string_view collective;  ///< a literal: "all_gather"
@@ -50,13 +51,14 @@ struct RecordedTransfer {
   int64_t payload_bytes() const;
 };
 
-/// What the host asks for, one after the other. A wait holds back all that is asked for after it.
+/// One request of the host. A wait holds back everything requested after it.
 struct RecordedEvent {
   enum class Kind : uint8_t { operation, issue, wait };
   Kind kind = Kind::operation;
-  int32_t label = 0;  ///< of RecordedOrder::labels: the caller
-  int32_t index = 0;  ///< of CostRecorder::operations(); issue and wait: of RecordedOrder::transfers
+  int32_t label = 0;  ///< index into RecordedOrder::labels: the caller
+  int32_t index = 0;  ///< into CostRecorder::operations(); for issue and wait into RecordedOrder::transfers
 };
+/// Everything that a step asks for, in order.
 struct RecordedOrder {
   std::vector<RecordedEvent> events;
   std::vector<RecordedTransfer> transfers;
@@ -64,8 +66,8 @@ struct RecordedOrder {
   std::vector<size_t> parts;  ///< where in events each begins: micro-batches, then the update
 };
 
-/// Keeps what a step asks for, in order, and sums costs per (label, op, precision). Labels name the caller
-/// ("layers.3.attention.wqkv") and nest by scope.
+/// Records what a step asks for, in order, and sums costs per (label, op, precision). Labels name the caller
+/// ("layers.3.attention.wqkv") and nest by Scope.
 class CostRecorder {
  public:
   struct Total {
@@ -77,26 +79,26 @@ class CostRecorder {
   };
 
   void record(const OpCost& cost) { add(cost, {}); }
-  /// Records the call op(stream, args...), so that it can be made again.
+  /// Also records the call op(stream, args...), so that it can be made again.
   template <class... Parameters>
   void record(const OpCost& cost, void (*op)(Stream&, Parameters...),
               const std::decay_t<Parameters>&... args) {
     RecordedOperation& operation = add(cost, recorded::operands_text(args...));
     if (operation.calls == 1) operation.call = recorded::make_call(op, args...);
   }
-  /// A transfer was asked for. Returns what wait() takes.
+  /// Records that a transfer was started. Returns the number that wait() takes.
   int32_t issue(RecordedTransfer transfer);
   void wait(int32_t transfer);
   /// What follows is the next part of the step: a micro-batch, or the update.
   void begin_part() { order_.parts.push_back(order_.events.size()); }
-  /// In first-recorded order.
+  /// Sums, in the order in which each was first recorded.
   std::vector<Total> totals() const;
-  /// The distinct ones, in first-recorded order.
+  /// The distinct operations, in the order in which each was first recorded.
   const std::vector<RecordedOperation>& operations() const { return operations_; }
   const RecordedOrder& order() const { return order_; }
   double flops(Precision precision) const;
   double bytes() const;
-  /// Largest scratchpad asked for by a library on the target; becomes a planned workspace.
+  /// A library on the target asks for a scratchpad of so many bytes; the largest becomes a planned workspace.
   void need_workspace(int64_t bytes);
   int64_t workspace_bytes() const { return workspace_bytes_; }
   void clear() { *this = {}; }

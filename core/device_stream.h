@@ -4,7 +4,7 @@
 
 namespace ottava {
 
-/// A new stream of this CPU or GPU. Throws as Stream::cuda does.
+/// A new stream on this GPU, or on the CPU for any other device. Throws as Stream::cuda does.
 Stream device_stream(Device device);
 
 }  // namespace ottava

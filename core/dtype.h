@@ -20,8 +20,7 @@ std::string_view name_of(DType dtype);
 /// Inverse of name_of; also accepts "float32", "bfloat16", "float16". Throws ConfigError.
 DType parse_dtype(std::string_view name);
 
-/// Maps C++ element types to DType; one-byte floats have no C++ type and are handled as uint8_t by their
-/// owners.
+/// Maps C++ element types to DType. One-byte floats have no C++ type; their owners handle them as uint8_t.
 template <class T>
 struct DTypeOf;
 template <>

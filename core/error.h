@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// Every error a user can cause. The message is one sentence: `[where] what is wrong: what we got, what was
-/// expected, what to do`. Libraries throw; `main` prints the message and chooses the exit code.
+/// Base of every error that a user can cause. The message is one sentence: `[where] what is wrong: what we
+/// got, what was expected, what to do`. Libraries throw; `main` prints the message and chooses the exit code.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view where, std::string_view message)
@@ -50,7 +50,7 @@ struct NumericsError : Error {
   using Error::Error;
 };
 
-/// `fail<ShapeError>("rms_norm", "x has {} columns, weight has {}", a, b)`.
+/// Throws an E: `fail<ShapeError>("rms_norm", "x has {} columns, weight has {}", a, b)`.
 template <class E = Error, class... A>
 [[noreturn]] void fail(std::string_view where, fmt::format_string<A...> format, A&&... args) {
   throw E(where, fmt::format(format, std::forward<A>(args)...));

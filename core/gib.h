@@ -2,7 +2,7 @@
 
 namespace ottava {
 
-/// Bytes in GiB, 2^30 of them.
+/// Bytes as GiB (2^30 bytes).
 template <class Bytes>
 constexpr double gib(Bytes bytes) {
   return static_cast<double>(bytes) / (1 << 30);

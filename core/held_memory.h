@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// Bytes that this process holds in Buffers on a device (core/buffer.h), pinned host memory left out: now,
-/// and at most at one time so far.
+/// Bytes that this process holds in Buffers (core/buffer.h) on a device, without pinned host memory: `now`,
+/// and `most`, the highest so far.
 struct HeldMemory {
   int64_t now = 0, most = 0;
 };

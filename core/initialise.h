@@ -5,10 +5,11 @@
 
 namespace ottava {
 
-/// out[i] = mean-0 normal value number `first + i` of the tensor `name`, i in [0, count): the inverse normal
-/// distribution of a Philox number, computed in double by our own portable code and rounded once to f32.
-/// Depends only on (seed, name, index), so every layout and device starts from the same weights. cut > 0:
-/// the distribution is truncated at cut * std (by mapping the uniform number into [Phi(-cut), Phi(cut)]).
+/// out[i] = value number `first + i` of the tensor `name`, for i in [0, count), normal with mean 0: the
+/// inverse normal distribution of a Philox number, computed in double by portable code of our own and rounded
+/// once to f32. It depends only on (seed, name, index), so every layout and device starts from the same
+/// weights. cut > 0 truncates the distribution at cut * std, by mapping the uniform number into [Phi(-cut),
+/// Phi(cut)].
 struct NormalInitialisation {
   uint64_t seed = 0;
   std::string_view name;

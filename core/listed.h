@@ -9,13 +9,13 @@
 
 namespace ottava {
 
-/// Puts an item at the end of a list in words: "a", then "a, b".
+/// Appends an item to a list in words: "a", then "a, b".
 inline void add_item(std::string& list, std::string_view item, std::string_view separator = ", ") {
   if (!list.empty()) list += separator;
   list += item;
 }
 
-/// "a, b" of text_of(item) for each, empty for none; of more than `most`: "a, b and 3 more".
+/// text_of(item) of each item: "a, b"; empty for none; "a, b and 3 more" if there are more than `most`.
 template <class Items, class Text>
 std::string listed(const Items& items, const Text& text_of,
                    size_t most = std::numeric_limits<size_t>::max()) {

@@ -12,7 +12,7 @@ enum class Level { info, warning, error };
 /// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank
 /// logs). The log is the one global of the program. It is safe to call from any thread.
 void set_level(Level level);
-/// Rank shown in the lines of the calling thread; `quiet` ranks print warnings and errors only.
+/// The rank shown in the calling thread's lines. A `quiet` rank prints warnings and errors only.
 struct RankView {
   int rank = 0;
   int world_size = 1;
@@ -20,10 +20,11 @@ struct RankView {
 };
 void set_rank(RankView view);
 
+/// Writes one line; the functions below format it.
 void write(Level level, std::string_view text);
 
-/// Shows a line on standard error that the next one replaces and that any log line clears first; empty:
-/// clears it. For terminals.
+/// Shows a status line on standard error, for terminals. The next status replaces it, a log line clears it
+/// first, and an empty one clears it.
 void status(std::string_view line);
 
 template <class... A>

@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// The number that the whole text is, as std::from_chars reads it, of integers in `base` where one is given;
-/// nothing where it is none, or none that T holds.
+/// The whole text as a number, as std::from_chars reads it (an integer in `base` if one is given). Nothing if
+/// the text is not a number or T cannot hold it.
 template <class T, class... Base>
 std::optional<T> parse_number(std::string_view text, Base... base) {
   T value{};

@@ -19,8 +19,8 @@ inline int parallel_threads() {
 #endif
 }
 
-/// Which of the loop's threads runs the body: below parallel_threads() as seen outside the loop. For scratch
-/// memory.
+/// The number of the loop's thread that runs the body, below what parallel_threads() was outside the loop.
+/// For scratch memory.
 inline int parallel_lane() {
 #if defined(OTTAVA_SERIAL)
   return 0;
@@ -29,16 +29,16 @@ inline int parallel_lane() {
 #endif
 }
 
-/// Sets it for loops started by the calling thread.
+/// Sets parallel_threads() for loops started by the calling thread; less than 1 counts as 1.
 inline void set_parallel_threads(int threads) {
 #if !defined(OTTAVA_SERIAL)
   omp_set_num_threads(std::max(threads, 1));
 #endif
 }
 
-/// Calls body(begin, end) on disjoint ranges that cover [0, n), each a multiple of `grain` long but the last.
-/// Ranges are static: the same thread gets the same range each time. A sum that must not depend on the number
-/// of threads makes one partial result per grain and adds those in order.
+/// Calls body(begin, end) on disjoint ranges that cover [0, n); the length of each but the last is a multiple
+/// of `grain`. Ranges are static: the same thread gets the same range each time. A sum that must not depend
+/// on the number of threads makes one partial result per grain and adds those in order.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
   int64_t chunks = (n + grain - 1) / grain;
@@ -58,7 +58,7 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
   body(int64_t{0}, n);
 }
 
-/// parallel_for that calls body(i) for each index of a range.
+/// parallel_for() that calls body(i) for each index of its range.
 template <class Body>
 void parallel_for_index(int64_t n, int64_t grain, Body&& body) {
   parallel_for(n, grain, [&](int64_t begin, int64_t end) {

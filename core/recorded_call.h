@@ -14,9 +14,9 @@ namespace ottava {
 
 /// A call of an operation, to be made again on other memory.
 struct RecordedCall {
-  /// Of the arguments, in the order of their fields; without those that were left out.
+  /// Those of the arguments, in the order of their fields, without those that were left out.
   std::vector<Tensor> tensors;
-  /// The call with as many tensors of the same dtypes and shapes in place of its own.
+  /// The call on other memory: takes as many tensors, of the same dtypes and shapes, in place of its own.
   std::function<std::function<void(Stream&)>(std::span<const Tensor>)> on;
 };
 
@@ -61,8 +61,8 @@ inline constexpr bool is_vector = false;
 template <class T>
 inline constexpr bool is_vector<std::vector<T>> = true;
 
-/// visit(tensor) for each in a Tensor, a vector or a plain struct of such, in order; those left out are
-/// skipped.
+/// Calls visit(tensor) in order for each tensor in a Tensor, a vector or a plain struct of these; those left
+/// out are skipped.
 template <class T, class Visit>
 void each_tensor(T& value, const Visit& visit) {
   using Plain = std::remove_const_t<T>;

@@ -7,13 +7,13 @@
 
 namespace ottava {
 
-/// The cost of an operation that only moves so many bytes.
+/// The cost of an operation that only moves `bytes` bytes.
 inline OpCost moving(std::string_view op, int64_t bytes) {
   return {.op = op, .bytes = static_cast<double>(bytes)};
 }
 
 namespace recorded {
-/// run(stream, args...), or of these what it takes: args..., or nothing.
+/// Calls run with those of (stream, args...) that it takes: all, args... alone, or nothing.
 template <class Run, class... Args>
 void carry_out(const Run& run, Stream& stream, const Args&... args) {
   if constexpr (std::is_invocable_v<const Run&, Stream&, const Args&...>) {
@@ -26,8 +26,8 @@ void carry_out(const Run& run, Stream& stream, const Args&... args) {
 }
 }  // namespace recorded
 
-/// Runs work where its stream is: on_cpu at once, on_cuda enqueued, either called with (stream, args...),
-/// (args...) or nothing; on `meta` on_meta().
+/// Runs work where its stream is: on_cpu at once, on_cuda enqueued, on_meta() on `meta`. The first two are
+/// called with (stream, args...), (args...) or nothing, whichever they take.
 template <class OnCpu, class OnCuda, class OnMeta, class... Args>
 void run_where(Stream& stream, const OnCpu& on_cpu, const OnCuda& on_cuda, const OnMeta& on_meta,
                const Args&... args) {
@@ -41,7 +41,7 @@ void run_where(Stream& stream, const OnCpu& on_cpu, const OnCuda& on_cuda, const
   }
 }
 
-/// run_where() for an operation: on `meta` the cost and the call op(stream, args...) are recorded.
+/// run_where() for an operation: on `meta` records the cost and the call op(stream, args...).
 template <class OnCpu, class OnCuda, class... Parameters>
 void run_op(Stream& stream, const OpCost& cost, void (*op)(Stream&, Parameters...), const OnCpu& on_cpu,
             const OnCuda& on_cuda, const std::decay_t<Parameters>&... args) {

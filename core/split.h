@@ -5,7 +5,7 @@
 
 namespace ottava {
 
-/// What stands between separators, in order: one part more than there are of them, some perhaps empty.
+/// The parts of `text` between separators, in order, empty ones included: one more than there are separators.
 inline std::vector<std::string_view> split_text(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (size_t end; (end = text.find(separator)) != std::string_view::npos; text.remove_prefix(end + 1))

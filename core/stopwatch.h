@@ -4,7 +4,7 @@
 
 namespace ottava {
 
-/// Seconds of the steady clock since it was made.
+/// Seconds since it was made, by the steady clock.
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
@@ -14,7 +14,7 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-/// Of what work() does.
+/// Seconds that work() takes.
 template <class Work>
 double seconds_of(const Work& work) {
   const Stopwatch watch;

@@ -19,7 +19,7 @@ class BlasPlans;
 /// time.
 class Stream {
  public:
-  /// The calling thread's CPU; owns the rank's cache of matmul primitives.
+  /// A stream on the calling thread's CPU. Owns the rank's cache of matmul primitives.
   static Stream cpu();
   /// Records into `recorder`, which must outlive the stream. `target` is the device being planned for.
   static Stream meta(CostRecorder& recorder, Device target);
@@ -33,11 +33,11 @@ class Stream {
   Device device() const { return device_; }
   DeviceType type() const { return device_.type; }
   bool is_meta() const { return type() == DeviceType::meta; }
-  /// The device being planned for on `meta`; device() elsewhere.
+  /// On `meta` the device being planned for; elsewhere device().
   Device target() const { return target_; }
   /// Only on `meta`.
   CostRecorder& recorder() const { return *recorder_; }
-  /// On `cpu`, and on `meta` for what a CPU would do.
+  /// Only on `cpu`, and on `meta` to know what a CPU would do.
   cpu::MatmulCache& matmul_cache() const { return *matmul_cache_; }
   /// Only on `cuda`.
   cuda::BlasPlans& blas_plans() const { return *blas_plans_; }
@@ -67,9 +67,9 @@ class Event {
   void record(Stream& stream);
   /// Work enqueued on `stream` after this call starts after the recorded point.
   void wait(Stream& stream) const;
-  /// Blocks the host.
+  /// Blocks the host until the recorded point is reached.
   void synchronize() const;
-  /// Milliseconds from `start` to this event; both must have been reached. On `cpu` host time.
+  /// Milliseconds from `start` to this event; both must have been reached. Host time on `cpu`.
   double milliseconds_since(const Event& start) const;
   void* native() const { return native_.get(); }
 

@@ -6,7 +6,7 @@
 
 namespace ottava {
 
-/// Sum, in order, of what `part` gives of each element: a function of it, or one of its members.
+/// Sum, in order, of `part` of each element, where `part` is a function or a member.
 template <class Range, class Part>
 auto sum_of(const Range& range, const Part& part) {
   std::remove_cvref_t<std::invoke_result_t<const Part&, decltype(*std::begin(range))>> sum = 0;

@@ -23,7 +23,7 @@ class Shape {
   int64_t rows() const;
   /// The last extent (1 for a scalar).
   int64_t cols() const;
-  /// With another outermost extent, where there is one.
+  /// The same shape with another outermost extent; a scalar stays a scalar.
   Shape with_first(int64_t extent) const {
     Shape shape = *this;
     shape.dims_[0] = extent;
@@ -50,15 +50,16 @@ struct Tensor {
   int64_t bytes() const { return shape.numel() * size_of(dtype); }
   int64_t rows() const { return shape.rows(); }
   int64_t cols() const { return shape.cols(); }
-  /// True for a view that was never set (a tensor that an operation may leave out).
+  /// True for a view that was never set: an argument that was left out.
   bool empty() const { return data == nullptr && shape.rank() == 0; }
 
-  /// Address of an element, counted row by row; null where `data` is.
+  /// Address of an element, counted row by row; null if `data` is.
   char* at(int64_t element) const {
     return data ? static_cast<char*>(data) + element * size_of(dtype) : nullptr;
   }
 
-  /// Typed pointer. Throws ShapeError when T is not the element type; uint8_t also reads the one-byte floats.
+  /// Typed pointer. Throws ShapeError if T is not the element type; uint8_t also serves for the one-byte
+  /// floats.
   template <class T>
   T* as() const {
     bool matches = DTypeOf<T>::value == dtype || (sizeof(T) == 1 && size_of(dtype) == 1);
@@ -69,7 +70,7 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  /// Same elements under another shape. Throws ShapeError when the number of elements differs.
+  /// The same elements under another shape. Throws ShapeError if the number of elements differs.
   Tensor reshape(Shape shape) const;
   /// Rows [begin, end) of the outermost extent.
   Tensor slice(int64_t begin, int64_t end) const;

@@ -4,7 +4,7 @@
 
 namespace ottava {
 
-/// set_parallel_threads() for a scope.
+/// set_parallel_threads() for as long as it lives.
 class ThreadsFor {
  public:
   explicit ThreadsFor(int threads) : before_(parallel_threads()) { set_parallel_threads(threads); }

@@ -61,7 +61,7 @@ void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax) {
       oldest[s] = from[s] > 0 && from[s] < 0x7f800000u ? from[s] : before;
     }
   };
-  // A call made again would advance again: the cost only.
+  // Only the cost is recorded: a call made again would advance again.
   const auto on_meta = [&] { stream.recorder().record(moving(kAdvance, 2 * step_amax.bytes())); };
   run_where(stream, on_cpu, cuda::advance, on_meta, history, step_amax);
   ++history.steps;

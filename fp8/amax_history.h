@@ -7,8 +7,8 @@
 
 namespace ottava::fp8 {
 
-/// State of the recipe `delayed`: the amaxes of the last steps, one column per operand that is quantized.
-/// Belongs to the checkpoint: rows and the number of steps.
+/// State of the recipe `delayed`: the amaxes of the last steps, one column per quantized operand. Checkpoints
+/// keep `rows` and `steps`.
 struct AmaxHistory {
   Tensor rows;  ///< u32 [length, slots], bits of amaxes; row (steps % length) is overwritten next
   int64_t steps =
@@ -19,24 +19,24 @@ struct AmaxHistory {
   bool is_full() const { return steps >= length(); }
 };
 
-/// The amax, as bits, that a slot is scaled from whose whole history is 0: 1. What comes next has not been
-/// seen, and codes of either format then hold values from 1 down to 1e-5 at least; with the smallest scale
-/// all of it would saturate at 1e-12.
+/// The bits of 1: the amax from which a slot is scaled whose whole history is 0. Nothing is known of what
+/// comes next; with this amax, codes of either format hold values from 1 down to at least 1e-5, whereas an
+/// amax of 0 would count as 1e-12 and saturate everything above that.
 inline constexpr uint32_t kUnseenAmax = 0x3f800000u;
 
-/// 2^margin times an amax, both as bits: at most the largest float.
+/// 2^margin times an amax, both as bits; limited to the largest float.
 uint32_t with_margin(uint32_t amax_bits, int64_t margin);
 
-/// amax [slots] u32, what quantize() takes its scale from: `current`, the bits of this tensor's amax, while
-/// the history fills, then 2^margin times the largest of the history (at most the largest float; a NaN or
-/// infinity never enters a history; one of zeros gives kUnseenAmax). `current` may be left out once the
-/// history is full.
+/// Writes amax, u32 [slots], from which quantize() takes its scales. While the history fills, that is
+/// `current`, the bits of the present amaxes; then it is 2^margin times the largest of the history, limited
+/// to the largest float. A NaN or infinity never enters a history; a history of zeros gives kUnseenAmax.
+/// `current` may be left out once the history is full.
 void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax);
 
-/// Once per optimizer step, never in recomputation or validation: overwrites the oldest row with `step_amax`
-/// u32 [slots], the largest over micro-batches and ranks, and counts the step. A slot that is not finite
-/// keeps the newest row's value (its step is skipped, as non_finite says), and so does one that is 0:
-/// nothing went through it, which says nothing of what will.
+/// To be called once per optimizer step, never in recomputation or validation. Overwrites the oldest row with
+/// `step_amax`, u32 [slots], the largest over micro-batches and ranks, and counts the step. A slot that is
+/// not finite keeps the newest row's value (non_finite makes the step be skipped). So does a slot that is 0:
+/// nothing went through it, which says nothing about what will.
 void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax);
 
 }  // namespace ottava::fp8

@@ -13,20 +13,21 @@ __device__ __forceinline__ int tile_row(int pass) {
   return pass * kRowsPerPass + static_cast<int>(threadIdx.x / 8);
 }
 
-/// Row r's chunk c of 16 codes lies at [r][c ^ r / 16], so that neither rows nor columns meet a bank twice.
+/// Chunk c (16 codes) of row r lies at [r][c ^ r / 16], so that reading neither rows nor columns meets a bank
+/// twice.
 using CodeTile = Codes[kTile][kTile / 16];
 __device__ __forceinline__ void put_codes(CodeTile& tile, int row, int chunk, const Codes& codes) {
   tile[row][chunk ^ row / 16] = codes;
 }
 
-/// What part of a matrix the transpose of a tile belongs to.
+/// Where the transpose of a tile goes.
 struct TransposedTile {
   uint8_t* to;  ///< [cols, rows]
   int64_t rows, cols, first_row, first_col;
   bool wide;  ///< rows is a multiple of 16 and `to` aligned
 };
-/// Writes the tile's columns as rows. Every thread takes 16 rows of 4 columns; 8 threads fill the 128 bytes
-/// that belong together. The tile is complete: the caller has synchronised.
+/// Writes the tile's columns as rows. Every thread takes 16 rows of 4 columns; 8 threads fill 128 contiguous
+/// bytes. The caller has synchronised after filling the tile.
 __device__ __forceinline__ void store_transposed(const CodeTile& tile, const TransposedTile& t) {
   const int band = static_cast<int>(threadIdx.x % 8), quad = static_cast<int>(threadIdx.x / 8);
   Codes columns[4];

@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-/// One line of the per-GEMM policy: where the pattern matches, this recipe (or "bf16") holds, whatever came
+/// One entry of the per-GEMM policy: where the pattern matches, this recipe (or "bf16") overrides what came
 /// before.
 struct Float8PolicyConfig {
   std::string match;   ///< glob over GEMM names, "layers.*.feed_forward.w2"

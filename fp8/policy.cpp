@@ -22,7 +22,7 @@ struct Choice {
   }
 };
 
-/// Parts that run alike stay one product, for all of their reasons.
+/// Parts that run alike stay one product, with all of their reasons.
 Choice merged(const std::vector<Choice>& choices) {
   Choice all = choices[0];
   for (const Choice& choice : choices) {
@@ -104,7 +104,7 @@ void apply_size_rule(GemmDecision& decision) {
     decision.reason += fmt::format("; torchao, not fused, would keep {} in bf16", fmt::join(apart, ", "));
 }
 
-/// Why an extent is no multiple, with the arithmetic; empty if it is one.
+/// Why an extent is not a multiple, with the arithmetic; empty if it is.
 std::string misfit(std::string_view what, int64_t global, int64_t local, int64_t tensor_parallel,
                    int64_t of) {
   if (local % of == 0) return "";

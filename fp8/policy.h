@@ -10,11 +10,12 @@
 
 namespace ottava::fp8 {
 
-/// What a layer's matrix product is in the model. Embeddings, norms and attention itself are no rows of the
-/// policy: they are never FP8.
+/// What a layer's matrix product is in the model. Embeddings, norms and attention itself are never FP8 and
+/// have no place in the policy.
 enum class GemmRole : uint8_t { linear, output };
 
-/// One linear layer: rows O (outputs), columns K (inputs), global and as a tensor-parallel rank holds them.
+/// One linear layer's matrix: rows O (outputs) and columns K (inputs), in all and as a tensor-parallel rank
+/// holds them.
 struct PolicyGemm {
   struct Part {
     std::string name;  ///< "wq"
@@ -30,21 +31,23 @@ struct PolicyGemm {
   int64_t local_rows() const;
 };
 
+/// What the policy is decided for.
 struct PolicyInputs {
   std::vector<PolicyGemm> gemms;
   int64_t layers = 0;
   int64_t tensor_parallel = 1;
-  /// Of a micro-batch, as the products see them: gathered over tensor-parallel ranks.
+  /// Tokens of a micro-batch, as the products see them: gathered over tensor-parallel ranks.
   int64_t local_tokens = 0;
-  /// Recipes that the device multiplies; absent: all of them (a CPU).
+  /// Recipes that the device can multiply; absent: all (a CPU).
   std::optional<std::vector<RecipeName>> hardware = {};
-  /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`. Without a value
-  /// it will be measured before step 1, and FP8 is assumed until then.
+  /// How much faster one layer's products are in FP8, casts included, than in bf16: a ratio. Asked only with
+  /// `auto`. If it returns nothing, the ratio will be measured before step 1, and FP8 is assumed until then.
   std::function<std::optional<double>(const PolicyGemm&, const Recipe&)> measured_speedup = {};
-  /// Those ratios are another device's: they hold on one that emulates FP8 too.
+  /// Those ratios are another device's; they also hold on a device that emulates FP8.
   bool is_measured_elsewhere = false;
 };
 
+/// How one matrix product runs, and why.
 struct GemmDecision {
   PolicyGemm gemm;               ///< a fused matrix, or one of its parts where the fusion is split
   std::optional<Recipe> recipe;  ///< absent: high precision
@@ -55,35 +58,36 @@ struct GemmDecision {
   int64_t padded_rows = 0;   ///< global rows with pad_vocabulary; 0: not padded
 };
 
+/// The decisions of a model.
 struct Policy {
   std::vector<GemmDecision> decisions;  ///< in the order of the inputs
   int64_t tensor_parallel = 1;
 
-  /// FP8 products of one forward and backward pass of a micro-batch: what a step is asserted against.
+  /// FP8 products of one forward and backward pass of a micro-batch. A step is checked against it.
   int64_t fp8_products() const;
   /// The decision for a layer or, where its fusion is split, for a part ("layers.3.attention.wq"); null if
   /// there is none.
   const GemmDecision* find(std::string_view name) const;
 };
 
-/// One decision per product, each with its reason. In this order, the later overriding the earlier:
-/// recipe_name; the role (the output layer stays in high precision); first and last blocks;
-/// filter_fqns; the policy list; then, for what the policy list did not name, auto_filter_small_kn and auto;
-/// last the local shape, which must be a multiple of 16 (mxfp8: 32).
+/// One decision per product, each with its reason. Later rules override earlier ones: recipe_name; the role
+/// (the output layer stays in high precision); first and last blocks; filter_fqns; the policy list; for what
+/// the policy list did not name, auto_filter_small_kn and auto; last the local shape, whose extents must be
+/// multiples of 16 (mxfp8: 32).
 ///
-/// A filter matches where it is part of a name, a policy entry where its glob covers one. Names are those of
-/// layers and of their parts
-/// ("layers.0.attention.wq"): if only some parts match, the fusion is split. A shape that does not fit puts
-/// recipe_name aside, with the arithmetic as the reason; an entry of the policy list that cannot hold is
-/// refused.
+/// A filter matches a name that contains it, a policy entry a name that its glob covers. Names are those of
+/// layers and of their parts ("layers.0.attention.wq"); if only some parts match, the fusion is split. Where
+/// a shape does not fit, recipe_name gives way, with the arithmetic as the reason; an entry of the policy
+/// list that cannot hold is refused.
 ///
-/// Throws ConfigError: entries that match nothing (all of them named), two different entries for one pattern,
-/// an entry that cannot hold, auto_filter_small_kn for a recipe without thresholds, auto without
-/// measurements. DeviceError: a recipe that the hardware lacks, unless emulate is set.
+/// Throws ConfigError for entries that match nothing (naming all of them), two different entries for one
+/// pattern, an entry that cannot hold, auto_filter_small_kn for a recipe without thresholds, and auto without
+/// measurements; DeviceError for a recipe that the hardware lacks, unless emulate is set.
 Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs);
 
-/// Throws ConfigError if nothing runs in FP8 although it was asked for, with the reasons. What was measured
-/// to be slower or is below the thresholds of auto_filter_small_kn may leave nothing: that was asked for too.
+/// Throws ConfigError, with the reasons, if nothing runs in FP8 although it was asked for. No error if
+/// nothing is left because FP8 was measured to be slower or is below the thresholds of auto_filter_small_kn:
+/// that was asked for too.
 void require_some_float8(const Policy& policy, const Float8Config& config);
 
 /// "tensorwise in 24 of 25 layers, 72 products in each forward and backward pass; bf16: output (the output
@@ -91,7 +95,7 @@ void require_some_float8(const Policy& policy, const Float8Config& config);
 /// layer each.
 std::string policy_summary(const Policy& policy);
 
-/// The decisions as a table, equal blocks in one line, and how much of the arithmetic is FP8.
+/// The decisions as a table, with equal blocks in one line, and how much of the arithmetic is FP8.
 std::string policy_table(const Policy& policy);
 
 }  // namespace ottava::fp8

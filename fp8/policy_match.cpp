@@ -16,8 +16,8 @@ bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
   return std::ranges::any_of(gemms, [&](const PolicyGemm& gemm) { return contains(matches(gemm), true); });
 }
 
-/// The last entry that covers a part decides it. One that decides none, and is contradicted where it matches,
-/// was meant to do something.
+/// The last entry that covers a part decides it. An entry that decides nothing, and is contradicted wherever
+/// it matches, must have been meant to do something.
 void refuse_overruled(const Float8Config& config, const std::vector<PolicyGemm>& gemms) {
   constexpr size_t kNone = -1;
   std::vector<bool> decides(config.policy.size(), false);

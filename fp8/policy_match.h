@@ -7,11 +7,12 @@
 
 namespace ottava::fp8 {
 
-/// "layers.0.attention.wqkv" and "wq" to "layers.0.attention.wq".
+/// A part's full name: of "layers.0.attention.wqkv" and "wq", "layers.0.attention.wq".
 std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part);
 
-/// Which parts of a layer an entry covers, one flag per part. A filter is sought in the parts' names first,
-/// because "wq" is also part of "wqkv"; a glob (core/glob.h) in the layer's name first.
+/// Which parts of a layer an entry covers, one flag per part. A filter is looked for in the parts' names
+/// first, because "wq" is also contained in "wqkv"; a glob (core/glob.h) is matched against the layer's name
+/// first.
 std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter);
 std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, const std::string& glob);
 
@@ -19,7 +20,7 @@ std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, const std::string&
 /// for one pattern.
 void check_entries(const Float8Config& config, const std::vector<PolicyGemm>& gemms);
 
-/// The filter that is no name but asks for torchao's size rule.
+/// The filter that is not a name but asks for torchao's size rule.
 inline constexpr std::string_view kAutoFilter = "auto_filter_small_kn";
 
 }  // namespace ottava::fp8

@@ -32,7 +32,7 @@ struct HeldTile {
     return bits;
   }
 };
-/// Reads the block's tile, and measures and counts it where that is wanted.
+/// Reads the block's tile; measures and counts it if wanted.
 template <class T>
 __device__ __forceinline__ HeldTile hold_tile(const Arguments<T>& a) {
   HeldTile t{.r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
@@ -266,7 +266,7 @@ void quantize(Stream& stream, const Quantize& q) {
     to.largest = nullptr;
   }
   const int64_t across = ceil_div(x.cols, kTile);
-  // A tensor without elements has a scale all the same.
+  // Even a tensor without elements has a scale.
   int64_t tiles = ceil_div(x.rows, kTile) * across;
   if (q.granularity == Granularity::tensor && tiles == 0) tiles = 1;
   const DType format = (q.out.empty() ? q.transposed : q.out).codes.dtype;

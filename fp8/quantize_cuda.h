@@ -4,8 +4,7 @@
 
 namespace ottava::fp8::cuda {
 
-/// What quantizing writes on a GPU and what it needs to know besides x: device pointers, null for what is
-/// left out.
+/// What quantizing on a GPU writes, and what it needs besides x. Device pointers; null for what is left out.
 struct QuantizeTargets {
   uint8_t *out = nullptr, *transposed = nullptr;
   void *out_inverse = nullptr, *transposed_inverse = nullptr;

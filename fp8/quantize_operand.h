@@ -4,19 +4,19 @@
 
 namespace ottava::fp8 {
 
-/// What is kept of an operand beside its codes, from step to step.
+/// What is kept of an operand from step to step, beside its codes.
 struct OperandSlots {
   Tensor amax;        ///< u32 [1]: raised to the bits of its largest magnitude
-  Tensor scale_amax;  ///< u32 [1]: what the scale of a given amax is made from, `amax` or the history's
+  Tensor scale_amax;  ///< u32 [1]: from which a given amax's scale is made: `amax`, or the history's
   Tensor counters;    ///< i64 [3], may be left out; as in Quantize
   Tensor non_finite;  ///< u32 [1], may be left out
 };
 
-/// Amaxes of an operand that are there: its producer, or the ranks that share it, have made them.
+/// Which amaxes of an operand its producer, or the ranks that share it, have made already.
 enum class Measured : uint8_t {
   nothing,
   amax,  ///< slots.amax has been raised
-  all,   ///< and column_amax is made
+  all,   ///< column_amax has been made too
 };
 
 /// One operand of FP8 products, in the orientations that they read.
@@ -29,9 +29,9 @@ struct QuantizeOperand {
   Tensor column_amax;  ///< u32 [C], where takes_column_amax(out)
   Measured measured = Measured::nothing;
 };
-/// Measures what `out` needs and no producer has measured, then quantizes x in one read (takes_column_amax()
-/// with both orientations: two). Groups compute their own amax; with counters the tensor's is raised too,
-/// from the same read. Throws ShapeError.
+/// Measures what `out` needs and no producer has measured, then quantizes x in one read, or in two if
+/// takes_column_amax() and both orientations are asked for. Groups compute their own amaxes; with counters,
+/// the tensor's amax is raised from the same read. Throws ShapeError.
 void quantize_operand(Stream& stream, const QuantizeOperand& args);
 
 /// True if the column-wise codes of `out` need amaxes of columns before they are made.

@@ -33,7 +33,7 @@ struct Slab {
   int64_t ahead;  ///< bytes from x to the next slab, or 0
 };
 
-/// Of a slab's columns, in bands of rows that share scales: four of 32 rows for 1x32, else one.
+/// Scales of a slab's columns, in bands of rows that share scales: four bands of 32 rows for 1x32, else one.
 struct ColumnGroups {
   uint32_t amax[4][kWidestSlab];
   float scales[4][kWidestSlab], inverses[4][kWidestSlab];
@@ -83,8 +83,8 @@ class Quantizer {
   }
 
   void run() {
-    // Rows are read in one piece where nothing but they matters; else one read of a slab serves both outputs.
-    // A row's scale is known only at its end, so that slabs cannot make it.
+    // Rows are read in one piece if only they are wanted; else one read of a slab serves both outputs. A
+    // row's scale is known only at its end, so slabs cannot make it.
     const bool by_row = a_.granularity == Granularity::row;
     const bool slabs_write_out = !a_.out.empty() && (a_.granularity == Granularity::block_128x128 ||
                                                      (!a_.transposed.empty() && !by_row));

@@ -10,7 +10,8 @@
 
 namespace ottava::fp8 {
 
-/// How a linear layer's products run; names as in torchao and Transformer Engine. README.md tables them.
+/// How a linear layer's products run. Names are those of torchao and Transformer Engine; README.md has them
+/// in a table.
 enum class RecipeName : uint8_t {
   tensorwise,             ///< one scale per tensor, of the tensor's own amax
   tensorwise_with_gw_hp,  ///< the same, weight gradient in high precision
@@ -22,11 +23,11 @@ enum class RecipeName : uint8_t {
   mxfp8,               ///< 1x32 with E8M0 scales
 };
 std::string_view name_of(RecipeName name);
-/// Throws ConfigError with the list.
+/// Inverse of name_of(). Throws ConfigError with the list of names.
 RecipeName parse_recipe(std::string_view name);
 std::vector<std::string_view> recipe_names();
 
-/// What a matrix is to its layer.
+/// What a matrix is in its layer: input, weight, or gradient of the output.
 enum class Role : uint8_t { x, w, dy };
 
 /// How one operand of one product is made.
@@ -63,11 +64,11 @@ struct Recipe {
   int64_t alignment() const { return traits(forward.a.granularity).alignment; }
 };
 
-/// power_of_two_scales rounds scales down where the recipe leaves a choice (tensorwise, delayed); the others
-/// always do.
+/// power_of_two_scales rounds scales down to powers of two where the recipe leaves the choice (tensorwise,
+/// delayed); other recipes always do.
 Recipe make_recipe(RecipeName name, bool power_of_two_scales = false);
 
-/// The first recipe in which x or w has such scales.
+/// The first recipe in which x or w has scales of this granularity.
 RecipeName recipe_with(Granularity granularity);
 
 /// Recipes that a GPU of this compute capability (90 for 9.0) multiplies without emulation.

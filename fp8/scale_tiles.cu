@@ -1,8 +1,8 @@
 #include "core/cuda/gpu.h"
 #include "fp8/scale_tiles_kernels.h"
 
-// A byte in and a byte out per 32 elements of the weight: a thirtieth of what its codes move, whatever order
-// they are read in.
+// A byte in and a byte out per 32 elements of the weight: a thirtieth of the codes' traffic, whatever the
+// order of reading.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kBlock)
   list[i] = tiles[tiled(row, block * 32)];
 }
 
-/// A thread per byte of the tiles: so the padding is written too.
+/// One thread per byte of the tiles, so that the padding is written too.
 __global__ void __launch_bounds__(kBlock)
     tile_kernel(const uint8_t* list, uint8_t* tiles, PlainScales plain, int64_t count) {
   const int64_t i = thread_of_grid(kBlock);

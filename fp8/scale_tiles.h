@@ -5,9 +5,9 @@
 
 namespace ottava::fp8 {
 
-/// Inverse scales of granularity 1x32 of a matrix [rows, cols], as products read them and in plain order,
-/// without tiles and their padding: so the plain ones of neighbouring parts of the matrix are neighbours, and
-/// can be gathered.
+/// Inverse scales of granularity 1x32 of a matrix [rows, cols]: in tiles, as products read them, and in plain
+/// order, without tiles and their padding. Plain scales of neighbouring parts of the matrix are neighbours in
+/// memory and can be gathered.
 struct MxScales {
   enum class Order {
     rows,    ///< plain [rows, ceil(cols/32)]: for a matrix that is cut along rows
@@ -19,9 +19,9 @@ struct MxScales {
   Order order = Order::rows;
 };
 
-/// plain = the scales of tiles. Throws ShapeError.
+/// plain = the scales in tiles. Overwrites. Throws ShapeError.
 void untile_scales(Stream& stream, const MxScales& args);
-/// tiles = the scales of plain, padding zero.
+/// tiles = the scales in plain, with zeros as padding. Overwrites. Throws ShapeError.
 void tile_scales(Stream& stream, const MxScales& args);
 
 }  // namespace ottava::fp8

@@ -4,7 +4,7 @@
 
 namespace ottava::fp8 {
 
-/// Where scales of the plain order lie.
+/// Index of a scale in plain order.
 struct PlainScales {
   int64_t rows, blocks;
   bool rows_outside;

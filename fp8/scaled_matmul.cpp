@@ -94,7 +94,7 @@ void check(const ScaledProduct& args) {
   }
 }
 
-/// In plain FP8, on a GPU: what its tensor cores refuse whatever the model.
+/// Checks, for plain FP8 on a GPU, what all tensor cores refuse.
 bool is_native(const Stream& stream, const ScaledProduct& args) {
   return stream.target().is_gpu() && !args.emulate;
 }
@@ -110,8 +110,8 @@ void check(const Stream& stream, const ScaledProduct& args) {
   }
 }
 
-/// Tensor cores take scales per row of both operands or of none: a tensor's scale is repeated for the other's
-/// sake.
+/// Tensor cores take scales per row of both operands or of neither, so a tensor's scale is repeated to match
+/// the other's.
 int64_t repeated_scale_bytes(const ScaledProduct& args) {
   if (args.a.granularity == args.b.granularity) return 0;
   if (traits(args.a.granularity).has_blocks()) return 0;

@@ -56,7 +56,7 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
   check_aligned("b.scale_inverse", b.matrix.scale_inverse.data);
   const MatrixRows out = args.out_rows();
   check_aligned("out", out.data);
-  // Scales per row of one operand ask for the same of the other.
+  // Scales per row of one operand require the same of the other.
   const bool in_blocks = traits(a.granularity).has_blocks();
   if (a.granularity != b.granularity && !in_blocks) {
     auto [coarse, fine] = traits(a.granularity).has_one_scale() ? std::tie(a, b) : std::tie(b, a);

@@ -27,8 +27,8 @@ Matmul product_in(const ScaledProduct& args, uint8_t* memory) {
           .out_columns = args.out_columns};
 }
 
-/// When the product is made nothing is left to do: block scales are in the operands, one scale goes into the
-/// product.
+/// Whether nothing is left to do after the product: block scales are in the operands, and one scale goes into
+/// the product.
 enum class Scaling { in_operands, in_product, afterwards };
 Scaling scaling_of(Stream& stream, const ScaledProduct& args) {
   if (traits(args.a.granularity).has_blocks()) return Scaling::in_operands;
@@ -36,7 +36,7 @@ Scaling scaling_of(Stream& stream, const ScaledProduct& args) {
   return one && matmul_takes_scale(stream, product_in(args, nullptr)) ? Scaling::in_product
                                                                       : Scaling::afterwards;
 }
-/// Sums that are scaled afterwards wait in an f32 result's memory, if they may.
+/// Sums that are scaled afterwards wait in the result's memory, if that is f32 and may be used.
 int64_t sums_bytes(Stream& stream, const ScaledProduct& args) {
   const bool fits = !args.accumulate && args.out.dtype == DType::f32;
   return fits || scaling_of(stream, args) != Scaling::afterwards ? 0 : aligned(args.out_rows().numel() * 4);

@@ -7,11 +7,11 @@
 
 namespace ottava::fp8 {
 
-/// What a product reads of an operand: codes whose scales run along the contraction.
+/// What a product reads of an operand: the codes whose scales run along the contraction.
 struct ProductOperand {
   Float8Codes matrix;
   Granularity granularity = Granularity::tensor;
-  /// Where the contraction lies in memory; `outer`: the codes are [contraction, outer index].
+  /// Which extent of the codes is contracted; `outer`: the codes are [contraction, other index].
   enum class Contraction : uint8_t { inner, outer } contraction = Contraction::inner;
 };
 /// ScaledMatmul with its operands chosen: out[M,N] = (sum_k a(m,k) b(n,k)) * a_inverse * b_inverse.
@@ -27,19 +27,20 @@ struct ScaledProduct {
   MatrixRows out_rows() const { return rows_of("scaled_matmul", out, out_columns); }
 };
 
-/// Scales of one row of a product, for n columns: those of its columns one by one, or one for all of them.
+/// Scales for one row of a product: its own, and either one for each column or one for all of them.
 struct RowScales {
   float row = 1;
   const float* columns = nullptr;  ///< null: all are `column`
   float column = 1;
 };
 struct ScaledMatmulKernels {
-  /// out = sums * (row * column), or out += it; out may be sums.
+  /// out = sums * (row * column), or out += that; out may be sums.
   cpu::FloatKernel<void(const float* sums, int64_t n, const RowScales& scales, bool accumulate, void* out)>
       scale_row;
 };
 
-/// Where in the workspace a product on tensor cores is made before it is added; -1: it accumulates by itself.
+/// Offset in the workspace at which a product on tensor cores is made before it is added; -1: it accumulates
+/// by itself.
 int64_t place_of_addend(const ScaledProduct& args);
 
 namespace cuda {
@@ -47,7 +48,7 @@ namespace cuda {
 void scaled_matmul(Stream& stream, const ScaledProduct& args);
 /// out = sums * (scale of its row * scale of its column), or out += it; scales per row or tensor.
 void scale_result(Stream& stream, const ScaledProduct& args, const MatrixRows& sums);
-/// All elements of `to`, f32, become the one of `from`.
+/// Sets all elements of `to`, f32, to the one element of `from`.
 void fill_with(Stream& stream, const Tensor& from, const Tensor& to);
 }  // namespace cuda
 

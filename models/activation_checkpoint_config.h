@@ -16,7 +16,7 @@ struct ActivationCheckpointConfig {
   bool operator==(const ActivationCheckpointConfig&) const = default;
 
   bool per_op() const { return selective_ac_option == "op"; }
-  /// n of "every n-th block"; 0 with "op".
+  /// The n of "every n-th block"; 0 with "op".
   int64_t every_nth_block() const;
 };
 

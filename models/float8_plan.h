@@ -13,25 +13,26 @@ enum class LinearStyle {
   row,     ///< x [N, K/tp]; y is summed over ranks and scattered to [n,O]
 };
 
-/// How x or dy, of which tensor-parallel ranks may hold rows each, comes to an FP8 product.
+/// How x or dy, whose rows may be divided among tensor-parallel ranks, reaches an FP8 product.
 enum class Travel : uint8_t {
   stays,   ///< the rank has all of it
   values,  ///< gathered in the compute type, then quantized
   codes,   ///< quantized, then gathered
 };
 
-/// How one FP8 product of a linear layer gets its activations: what makes codes of them, and what of them
-/// travels. (Of its weight: Float8WeightTravel.)
+/// How one FP8 product of a linear layer gets its activations: what makes their codes, and in which form they
+/// travel. (Float8WeightTravel says this of its weight.)
 struct Float8Plan {
   struct Operand {
     Travel travel = Travel::stays;
-    bool takes_amax = false;   ///< its producer may raise the amax: one scale, of what the producer writes
+    bool takes_amax = false;   ///< its producer may raise the amax: there is one scale, for what it writes
     bool takes_codes = false;  ///< its producer may write the row-wise codes: scales are known as it writes
     bool has_history =
         false;  ///< scales are known from earlier steps, once there are enough; with takes_codes
   };
   Operand x, dy;
-  /// What is kept of x for the weight gradient is codes, of a gathered x the local ones; else x itself.
+  /// Whether codes of x are kept for the weight gradient (of a gathered x, the local codes); else x itself
+  /// is.
   bool keeps_codes = false;
 };
 

@@ -6,8 +6,8 @@ using fp8::ColumnwiseCodes;
 
 namespace {
 
-/// Time that making FP8 operands takes, apart from the products' in a profile: as of those, of all blocks
-/// together.
+/// Labels the time of making FP8 operands, separate from the products' in a profile and, like these, of all
+/// blocks together.
 class QuantizeTime {
  public:
   QuantizeTime(const StepContext& c, const std::string& name) : profile_(c.profile) {

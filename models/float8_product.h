@@ -13,7 +13,7 @@
 
 namespace ottava {
 
-/// One FP8 matrix product of a linear layer in its three forms: makes its operands as its plan says and runs
+/// One FP8 matrix product of a linear layer in its three forms: makes its operands as its plan says, and runs
 /// it. The weight is local: [O,K], or O rows of a fused one.
 class Float8Product {
  public:
@@ -34,7 +34,7 @@ class Float8Product {
   const Float8Plan::Operand& plan_of(Source source) const {
     return source == Source::x ? o_.plan.x : o_.plan.dy;
   }
-  /// In Float8State.
+  /// The product's index in Float8State.
   int64_t index() const { return o_.product; }
   bool weight_gradient_is_fp8() const { return o_.recipe.weight_gradient.is_fp8; }
 
@@ -49,24 +49,24 @@ class Float8Product {
       return is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
     }
   };
-  /// What the producers of the operands can make beside the values; used where the plan takes it, so that
-  /// quantizing does not measure again, or there is nothing left to quantize.
+  /// What the producers of the operands can make beside the values. Used where the plan takes it, so that
+  /// quantizing need not measure again, or nothing is left to quantize.
   enum class Producer : uint8_t { values, amax, codes };
   struct Producers {
     Producer x = Producer::values, dy = Producer::values;
   };
   void set_producers(Producers producers) { producers_ = producers; }
-  /// u32 [1] for the producer; empty where it has not been told to measure, or the plan does not take it.
+  /// u32 [1], to be raised by the producer; empty if it does not measure or the plan does not take its amax.
   Tensor amax_slot(const StepContext& context, Source source) const;
-  /// Codes of m in one read. Where they travel: of this rank, with the amax of all ranks if they share a
-  /// scale (one u32 all-reduce).
+  /// Quantizes m in one read, for `use`. Codes that travel are those of this rank's rows; if ranks share a
+  /// scale, it is made from the amax of all (one u32 all-reduce).
   Float8Allocation quantize(const StepContext& context, const Tensor& m, Source source, Use use) const;
-  /// The same of a block of columns of m.
+  /// The same for a block of columns of m.
   Float8Allocation quantize(const StepContext& context, const Tensor& m, ColumnRange columns, Source source,
                             Use use) const;
-  /// Row-wise codes of an operand [n,C] that its producer writes, with statistics as quantize() has them.
-  /// Where takes_codes(). While a history fills there is memory for them and no `output`, since their
-  /// scale is not known yet.
+  /// Row-wise codes of an operand [n,C] that its producer writes, with statistics as by quantize(). Only
+  /// where takes_codes(). While a history fills there is memory for them but no `output`, since their scale
+  /// is not known yet.
   struct Produced {
     Float8Allocation codes;
     fp8::RowOutput output = {};
@@ -75,12 +75,12 @@ class Float8Product {
     return plan_of(source).takes_codes && producer_of(source) == Producer::codes;
   }
   Produced produced(const StepContext& context, Shape shape, Source source, MemoryCategory category) const;
-  /// All codes that `use` wants, of produced() ones: column-wise ones are transposed, where scales allow
-  /// that, else made of `values`, as row-wise ones are that were not written.
+  /// All codes that `use` needs, starting from produced() ones. Column-wise codes are transposed from these
+  /// where scales allow it, else made from `values`; so are row-wise codes that were not written.
   Float8Allocation complete(const StepContext& context, const Produced& produced, const Tensor& values,
                             Source source, Use use) const;
-  /// Row-wise codes [n,C] of every tensor-parallel rank: [n size, C]; for the weight gradient too if `use`
-  /// says so, which takes scales per tensor.
+  /// Gathers the row-wise codes [n,C] of every tensor-parallel rank: [n size, C]. They serve the weight
+  /// gradient too if `use` says so, which requires scales per tensor.
   Float8Allocation gather(const StepContext& context, Float8Allocation mine, Source source, Use use) const;
   /// gather() in two halves.
   struct Gathering {
@@ -89,24 +89,24 @@ class Float8Product {
   };
   Gathering start_gather(const StepContext& context, Float8Allocation mine) const;
   Float8Allocation finish(const StepContext& context, Gathering gathering, Source source, Use use) const;
-  /// gather() a rank's rows at a time, where has_row_blocks(): codes and their scales.
+  /// gather() of codes and their scales, one rank's rows at a time. Only where has_row_blocks().
   GatheredRows gather_row_blocks(const StepContext& context, const Float8Allocation& mine) const;
-  /// All of them, once they are here.
+  /// All of them, once they have arrived.
   Float8Allocation finish(const StepContext& context, const GatheredRows& rows, const Float8Allocation& mine,
                           Source source, Use use) const;
-  /// Row-wise codes of some rows are codes and scales of these rows only, so that products can be made of
-  /// them.
+  /// True if the row-wise codes and scales of some rows belong to these rows alone, so that products can be
+  /// made of a block of rows (row_block()).
   static bool has_row_blocks(fp8::Granularity granularity);
   static fp8::Float8Tensor row_block(const Float8Allocation& all, RowRange rows);
 
   // --- products ----------------------------------------------------------------------------------
-  /// y [T,O] = x W^T, or these columns of it.
+  /// y [T,O] = x W^T, written to `columns` of y if given.
   void forward(const StepContext& context, const fp8::Float8Tensor& x, const Tensor& y,
                ColumnRange columns = {}) const;
-  /// dx [T,K] = dy W; f32 dx may be added to.
+  /// dx [T,K] = dy W, or dx += that (f32 only).
   void input_gradient(const StepContext& context, const fp8::Float8Tensor& dy, const Tensor& dx,
                       bool accumulate = false) const;
-  /// dw [O,K] f32 = dy^T x, or added to.
+  /// dw [O,K] f32 = dy^T x, or dw += that.
   void weight_gradient(const StepContext& context, const Float8Allocation& dy, const Float8Allocation& x,
                        const Tensor& dw, bool accumulate) const;
 
@@ -120,13 +120,13 @@ class Float8Product {
   fp8::OperandSlots slots(const StepContext& context, Source source) const;
   Float8Allocation::Codes place(const StepContext& context, Source source, Shape shape,
                                 std::string_view suffix, MemoryCategory category) const;
-  /// Memory for the transposed codes of row-wise ones, whose scales they share.
+  /// Memory for the transpose of row-wise codes, whose scales it shares.
   Float8Allocation::Codes place_transposed(const StepContext& context, const Float8Allocation::Codes& rowwise,
                                            MemoryCategory category) const;
   /// What is gathered, with the orientation that the weight gradient reads.
   Float8Allocation for_products(const StepContext& context, Float8Allocation all, Source source,
                                 Use use) const;
-  /// `none` but for the weight gradient.
+  /// `none` unless the use includes the weight gradient.
   fp8::ColumnwiseCodes columnwise_codes(const StepContext& context, Source source, Use use) const;
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 

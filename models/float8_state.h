@@ -15,7 +15,7 @@
 
 namespace ottava {
 
-/// FP8 products of one layer that ran: in which recipe, and how many of each kind.
+/// The FP8 products of one layer that have run: in which recipe, and how many of each kind.
 struct Float8Runs {
   std::optional<fp8::RecipeName> recipe;  ///< absent: none ran
   std::array<int64_t, 3> products = {};   ///< by MatmulKind
@@ -45,44 +45,47 @@ class Float8State {
 
   void begin_step(Stream& stream);
   void begin_micro_batch(Stream& stream);
-  /// Of options().in_flight: slots() are this one's from now on. Instead of begin_micro_batch().
+  /// Makes slots() those of this micro-batch (below options().in_flight) from now on. Used instead of
+  /// begin_micro_batch().
   void select_micro_batch(int64_t micro_batch) { selected_ = micro_batch; }
-  /// Only one product's slots: it runs in chunks that are scaled one by one.
+  /// Begins anew only one product's slots: it runs in chunks, each of which has scales of its own.
   void begin_product(Stream& stream, int64_t product);
-  /// Validation: scales as in training, but nothing is remembered or counted.
+  /// For validation: scales are those of training, but nothing is remembered or counted.
   void begin_forward_only(Stream& stream);
-  /// The largest amaxes of the step, over its micro-batches. With `delayed`, over all ranks: one all-reduce.
+  /// Makes step_amax(), the largest amaxes over the step's micro-batches; with `delayed` over all ranks, by
+  /// one all-reduce.
   void finish_step(Stream& stream);
-  /// Before each step: what the step multiplies its loss by. Gradients, and so dy's amaxes, are times that:
-  /// where it is another one than the history was made with, dy's columns are brought to it. Synchronizes the
-  /// stream then.
+  /// To be called before each step with the factor by which it multiplies its loss. Gradients, and so dy's
+  /// amaxes, contain that factor. If it differs from the one that the history was made with, dy's columns are
+  /// rescaled, which synchronizes the stream.
   void follow_loss_scale(Stream& stream, double loss_scale);
-  /// Of the history's gradients; 0 before the first step. Belongs to the checkpoint.
+  /// The loss scale in the history's gradients; 0 before the first step. Checkpoints keep it.
   double history_loss_scale() const { return history_loss_scale_; }
   void restore_loss_scale(double loss_scale) { history_loss_scale_ = loss_scale; }
-  /// After a step that was not skipped.
+  /// To be called after a step that was not skipped.
   void advance_history(Stream& stream);
 
-  /// Of one operand. Its amax is this micro-batch's, raised by its producer or by quantize_operand(); of
-  /// recipe `delayed` the scale's is the history's. No counters without statistics and in validation.
+  /// The slots of one operand. `amax` is this micro-batch's, raised by the producer or by quantize_operand();
+  /// with recipe `delayed`, `scale_amax` comes from the history. No counters without statistics, or in
+  /// validation.
   fp8::OperandSlots slots(int64_t slot) const;
-  /// True if scales of the slot are the history's, and so known before the operand is.
+  /// True if the slot's scale comes from the history, and so is known before the operand.
   bool scale_is_known(int64_t slot) const { return options_.is_delayed[slot / 2] && history_.is_full(); }
 
-  /// Of all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
+  /// For all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
   const Tensor& step_amax() const { return largest_; }
   const Tensor& all_counters() const { return counters_; }
   const Tensor& all_non_finite() const { return non_finite_; }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 
   void count_product(int64_t product, fp8::RecipeName recipe, MatmulKind kind);
-  /// Since begin_step, on this rank.
+  /// What has run since begin_step(), on this rank.
   const Float8Runs& runs(int64_t product) const { return runs_[product]; }
   int64_t products_run() const;
 
  private:
   int64_t slot_count() const { return 2 * static_cast<int64_t>(options_.products.size()); }
-  /// Of the micro-batch selected, slots [begin, end).
+  /// Slots [begin, end) of the micro-batch selected.
   Tensor current(int64_t begin, int64_t end) const {
     return current_.slice(selected_ * slot_count() + begin, selected_ * slot_count() + end);
   }

@@ -19,7 +19,7 @@ constexpr struct {
                  {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 0, 32768},
                  {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 128, 32768}};
 
-/// What is a number of the same name here and there, in the order of a config.json.
+/// Numbers with the same name here and in a config.json, in its order.
 constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
     {"hidden_size", &HfConfig::hidden_size},
     {"num_hidden_layers", &HfConfig::num_hidden_layers},
@@ -30,7 +30,7 @@ constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
     {"vocab_size", &HfConfig::vocab_size},
     {"max_position_embeddings", &HfConfig::max_position_embeddings}};
 
-/// What a config.json may leave out, and is then read from the family or from other sizes.
+/// What a config.json may leave out; it is then taken from the family or from other sizes.
 constexpr std::string_view kDerivedSizes[] = {"num_key_value_heads", "head_dim", "max_position_embeddings"};
 
 const auto& row_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)]; }
@@ -80,7 +80,7 @@ class Reader {
   std::string where_;
 };
 
-// What the model would compute and ours does not.
+// Refuses what the model would compute but ours does not.
 void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   if (std::string act = r.text("hidden_act", "silu"); act != "silu") {
     fail<FileError>(where, "hidden_act is '{}', expected 'silu': other activations are not built", act);
@@ -138,8 +138,8 @@ std::optional<RopeScaling> read_rope_scaling(const Json& object, const std::stri
   return scaling;
 }
 
-// The older form has rope_theta beside rope_scaling, an object or null, the newer one rope_parameters with
-// both inside. A file with both forms is one that somebody edited: they must say the same.
+// The older form has rope_theta beside rope_scaling (an object or null), the newer one rope_parameters with
+// both inside. A file with both forms has been edited by somebody; they must agree.
 void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   config.rope_theta = r.positive("rope_theta", 10000.0);
   const Json* newer = r.find("rope_parameters");
@@ -290,7 +290,7 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
     derives_anew |= was.*size != now.*size;
     edit.replace(name, was.*size, now.*size);
   }
-  // One that did not change and was left out would now be read as another.
+  // A value that did not change and was left out would now be read as another.
   for (const auto& [name, size] : kSizes)
     if (derives_anew && contains(kDerivedSizes, name)) edit.set(name, now.*size);
   if (was.num_hidden_layers != now.num_hidden_layers) edit.erase("layer_types");  // one for each layer

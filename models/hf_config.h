@@ -12,7 +12,8 @@ namespace ottava {
 
 class Json;
 
-/// The families of Hugging Face models that we build. Qwen2 has biases on q, k and v; Qwen3 norms on q and k.
+/// The families of Hugging Face models that are supported. Qwen2 has biases on q, k and v; Qwen3 has norms on
+/// q and k.
 enum class HfFamily { llama, qwen2, qwen3 };
 
 /// The part of an HF `config.json` that decides what the model computes. Defaults are those of `transformers`
@@ -38,25 +39,25 @@ struct HfConfig {
 };
 
 /// Reads the text of a config.json: both the older form (rope_theta, rope_scaling, torch_dtype) and the newer
-/// one (rope_parameters, dtype). Throws FileError that begins with `where` for malformed text and for every
-/// setting that would change the mathematics and is not built (another family, rope type, activation, biases,
-/// sliding windows, quantized weights): nothing is passed over.
+/// one (rope_parameters, dtype). Throws FileError that begins with `where` for malformed text, and for every
+/// setting that would change the mathematics and is not supported (another family, rope type, activation,
+/// biases, sliding windows, quantized weights). No such setting is ignored.
 HfConfig parse_hf_config(std::string_view text, std::string_view where);
 
 /// The text of a config.json that `transformers` reads, in the older form, which all its versions know.
 std::string to_json(const HfConfig& config);
 
-/// The text of a config.json, changed where `now` differs from it and otherwise kept, unknown members
-/// included.
+/// The text of a config.json, changed where it differs from another configuration and otherwise kept, unknown
+/// members included.
 struct HfConfigEdit {
   std::string json;
   std::vector<std::string> changes;  ///< "rope_theta 10000 -> 500000"
 };
-/// Throws FileError as parse_hf_config() does.
+/// `source` with the values of `now`. Throws FileError as parse_hf_config() does.
 HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, const HfConfig& now);
 
 /// What two configurations compute differently: "rope_theta 10000 and 500000". Lengths, tokens and the dtype
-/// of stored weights are no part of it.
+/// of stored weights do not count.
 std::vector<std::string> differences(const HfConfig& a, const HfConfig& b);
 
 /// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none. Throws

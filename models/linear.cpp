@@ -21,7 +21,8 @@ namespace {
 using Source = Float8Product::Source;
 constexpr Float8Product::Use kForProduct{.product = true}, kForWeightGradient{.weight_gradient = true};
 
-// Of a block in FP8: what its codes and scales begin with is aligned as products on a GPU want it.
+// Rows of a block in FP8 are a multiple of this, so that its codes and scales are aligned as a GPU's products
+// need.
 constexpr int64_t kFloat8Rows = 16;
 
 /// Columns of a matrix of the layer's outputs.
@@ -163,7 +164,7 @@ Allocation Linear::forward_in_blocks(const StepContext& c, const LinearOperand& 
   return finish(c, y);
 }
 
-// What a tensor-parallel rank adds to a sum is gone with the sum.
+// A tensor-parallel rank's addend is gone once the sum is made.
 Allocation Linear::output(const StepContext& c, int64_t tokens) const {
   const bool is_part = style_ == LinearStyle::row && c.tensor_parallel.size() > 1;
   return c.arena.allocate(name_, c.compute, {tokens, pieces_.back().rows.end},
@@ -199,7 +200,7 @@ void Linear::forward_pieces(const StepContext& c, const LinearOperand& x, const 
   }
 }
 
-/// Of everything that was quantized for y, what backward reads.
+/// The part of what was quantized for y that backward reads.
 Float8Allocation Linear::kept_part(const StepContext& c, const LinearPiece& piece,
                                    const Float8Allocation& all) const {
   Float8Allocation kept = all;

@@ -15,8 +15,8 @@ struct LinearPiece {
   std::optional<Float8Product> float8;  ///< absent: the compute type
 };
 
-/// A layer's input, or the gradient of its output, as what makes it leaves it: values in the compute type,
-/// row-wise codes, or both. A producer writes `values`, `amax` and `float8.output`, as far as they are not
+/// A layer's input, or the gradient of its output, as its producer leaves it: values in the compute type,
+/// row-wise codes, or both. A producer writes those of `values`, `amax` and `float8.output` that are not
 /// empty.
 struct LinearOperand {
   Allocation values = {};
@@ -25,14 +25,14 @@ struct LinearOperand {
   Allocation spare = {};  ///< of values that are not written once scales are known: memory is planned once
 };
 
-/// How the transfers among tensor-parallel ranks run beside a layer's products. Both send the same bytes and,
-/// over MPI and TCP, make the same bits.
+/// How transfers among tensor-parallel ranks run beside a layer's products. Both ways send the same bytes
+/// and, over MPI and TCP, give the same bits.
 enum class Overlap : uint8_t {
   bulk,    ///< whole: in backward of column style beside a product that does not need them, else waited for
   blocks,  ///< a rank's rows at a time, and so is the product that reads or makes them
 };
 
-/// The pieces given or, without any, one of all rows in the compute type.
+/// The pieces given or, if there are none, one of all rows in the compute type.
 std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t rows);
 
 /// What a layer keeps of its input for the weight gradient.
@@ -51,44 +51,45 @@ struct LinearOutputGradient {
 };
 
 /// y = x W^T (+ b) with W [O,K] from the parameter table. Forward, input gradient and weight gradient are
-/// apart, so that a block can recompute its input between them.
+/// separate calls, so that a block can recompute its input between them.
 ///
-/// In FP8 the input is quantized once for y and for what is kept: the codes, a quarter of f32 and half of
-/// bf16 (a recipe whose weight gradient is in high precision keeps x). What is kept of a gathered input is
-/// the local part, gathered again in backward: codes where there is one scale, else x. Which operand is
-/// quantized where, and what of it travels, Float8Plan says.
+/// In FP8 the input is quantized once, for y and for what is kept: the codes, a quarter of f32 and half of
+/// bf16 (a recipe whose weight gradient is in high precision keeps x). Of a gathered input the local part is
+/// kept and gathered again in backward: codes where there is one scale, else x. Float8Plan says which operand
+/// is quantized where, and in which form it travels.
 class Linear {
  public:
-  /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no
-  /// bias (-1), every rank would add it: ConfigError. Layers of several pieces, and FP8 operands that travel
-  /// as values, with scales of blocks or not 16 rows of a rank at a time, are not for `blocks`: what moves
-  /// them stays whole.
+  /// `pieces` cover the local rows in order; a single one without FP8 is the plain layer. `bias` -1: none.
+  /// Throws ConfigError for a row-style layer with a bias, since every rank would add it. Even with
+  /// Overlap::blocks, transfers stay whole for layers of several pieces, and for FP8 operands that travel as
+  /// values, have block scales, or have rows per rank that are no multiple of 16.
   Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
          Float8Product::Producers producers, Overlap overlap = Overlap::bulk);
 
   const std::string& name() const { return name_; }
-  /// Where the producer of the input [n,K] writes it for forward(context, ..., saved): values and, where the
-  /// layer wants it, their amax; only codes where it reads nothing else and their scales are known as they
-  /// are written. What it keeps needs scales of the other orientation, too, or transpose-invariant ones.
+  /// Where the producer of the input [n,K] is to write it for forward(context, ..., saved): values and, if
+  /// the layer wants it, their amax; or only codes, if the layer reads nothing else and their scales are
+  /// known as they are written. If the layer keeps its input (saved is not null), the latter also needs the
+  /// other orientation's scales, or transpose-invariant ones.
   LinearOperand place_input(const StepContext& context, std::string_view name, Shape shape,
                             const LinearInput* saved) const;
-  /// Keeps what the weight gradient needs in `saved`, unless it is null.
+  /// Returns y [n,O] and keeps in `saved`, unless it is null, what the weight gradient needs.
   Allocation forward(const StepContext& context, const LinearOperand& x, LinearInput* saved) const;
-  /// The same keeping for an input that was recomputed.
+  /// What forward() would keep, for an input that was recomputed.
   LinearInput keep(const StepContext& context, const Allocation& x) const;
 
-  /// Where the producer of dy [n,O] writes it: into `dy`, with its amax or codes for the input gradient. The
-  /// weight gradient reads dy itself, or quantizes it column-wise.
+  /// Where the producer of dy [n,O] is to write it: into `dy`, with its amax or with codes for the input
+  /// gradient. The weight gradient reads dy itself, or quantizes it column-wise.
   LinearOperand place_output_gradient(const StepContext& context, const Allocation& dy) const;
-  /// dy that another rank made: with its amax, if the layer takes that of its producer.
+  /// For a dy that another rank made: with its amax, if the layer takes a producer's amax.
   LinearOperand received_output_gradient(const StepContext& context, Allocation dy) const;
   LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
-  /// dx [n,K] of this rank's tokens, and the weight gradient as weight_gradient() has it. Column style
-  /// gathers x beside the product for dx, and sums dx over ranks beside the product for the weight gradient.
+  /// Returns dx [n,K] of this rank's tokens, and does what weight_gradient() does. Column style gathers x
+  /// beside the product for dx, and sums dx over ranks beside the product for the weight gradient.
   Allocation backward(const StepContext& context, LinearOutputGradient& gradient, LinearInput saved) const;
   Allocation input_gradient(const StepContext& context, LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient, or leaves that to context.deferred, which then
-  /// holds the operands: nothing may write to them.
+  /// holds the operands; nothing may write to them until it has run.
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
                        const LinearInput& saved) const;
 
@@ -105,7 +106,7 @@ class Linear {
   const Float8Product* float8() const {
     return is_one_product() && pieces_[0].float8 ? &*pieces_[0].float8 : nullptr;
   }
-  /// x as the weight gradient reads it, where it is gathered: under way.
+  /// A gathered x, in the form that the weight gradient reads, under way.
   struct InputGathering {
     TensorParallelGroup::Transfer x;
     std::vector<Float8Product::Gathering> pieces;
@@ -119,10 +120,10 @@ class Linear {
                              const Float8Allocation& all) const;
   /// dy W, of all tokens.
   Allocation input_product(const StepContext& context, LinearOutputGradient& gradient) const;
-  /// Overlap::blocks for the product that reads x or dy, of so many rows of all ranks.
+  /// Whether Overlap::blocks applies to the product that reads x or dy, with `tokens` rows over all ranks.
   bool runs_in_blocks(const StepContext& c, Float8Product::Source source, int64_t tokens) const;
   Allocation forward_in_blocks(const StepContext& c, const LinearOperand& x, LinearInput* saved) const;
-  /// These rows of `out`, of the same rows of an operand: codes, or values in the compute type.
+  /// Makes these rows of `out` from the same rows of an operand: codes, or values in the compute type.
   void block_product(const StepContext& c, MatmulKind kind, const Float8Allocation& codes,
                      const Allocation& values, RowRange rows, const Tensor& out) const;
   void accumulate(const StepContext& context, const LinearOutputGradient& gradient, const LinearInput& saved,

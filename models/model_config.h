@@ -17,8 +17,8 @@ struct RopeScalingConfig {
   bool operator==(const RopeScalingConfig&) const = default;
 };
 
-/// Section `model`. A flavor gives all dimensions; each that is set here replaces the flavor's. What keys
-/// mean: model_config.cpp.
+/// Section `model`. A flavor gives all dimensions; those set here replace the flavor's. What keys mean:
+/// model_config.cpp.
 struct ModelConfig {
   enum class AttnMask { causal, block_causal };
 
@@ -42,13 +42,14 @@ struct ModelConfig {
   int64_t loss_chunk_tokens = 0;  ///< 0: chosen
   bool operator==(const ModelConfig&) const = default;
 
-  /// FP8 is asked for: `converters` holds quantize.linear.float8.
+  /// True if FP8 is asked for: `converters` holds quantize.linear.float8.
   bool uses_float8() const;
 };
 
 void declare(config::Section& s, RopeScalingConfig& c);
 void declare(config::Section& s, ModelConfig& c);
-/// Of what is explicit: heads, dimensions, scaling. The model checks again once the flavor is known.
+/// Checks what is set explicitly: heads, dimensions, scaling. The model is checked again once the flavor is
+/// known.
 void validate(const ModelConfig& c, config::Problems& problems);
 
 }  // namespace ottava

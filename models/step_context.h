@@ -33,7 +33,7 @@ struct StepContext {
       false;  ///< backward repeats a forward pass: amaxes are known, nothing is counted twice
   DeferredGradients* deferred = nullptr;  ///< not null: backward leaves weight gradients of products here
 
-  /// Labels what happens while it lives: costs on `meta`, times elsewhere if a profile is kept.
+  /// Labels what happens while it lives: costs on `meta`; elsewhere times, if there is a profile.
   class Scope {
    public:
     Scope(const StepContext& context, std::string_view label);
@@ -45,7 +45,7 @@ struct StepContext {
     StepProfile::Scope profile_;
   };
 
-  /// For what backward makes again: it was measured and counted before.
+  /// The context for what backward makes again, which was measured and counted before.
   StepContext recomputing() const {
     StepContext copy = *this;
     copy.is_recomputing = true;

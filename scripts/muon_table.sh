@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# AdamW beside Muon on the shape of configs/debug.yaml: three learning rates each, the same data and seed; prints the table of scripts/results.md.
-#   scripts/muon_table.sh [STEPS [SEQUENCES OF 512 TOKENS PER STEP]]       default 300 and 16: 8192 tokens a step, hours on 2 cores
+# AdamW beside Muon on the shape of configs/debug.yaml: three learning rates each, the same data and seed. Prints the table of
+# scripts/results.md.
+#   scripts/muon_table.sh [STEPS [SEQUENCES OF 512 TOKENS PER STEP]]   default 300 and 16: 8192 tokens a step, hours on 2 cores
 set -euo pipefail
 cd "$(dirname "$0")/.."
 steps=${1:-300} batch=${2:-16}

@@ -6,6 +6,8 @@ with --model, --against and --rounds 1.
 
     scripts/pytorch_race.py --python /path/to/venv/bin/python       # one that has torch
     scripts/pytorch_race.py --python ... --model 60M --against eager --rounds 1     # the other rows stay
+    scripts/pytorch_race.py --python ... --model "60M fp32" --model "debug fp32"    # for a CPU without bf16 instructions, where
+                                                                                    # PyTorch in BF16 takes many times as long as in FP32
 """
 
 import argparse
@@ -29,10 +31,15 @@ MODELS = {  # PyTorch's run, the head dimension, and Ottava's configuration with
     "60M": ("60M:8:1024:4:bf16", 64, ["configs/llama_60m.yaml", "--training.local_batch_size", "4", "--training.global_batch_size", "4"]),
     "debug": ("debugmodel:6:2048:2:bf16", 16, ["configs/debug.yaml", "--training.local_batch_size", "2"]),
 }
+IN_BF16 = tuple(MODELS)
+for name, (run, head_dim, config) in tuple(MODELS.items()):
+    MODELS[f"{name} fp32"] = (run.replace("bf16", "fp32"), head_dim, [*config, "--training.mixed_precision_param", "float32"])
 
 
-FIGURES = [r"^step: median ([0-9.]+) s", r"GEMM peaks .*: bf16 ([0-9.]+) TFLOP/s", r"^peak of f32 .*: ([0-9.]+) TFLOP/s",
-           r"^utilization: ([0-9.]+)%", r"^attention\.core .* ([0-9.]+)%$", r"^operations, in a step of ([0-9.]+) s"]
+def figures_of(name):
+    peak = "fp32" if name not in IN_BF16 else "bf16"
+    return [r"^step: median ([0-9.]+) s", rf"GEMM peaks .*\b{peak} ([0-9.]+) TFLOP/s", r"^peak of f32 .*: ([0-9.]+) TFLOP/s",
+            r"^utilization: ([0-9.]+)%", r"^attention\.core .* ([0-9.]+)%$", r"^operations, in a step of ([0-9.]+) s"]
 
 
 def output(command):
@@ -58,14 +65,15 @@ def ceiling_of(text, head_dim, products):
 
 
 def ottava(a, name):
-    """Figures of a run, in the order of FIGURES."""
+    """Figures of a run, in the order of figures_of()."""
     _, head_dim, config = MODELS[name]
     with tempfile.TemporaryDirectory() as folder:
         text = output(["build/ottava", "bench", "train", *config, "--steps", str(a.steps), "--training.dataset_path", a.text,
                        "--job.dump_folder", folder])
-    found = [re.search(pattern, text, re.MULTILINE) for pattern in FIGURES]
+    patterns = figures_of(name)
+    found = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
     if not all(found):
-        sys.exit(f"ottava bench printed no figure for {FIGURES[found.index(None)]}:\n{text[-2000:]}")
+        sys.exit(f"ottava bench printed no figure for {patterns[found.index(None)]}:\n{text[-2000:]}")
     figures = [float(f.group(1)) for f in found]
     return [*figures, 100 * ceiling_of(text, head_dim, max(figures[1] / figures[2], 1)) / 1e3 / figures[-1]]
 
@@ -120,10 +128,10 @@ def main():
     rows = {}
     if PAGE.exists():
         rows = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in PAGE.read_text().splitlines() if line.startswith("| ")}
-    for key in itertools.product(a.model or MODELS, a.against or ("eager", "compiled")):
+    for key in itertools.product(a.model or IN_BF16, a.against or ("eager", "compiled")):
         rows[key] = row(a, *key)
         print(rows[key], flush=True)
-        PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights, fused AdamW, same shapes and batch; median step times of the\n"
+        PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights (in rows that say fp32, all of it in FP32), fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
                         "at the GEMM peak, its attention at 59% and 80% of it at head dimension 16, 85% and 94% at 64 (forward, backward:\n"
                         "core/ops/attention/attention_cpu.cpp; less with AMX, whose products are faster than softmax), and everything else as it is.\n\n"

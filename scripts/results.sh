@@ -46,7 +46,8 @@ for isa in "${sets[@]}"; do
   run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
 done
 
-# FP8 beside BF16, one run after the other and BF16 at either end: how far its two figures lie apart says how far to trust a ratio.
+# FP8 beside BF16, one run after the other, with BF16 at either end: how far its two figures lie apart says how far to trust a
+# ratio.
 median() { build/ottava bench train "$@" "${common[@]}" 2>&1 | sed -n 's/^step: median \([0-9.]*\) s.*/\1/p'; }
 declare -A model=([debug]="configs/debug.yaml --steps 3 --training.local_batch_size 8"
                   [60m]="configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4")

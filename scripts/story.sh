@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole life of a small model, on a laptop in a quarter of an hour: a tokenizer, pretraining on two sources, questions that
-# it cannot answer, fine-tuning on conversations, the same questions, and a chat. It passes when the fine-tuned model's accuracy on
-# questions whose words and wording it has not met exceeds the base model's by three standard errors.
+# it cannot answer, fine-tuning on conversations, the same questions, and a chat. It passes when the fine-tuned model's accuracy
+# on questions whose words and wording it has not met exceeds the base model's by three standard errors.
 #   scripts/story.sh [TEXT] [--folder FOLDER] [--short]
 # TEXT is a dictionary in the form of GCIDE, by default that one (scripts/sample_text.sh). --short: a tiny model, for the test.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test, one stage after the other; ends with the time of each, and with the test cases that no stage
-# could run and why.
+# Installs, builds and runs every test, one stage after the other. Ends with the time of each, and with the test cases that no
+# stage could run and why.
 #   scripts/test.sh [STAGE ...]
 #   release         what runs when no stage is named: the build (CUDA kernels too where nvcc is found) and all tests
 # Named only, as .ci/run does with the first two:

@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// Median seconds of a call in batches that last `seconds` together, after one call that is not counted. At
-/// least one call is timed, however long it takes.
+/// Median seconds per call, timed in batches that together last `seconds`, after one call that is not
+/// counted. At least one call is timed, however long it takes.
 double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run, double seconds);
 
 /// What the device does at best.

@@ -55,8 +55,8 @@ struct Measured {
   double median() const { return seconds[seconds.size() / 2]; }
 };
 
-// On a GPU a step is launched as graphs, in which operations cannot be timed: they are in steps of their own,
-// which run one operation after the other. On a CPU the same steps do for both.
+// On a GPU a step is launched as graphs, in which operations cannot be timed; they are timed in separate
+// steps that run one operation after the other. On a CPU the same steps serve both.
 Measured measure(Trainer& trainer, Device device, int steps) {
   const bool apart = device.is_gpu();
   const int settling = apart ? 3 : 2;  // one as it is, one that is recorded, one launched
@@ -88,7 +88,7 @@ double median_of(std::vector<double>& seconds) {
   return seconds[seconds.size() / 2];
 }
 
-// In turn, so that a machine that slows down slows both.
+// Alternately, so that a machine that slows down slows both.
 SaveTimes measure_saves(Trainer& trainer, int saves) {
   SaveTimes out;
   for (int i = 0; i < saves; ++i) {
@@ -111,7 +111,7 @@ std::string saves_text(SaveTimes t, const CheckpointConfig& c, int64_t snapshot)
       100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written), gib(snapshot));
 }
 
-// The highest that anything reaches, as a part of 1.
+// The highest utilization that anything reaches, as a fraction.
 double utilization_of(const Measured& m, const StepPlan& plan, const DevicePeaks& peaks, double step) {
   double highest = step;
   std::map<std::string, LabelCost> costs = cost_by_label(plan, peaks);

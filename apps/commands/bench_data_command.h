@@ -9,8 +9,8 @@ namespace ottava {
 
 class Command;
 
-/// `ottava bench data CONFIG`: reads the first steps of the training data as one rank does that reads all of
-/// it, and says how fast; of a mixture also what finding each sample's source takes of that time. Trains
+/// `ottava bench data CONFIG`: reads the first steps of the training data, as a rank that reads all of it,
+/// and says how fast; for a mixture also how much of the time finding each sample's source takes. Trains
 /// nothing. Throws ConfigError and what reading throws.
 struct BenchDataCommand {
   std::string file;

@@ -64,7 +64,7 @@ void add_cases(Step& step, const StepPlan& plan, const std::string& only, const 
   step.workspace_bytes = std::max(step.workspace_bytes, plan.matmul_workspace_bytes);
 }
 
-// cuDNN's attention beside ours, where the step's can be had from it.
+// cuDNN's attention beside ours, if cuDNN can do the step's.
 void add_fused_attention(Step& step, const PlannedExperiment& planned, const std::string& only) {
   TrainingShape shape = planned.experiment.shape;
   if (shape.parameters.compute != DType::bf16 || shape.block_causal) return;
@@ -92,7 +92,7 @@ void add_fused_attention(Step& step, const PlannedExperiment& planned, const std
 Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command) {
   Step step;
   const Experiment& e = planned.experiment;
-  // First, as there may be no time for the last.
+  // These first, since there may be no time for the last.
   if (planned.device.is_gpu() && command.work == BenchKernelsCommand::Work::measure &&
       cuda::cudnn_is_built()) {
     add_fused_attention(step, planned, command.only);
@@ -106,7 +106,7 @@ Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command
   return step;
 }
 
-// Two operands tell what a product is about; an update has hundreds.
+// The first two operands identify a product; an update has hundreds.
 std::string operands_of(const Case& c) {
   constexpr size_t kShown = 4;
   return listed(

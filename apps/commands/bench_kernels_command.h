@@ -8,22 +8,23 @@ namespace ottava {
 
 class Command;
 
-/// `ottava bench kernels [CONFIG]`: every distinct operation of a recorded training step of the configuration
-/// (rank 0, the fewest ranks), by itself on training.device, with the calls, bytes and FLOPs that the step
-/// recorded, against what the device does at best: a large copy, and a large bf16 product for operations that
-/// multiply, and the time that `ottava plan` has for it. On a GPU with cuDNN its attention as well.
+/// `ottava bench kernels [CONFIG]`: times every distinct operation of a recorded training step of the
+/// configuration (rank 0, the fewest ranks), by itself, on training.device. It prints the calls, bytes and
+/// FLOPs that the step recorded, and compares with the best the device does (a large copy, and for operations
+/// that multiply a large bf16 product) and with the time that `ottava plan` has for the operation. On a GPU
+/// with cuDNN its attention is timed as well.
 struct BenchKernelsCommand {
   enum class Work { measure, count };
   std::string file;
   std::vector<std::string> overrides;
   std::string only = "*";  ///< glob over the operations' names
-  double seconds = 20;     ///< of measuring; an operation gets 0.1 of them at most
+  double seconds = 20;     ///< of measuring; an operation gets at most a tenth of them
   Work work = Work::measure;
   std::string json;  ///< file for programs; empty: none
 };
-/// Prints each line when it is known. An operation that fails is printed with its message, and the others
-/// run; those for which no time is left are counted at the end. Returns 1 if one failed. Throws ConfigError,
-/// also where no operation is called so.
+/// Prints each line as soon as it is known. An operation that fails is printed with its message, and the
+/// others still run; those for which no time is left are counted at the end. Returns 1 if one failed. Throws
+/// ConfigError, also if `only` matches no operation.
 int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& out);
 
 /// Adds `kernels` to `ottava bench`.

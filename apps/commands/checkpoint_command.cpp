@@ -37,8 +37,8 @@ using checkpoint::TensorDifference;
 using checkpoint::to_hex;
 using checkpoint::verify_checkpoint;
 
-/// The checkpoint that `path` names. A model from elsewhere lacks what is looked at here, and nothing is
-/// wrong with it.
+/// The checkpoint that `path` names. A model from elsewhere lacks what is needed here, but nothing is wrong
+/// with it.
 std::string checkpoint_at(const std::string& path) {
   const std::string folder = newest_step_or_itself(path);
   const fs::path at = fs::path(folder) / "";

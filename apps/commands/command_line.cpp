@@ -14,7 +14,7 @@
 namespace ottava {
 namespace {
 
-/// What is wrong with a command line, and what may stand there.
+/// What is wrong with a command line, and what would be allowed.
 std::string failure(const CLI::App* at, const CLI::Error& error, const std::vector<std::string>& words) {
   std::string path = at->get_name();
   auto word = words.begin();
@@ -36,7 +36,7 @@ std::string failure(const CLI::App* at, const CLI::Error& error, const std::vect
                      expected, meant.empty() ? "" : "; did you mean " + meant + "?", path);
 }
 
-/// The help of a command whose words the parser does not know all.
+/// The help of a command some of whose words the parser does not know.
 class UsageWith final : public CLI::Formatter {
  public:
   explicit UsageWith(std::string words) : words_(std::move(words)) {}
@@ -79,7 +79,7 @@ Command Command::subcommand(const char* name, const char* meaning) {
   return {parser_->add_subcommand(name, meaning), line_};
 }
 
-// The file is no option of the parser, which would take the value of a key that it does not know for it.
+// The file is not an option of the parser, which would mistake the value of an unknown key for it.
 Command Command::experiment(const char* name, const char* meaning, std::string& file,
                             std::vector<std::string>& overrides) {
   Command command = subcommand(name, meaning);
@@ -125,7 +125,7 @@ Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, in
   return within(range.first, range.second);
 }
 
-// Of the parser's own conversions the one to unsigned numbers takes -1 for the largest.
+// The parser's own conversion to unsigned numbers takes -1 for the largest number.
 Command& Command::within(double least, double most) {
   const std::string expected =
       std::isfinite(most) ? fmt::format("{} to {}", least, most) : fmt::format("at least {}", least);

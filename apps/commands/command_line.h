@@ -19,8 +19,8 @@ class Option;
 
 namespace ottava {
 
-/// A command of the program: what it takes and what it does. What options are read into lives as long as the
-/// function of run().
+/// A command of the program: what it takes and what it does. Targets of options must live as long as the
+/// function given to run().
 class Command {
  public:
   template <class... T>
@@ -36,37 +36,38 @@ class Command {
   };
   Command(CLI::App* parser, Line* line) : parser_(parser), line_(line) {}
 
-  /// With subcommands a command needs one of them.
+  /// Adds a subcommand. A command that has subcommands needs one of them.
   Command subcommand(const char* name, const char* meaning);
-  /// A subcommand on an experiment, which takes a configuration file, `options.file`, and `--section.key
-  /// value` for any of its keys, `options.overrides`.
+  /// Adds a subcommand on an experiment, which takes a configuration file (`options.file`) and `--section.key
+  /// value` for any of its keys (`options.overrides`).
   template <class Options>
   Command experiment(const char* name, const char* meaning, Options& options) {
     return experiment(name, meaning, options.file, options.overrides);
   }
 
-  /// "--name", or "name" for a word by its place. The help shows the value that the target has now.
+  /// Adds an option: "--name", or "name" for a positional word. The help shows the value that the target has
+  /// now.
   Command& option(const char* name, Target target, const char* meaning);
   Command& required(const char* name, Target target, const char* meaning);
-  /// A whole number in [first, last], or not given.
+  /// Adds an optional whole number in [first, last].
   Command& range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range, const char* meaning);
-  /// The number that the option before this takes is in [least, most], and finite.
+  /// Requires the number of the option before this to be finite and in [least, most].
   Command& within(double least, double most = std::numeric_limits<double>::infinity());
-  /// Where it is given, `target` becomes `value`.
+  /// Adds a flag that sets `target` to `value`.
   template <class T>
   Command& flag(const char* name, T& target, std::type_identity_t<T> value, const char* meaning) {
     return flag(
         name, [&target, value] { target = value; }, meaning);
   }
-  /// Of the flags above at most one is given.
+  /// Allows at most one of the flags above.
   Command& exclusive();
-  /// Everything after "--", word by word, of which there must be some. One command may have it.
+  /// Takes everything after "--", word by word; there must be at least one word. Only one command may use it.
   Command& rest(std::vector<std::string>& words);
-  /// What stands below the options in the help.
+  /// Text below the options in the help.
   Command& notes(const char* text);
   /// `work` returns the exit code.
   void run(std::function<int()> work);
-  /// Work that prints what it finds, and throws where it cannot.
+  /// The same for work that prints what it finds, and throws if it cannot.
   template <class Options>
   void run(const std::shared_ptr<Options>& options, void (*work)(const Options&, std::ostream&)) {
     run([=] {
@@ -94,8 +95,8 @@ class CommandLine {
   ~CommandLine();
   Command commands();
 
-  /// Runs the command that `words` ask for and returns the exit code: 1, and one sentence on the standard
-  /// error, where they ask for none or it throws.
+  /// Runs the command that `words` ask for and returns the exit code. If they ask for none, or if it throws,
+  /// prints one sentence to standard error and returns 1.
   int run(std::vector<std::string> words);
 
  private:

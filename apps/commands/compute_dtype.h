@@ -8,7 +8,8 @@
 
 namespace ottava {
 
-/// What a command that asks a model computes in, of its option --dtype. Throws ConfigError in its name.
+/// The type in which a command that runs a model computes, from its option --dtype. Throws ConfigError in the
+/// command's name.
 inline DType compute_dtype(std::string_view command, const std::string& name) {
   for (const std::string_view known : {"bfloat16", "float32", "bf16", "f32"})
     if (name == known) return parse_dtype(name);

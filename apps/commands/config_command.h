@@ -18,11 +18,11 @@ struct ConfigCommand {
   Print print = Print::tree;
 };
 
-/// After the tree come comments: the model that it resolves to, a line for each property with its origin.
-/// Where files that it needs are missing, a note says so instead.
+/// The tree is followed by comments: the model that it resolves to, one line for each property with its
+/// origin. If files that this needs are missing, a note says so instead.
 ///
-/// Notes about keys go to `notes` (a terminal's standard error), so that the tree can be redirected into a
-/// file. Throws as load_config does.
+/// Notes about keys go to `notes` (standard error), so that the tree can be redirected to a file. Throws as
+/// load_config() does.
 void run_config_command(const ConfigCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_config_command(Command& commands);

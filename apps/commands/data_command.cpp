@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 using namespace data;
 constexpr std::string_view kPrepare = "data prepare";
 
-/// A folder beside the one it is to become; what did not become it is removed.
+/// A folder beside the final one; it is removed unless it was renamed to that.
 class OutputFolder {
  public:
   explicit OutputFolder(std::string target) : target_(std::move(target)) {

@@ -11,7 +11,7 @@ namespace ottava {
 
 class Command;
 
-/// `ottava data prepare`: text to token shards, once, for runs on many machines: afterwards reading costs
+/// `ottava data prepare`: turns text into token shards, once, for runs on many machines; reading them costs
 /// next to nothing.
 struct DataPrepareOptions {
   std::vector<std::string> sources;  ///< as training takes them: files, folders, globs, @lists
@@ -26,9 +26,9 @@ struct DataPrepareOptions {
 struct DataPrepareTotals {
   int64_t shards = 0, documents = 0, tokens = 0, bytes = 0;
 };
-/// Documents keep their order. All threads of parallel_for are used. Everything is written into a folder
-/// beside `output`, which becomes `output` at the end: it is there whole or not at all. One line per shard
-/// goes to `out`. Throws ConfigError, FileError, DataError.
+/// Documents keep their order. Uses all threads of parallel_for(). Everything is written to a folder beside
+/// `output`, which is renamed to `output` at the end, so the result is whole or absent. Prints one line per
+/// shard to `out`. Throws ConfigError, FileError, DataError.
 DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out);
 
 /// `ottava data inspect`: what sources hold, what is wrong with them, and what training would make of them.
@@ -39,7 +39,7 @@ struct DataInspectOptions {
   std::string text_key = "text";
   std::string chat_template = "auto";  ///< of conversations: as chat.template
   std::string train_on = "assistant";  ///< as chat.train_on
-  bool is_coloured = false;            ///< what counts towards the loss in colour, not in [[brackets]]
+  bool is_coloured = false;            ///< mark what counts towards the loss by colour, not by [[brackets]]
   data::DocumentMarks marks;
   int64_t seq_len = 2048;
   int64_t documents = 3;  ///< how many to show the beginning of
@@ -47,9 +47,9 @@ struct DataInspectOptions {
   Verify verify = Verify::headers;  ///< contents: read shards whole, compare checksums
 };
 /// Lists files, looks through the data as training does before its first step, shows the first documents and,
-/// with a tokenizer, counts the windows of the first block. Records that are none are left out and counted.
-/// Throws FileError for a shard whose contents do not have the checksum of its header, DataError for one of
-/// another tokenizer, and what reading throws.
+/// with a tokenizer, counts the windows of the first block. Bad records are left out and counted. Throws
+/// FileError for a shard whose contents do not match the checksum in its header, DataError for one of another
+/// tokenizer, and what reading throws.
 void inspect_data(const DataInspectOptions& options, std::ostream& out);
 
 /// Adds `ottava data` with its subcommands.

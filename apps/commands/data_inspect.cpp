@@ -121,10 +121,11 @@ TrainOn train_on_of(const std::string& option) {
   }
 }
 
-/// What documents are called: those of bare ids are where the reader cuts.
+/// What documents are called: bare ids have only the pieces into which the reader cuts them.
 std::string_view noun_of(const Corpus& corpus) { return corpus.knows_documents() ? "document" : "piece"; }
 
-/// What training says of the data before its first step; more of it, as nobody waits for a step.
+/// What training says about the data before its first step, but after a longer look, since nobody waits for a
+/// step.
 void print_check(const Corpus& corpus, const TextEncoder& encoder, const std::string& text_key,
                  std::ostream& out) {
   constexpr double kSeconds = 10;
@@ -170,7 +171,8 @@ void show_documents(const DataInspectOptions& options, std::string_view noun, co
   }
 }
 
-/// What training makes of the first block. Bytes of ids are how they are stored, and say nothing of text.
+/// What training makes of the first block. Bytes of ids depend on how they are stored and say nothing about
+/// text.
 void print_windows(const DataInspectOptions& options, std::string_view noun, const Segment& segment,
                    const std::vector<std::vector<int32_t>>& tokens, std::ostream& out) {
   int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;

@@ -7,8 +7,8 @@
 
 namespace ottava {
 
-/// Tokens of all documents of a segment, in order, by all threads of parallel_for. Throws what the encoder
-/// does of the first document that it refuses.
+/// The tokens of all documents of a segment, in order, encoded by all threads of parallel_for(). Throws the
+/// encoder's error for the first document that it refuses.
 std::vector<std::vector<int32_t>> encoded_segment(const data::DocumentEncoder& encoder,
                                                   const data::Segment& segment);
 

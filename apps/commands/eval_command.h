@@ -9,12 +9,13 @@ namespace ottava {
 
 class Command;
 
-/// `ottava eval MODEL --tasks FILE...`: how often a model chooses right. A line for each task goes to `out`.
+/// `ottava eval MODEL --tasks FILE...`: how often a model chooses the right answer. Prints one line for each
+/// task to `out`.
 struct EvalCommand {
   std::string model;               ///< step folder of a run, its checkpoint folder, or a Hugging Face folder
   std::vector<std::string> tasks;  ///< files: apps/evaluate/choice_task.h
   int64_t max_examples = -1;       ///< of each task
-  int64_t seq_len = 1024, batch = 4;  ///< of a pass at most: smallest_pass()
+  int64_t seq_len = 1024, batch = 4;  ///< the most of a pass: smallest_pass()
   std::string json;                   ///< file for the scores, with the log-likelihood of every choice
   std::string device = "auto";
   std::string dtype = "bfloat16";

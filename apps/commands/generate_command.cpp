@@ -33,7 +33,7 @@ void check(const GenerateCommand& c) {
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
 }
 
-/// Lines that end in CRLF as lines of training mostly end.
+/// Lines that end in CRLF are read like those of training, which mostly end in LF.
 std::string with_line_feeds(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size(); ++at)
@@ -71,7 +71,7 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
   return generator;
 }
 
-/// RoPE goes on past the model's length, and the model does not.
+/// RoPE is defined past the model's length, but the model was not trained there.
 void note_length(const SavedModel& model, int64_t tokens, std::string_view of, std::ostream& notes) {
   if (tokens <= model.positions) return;
   notes << fmt::format(

@@ -49,14 +49,14 @@ std::string one_path(const std::vector<std::string>& sources) {
   return sources[0];
 }
 
-/// Throws for what training would not read, as it would; looks at one block.
+/// Throws, as training would, for what training would not read; looks at one block.
 void look_at(std::vector<data::DataFile> files, const std::string& text_key) {
   const data::Corpus corpus(std::move(files), {});
   data::DataScan(corpus, {}, text_key, data::BadRecords::error).look(0);
 }
 
-/// Trains a tokenizer into `folder`; where the text has too few words for it, half as large, or as many
-/// halves as it takes.
+/// Trains a tokenizer into `folder`. If the text has too few words for the vocabulary, halves it until it
+/// fits.
 void train_tokenizer(const InitCommand& c, const std::string& folder, int64_t vocabulary, std::ostream& out) {
   constexpr int64_t kLeast = 512;
   const auto train = [&] {

@@ -9,9 +9,9 @@ namespace ottava {
 
 class Command;
 
-/// `ottava init TEXT... [--output DIR] [--minutes M] [--tokenizer DIR] [--text-key KEY]`: from a text to a
-/// run. Trains a tokenizer on the text (unless one is given), measures this machine, and writes
-/// DIR/ottava.yaml, commented: a model, a batch and steps that fit the time.
+/// `ottava init TEXT... [--output DIR] [--minutes M] [--tokenizer DIR] [--text-key KEY]`: prepares a run for
+/// a text. Trains a tokenizer on the text (unless one is given), measures this machine, and writes
+/// DIR/ottava.yaml, with comments: a model, a batch and a number of steps that fit the time.
 struct InitCommand {
   std::vector<std::string> sources;  ///< as training.dataset_path takes them
   std::string output = "first_model";
@@ -19,9 +19,9 @@ struct InitCommand {
   std::string text_key = "text";  ///< of JSON lines
   std::string tokenizer;          ///< folder; empty: one is trained into DIR/tokenizer
 };
-/// Says on `out` what it found and chose, and how to go on. Throws ConfigError, FileError or DataError, for
-/// records that training would refuse before anything is written; an ottava.yaml that is there is never
-/// replaced.
+/// Prints to `out` what it found and chose, and how to continue. Throws ConfigError, FileError or DataError;
+/// for records that training would refuse, before anything is written. Never replaces an existing
+/// ottava.yaml.
 void run_init_command(const InitCommand& command, std::ostream& out);
 
 void add_init_command(Command& commands);

@@ -34,7 +34,7 @@ using fmt::print;
 
 constexpr int kLayoutsShown = 10;  // by --search, unless asked for more
 
-// What is decided where the run starts: the step of every outcome.
+// For what is decided where the run starts: the step of every outcome.
 void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
   auto print_outcome = [&](const std::string& value, const StepPlan& plan) {
     print(out, "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
@@ -178,7 +178,7 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
                   plan_json(layouts, result.reasons, limit, machine, command.machine, e));
 }
 
-// What runs measured on this machine's GPU, where the plan is for it.
+// What runs have measured on this machine's GPU, if the plan is for that.
 std::vector<std::string> own_calibration(const DeviceTable& device, const Config& config) {
   if (!device.is_gpu() || cuda::device_count() == 0) return {};
   try {
@@ -190,7 +190,7 @@ std::vector<std::string> own_calibration(const DeviceTable& device, const Config
   }
 }
 
-// What would be ignored is refused.
+// Options that would be ignored are refused.
 void check_options(const PlanCommand& c) {
   if (const std::optional<double>& limit = c.machine.limit_gib;
       limit && !(std::isfinite(*limit) && *limit > 0))

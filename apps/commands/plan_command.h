@@ -10,8 +10,8 @@ namespace ottava {
 
 class Command;
 
-/// `ottava plan CONFIG`: memory, compute, traffic and time per rank of a training step, without its devices,
-/// and whether it fits; or the fastest layouts that do.
+/// `ottava plan CONFIG`: prints a training step's memory, compute, traffic and time per rank, and whether it
+/// fits, without needing its devices; or the fastest layouts that fit.
 struct PlanCommand {
   std::string file;
   std::vector<std::string> overrides;
@@ -22,9 +22,10 @@ struct PlanCommand {
   int top = 0;                     ///< search: layouts to show; 0: ten
   std::vector<std::string> fixed;  ///< search: SearchOptions
   std::string json;                ///< file for programs; empty: none
-  std::string trace;               ///< file for the predicted step as a trace, `.gz` packed; empty: none
+  std::string trace;  ///< file for the predicted step as a trace, compressed if it ends in `.gz`; empty: none
 };
-/// Also the step of each outcome of what the run decides where it starts (open_decisions()).
+/// Also prints the step of each outcome of the decisions that are left to the start of the run
+/// (open_decisions()).
 void run_plan_command(const PlanCommand& command, std::ostream& out);
 
 void add_plan_command(Command& commands);

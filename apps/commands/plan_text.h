@@ -10,14 +10,14 @@
 
 namespace ottava {
 
-// What `ottava plan` prints of a step, a section each.
+// The sections that `ottava plan` prints about a step.
 
 /// The ranks of a pipeline, what each holds and needs, and its schedule as a picture; nothing without one.
 void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& recorded, std::ostream& out);
-/// How ranks share sequences, what of it travels beside attention, and the memory that this plan is without;
-/// nothing without context parallel.
+/// How ranks share sequences, how much of their traffic runs beside attention, and memory that this plan does
+/// not include; nothing without context parallel.
 void print_context_parallel(const Experiment& experiment, std::ostream& out);
-/// By category, the largest, and each phase.
+/// Memory by category, the largest allocations, and each phase.
 void print_memory(const MemoryPlan& memory, std::ostream& out);
 /// Whether it fits, by how much, and what it would cost to make it fit: memory_moves().
 void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
@@ -27,13 +27,13 @@ void print_traffic(const CommStats& stats, std::ostream& out);
 /// The step's time with its range, where it goes, the longest operations and where the figures come from.
 void print_time(const RecordedLayout& recorded, const Machine& machine, const Experiment& experiment,
                 std::ostream& out);
-/// What gathering FP8 weights as codes saves against the compute type, where FP8 and shards are in use.
-/// Without, codes of weights that are gathered in the compute type may be kept through the step, or those
-/// weights be gathered again for the backward: both are said where the configuration leaves it open.
+/// What gathering FP8 weights as codes saves compared with the compute type, if FP8 and shards are in use.
+/// Without it, codes of weights that are gathered in the compute type may be kept through the step, or the
+/// weights gathered again for the backward; both are printed if the configuration leaves this open.
 void print_float8_gather(const RecordedLayout& planned, const Config& config,
                          const PlannedExperiment& experiment, const Machine* machine, std::ostream& out);
 
-/// The layouts that a search found, with the keys of each and why it is not the first; where none fits, the
+/// The layouts that a search found, with the keys of each and why it is not the first; if none fits, the
 /// closest and what it lacks.
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
                   const Experiment& experiment, std::ostream& out);

@@ -21,7 +21,7 @@ using fmt::print;
 
 constexpr double kLarge = 5e6, kLargest = 25e6;
 
-// Runs of one name are told apart by their folders.
+// Runs with the same name are told apart by their folders.
 void tell_apart(std::vector<RunHistory>& runs) {
   std::multiset<std::string> names;
   for (const RunHistory& run : runs) names.insert(run.name);
@@ -42,7 +42,7 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
       runs.push_back(read_run(folder));
       if (folder == command.baseline) options.baseline = static_cast<int>(runs.size()) - 1;
     } catch (const FileError& error) {
-      // The others are left out; another baseline would be another comparison.
+      // Other runs may be left out, but another baseline would be another comparison.
       if (command.runs.size() == 1 || folder == command.baseline) throw;
       unreadable.emplace_back(error.what());
     }

@@ -16,9 +16,9 @@ struct ReportCommand {
   std::string baseline;  ///< one of `runs`; empty: the first
   std::string x = "steps";
 };
-/// Says on `out` where the page is and what is missing from it. Runs that cannot be read are named on the
-/// page; throws FileError where none can, and for a page of more than 25 MB; ConfigError for a baseline that
-/// is none of the runs.
+/// Prints to `out` where the page is and what is missing from it. Runs that cannot be read are named on the
+/// page. Throws FileError if none can be read or the page exceeds 25 MB; ConfigError for a baseline that is
+/// not one of the runs.
 void run_report_command(const ReportCommand& command, std::ostream& out);
 
 void add_report_command(Command& commands);

@@ -5,8 +5,8 @@
 
 namespace ottava {
 
-/// `text` as one word of a shell, for commands that a message proposes: as it is where it holds nothing that
-/// a shell reads, else in single quotes.
+/// `text` as one word of a shell, for commands that a message proposes: unchanged if nothing in it is special
+/// to a shell, else in single quotes.
 inline std::string shell_word(std::string_view text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@%+";

@@ -12,8 +12,8 @@ namespace ottava {
 class Command;
 
 /// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text
-/// and writes DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` read
-/// as well. A tokenizer that is there already is only replaced with --overwrite.
+/// and writes DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` can
+/// read as well. Replaces an existing tokenizer only with --overwrite.
 struct TokenizerTrainOptions {
   std::vector<std::string>
       sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
@@ -27,11 +27,12 @@ struct TokenizerTrainOptions {
   int64_t max_bytes = 0;  ///< stop after so much text; 0: all of it
   bool overwrites = false;
 };
-/// Says on `out` what it read and wrote. Throws ConfigError, FileError or DataError; then nothing is written.
+/// Prints to `out` what it read and wrote. If it throws ConfigError, FileError or DataError, nothing is
+/// written.
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out);
 
-/// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: ids on one line; with `pieces` one line per
-/// token. Without text and file what `input` has to its end is one text.
+/// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: prints ids on one line; with `pieces` one line
+/// per token. Without text and file, all of `input` is one text.
 struct TokenizerEncodeOptions {
   std::string tokenizer;
   std::optional<std::string> text;
@@ -44,9 +45,9 @@ struct TokenizerEncodeOptions {
 };
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out);
 
-/// `ottava tokenizer decode TOKENIZER [IDS | --file FILE]`: the text and nothing else. Ids are decimal
-/// numbers between white space or commas. Without ids and file they come from `input`, and every line is
-/// written as soon as it has come. Throws DataError for anything else and for ids outside the vocabulary.
+/// `ottava tokenizer decode TOKENIZER [IDS | --file FILE]`: prints the text and nothing else. Ids are decimal
+/// numbers separated by white space or commas. Without ids and file they come from `input`, and every line is
+/// decoded as soon as it arrives. Throws DataError for anything else, and for ids outside the vocabulary.
 struct TokenizerDecodeOptions {
   std::string tokenizer;
   std::optional<std::string> ids;
@@ -55,8 +56,8 @@ struct TokenizerDecodeOptions {
 };
 void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out);
 
-/// `ottava tokenizer inspect TOKENIZER [--text FILE]`: what the files say; with a text, bytes per token on
-/// it.
+/// `ottava tokenizer inspect TOKENIZER [--text FILE]`: prints what the files say; with a text also its bytes
+/// per token.
 struct TokenizerInspectOptions {
   std::string tokenizer;
   std::string text_file;

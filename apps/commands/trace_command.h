@@ -8,12 +8,13 @@ namespace ottava {
 
 class Command;
 
-/// `ottava trace FOLDER [--merge FILE]`: where the time of traced steps went, by rank.
+/// `ottava trace FOLDER [--merge FILE]`: prints where the time of traced steps went, by rank.
 struct TraceCommand {
   std::string folder;  ///< an iteration_N of profiling.save_traces_folder
-  std::string merged;  ///< all ranks in one file, `.gz` packed; empty: none
+  std::string merged;  ///< file for all ranks' traces together, compressed if it ends in `.gz`; empty: none
 };
-/// A line per rank, by rank. Throws FileError where the folder has no trace of ours or one cannot be read.
+/// Prints one line per rank, in order. Throws FileError if the folder has no trace of ottava or one cannot be
+/// read.
 void run_trace_command(const TraceCommand& command, std::ostream& out);
 
 void add_trace_command(Command& commands);

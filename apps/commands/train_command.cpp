@@ -28,7 +28,8 @@ RunLock lock_of(std::string_view key, const std::string& folder) {
   return RunLock(key, folder);
 }
 
-/// One run in its folders: also where checkpoints are on another disk, which runs of other dump folders see.
+/// Locks the run's folders: also that of checkpoints, if it is on another disk, since runs with other dump
+/// folders see it.
 std::vector<RunLock> locks_of(const Config& c) {
   std::vector<RunLock> locks;
   locks.push_back(lock_of("job.dump_folder", c.job.dump_folder));
@@ -52,7 +53,7 @@ int run_train_command(const TrainCommand& command) {
     fail_together(*session.ranks.control, [&] {
       if (is_first) locks = locks_of(config);
     });
-    // Where epochs end is known when the trainer has counted the data.
+    // The end of epochs is known only once the trainer has counted the data.
     if (!config.training.epochs) {
       if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
         return log::info("{}", why);

@@ -7,7 +7,7 @@ namespace ottava {
 
 class Command;
 
-/// `ottava train CONFIG [--section.key value ...]`. [--redecide]. Returns the exit code: 0 when training is
+/// `ottava train CONFIG [--section.key value ...] [--redecide]`. Returns the exit code: 0 if training is
 /// complete or was stopped by a signal after saving.
 struct TrainCommand {
   std::string file;

@@ -24,10 +24,10 @@ struct ChatConfig {
 void declare(config::Section& s, ChatConfig& c);
 void validate(const ChatConfig& c, config::Problems& problems);
 
-/// Whether any text that the run trains on is conversations, or any that it validates on.
+/// Whether any data that the run trains on, or any that it validates on, are conversations.
 bool reads_chats(const TrainingConfig& c);
 bool validates_chats(const TrainingConfig& t, const ValidationConfig& v);
-/// The formats of all that the run trains on, and of all that it reads.
+/// The formats of all data that the run trains on, and of all that it reads.
 std::vector<std::string> formats_of(const TrainingConfig& t);
 std::vector<std::string> formats_of(const TrainingConfig& t, const ValidationConfig& v);
 

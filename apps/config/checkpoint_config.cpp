@@ -68,7 +68,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
 }
 
 void validate(const CheckpointConfig& c, config::Problems& problems) {
-  // last_save_model_only stays, which TorchTitan's files have though they save nothing.
+  // last_save_model_only is left alone: TorchTitan's files set it although they save nothing.
   for (const auto& [key, is_set] :
        {std::pair{"load_step", c.load_step >= 0}, std::pair{"load_only", c.load_only},
         std::pair{"exclude_from_loading", !c.exclude_from_loading.empty()}})

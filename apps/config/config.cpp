@@ -46,8 +46,7 @@ config::Section declare_all(Config& c) {
   return root;
 }
 
-/// A level is short for other keys: it fills in those that were not given and refuses those that say
-/// otherwise.
+/// A level stands for other keys: it fills in those that were not given and refuses those that contradict it.
 void apply_precision_level(Config& c, config::Problems& problems) {
   const std::string& level = c.training.mixed_precision_level;
   if (level.empty()) return;
@@ -69,11 +68,11 @@ void apply_precision_level(Config& c, config::Problems& problems) {
   }
 }
 
-/// Whole conversations share a window, and none may see another.
+/// Whole conversations share a window, so attention must keep them apart.
 void apply_conversations(Config& c, config::Problems& problems) {
   constexpr std::string_view kMask = "model.attn_mask_type";
   if (!reads_chats(c.training)) {
-    // Validation computes what training does, and what it reads is not to change training.
+    // Validation computes what training does, and what it reads must not change training.
     if (validates_chats(c.training, c.validation) && c.model.attn_mask_type == ModelConfig::AttnMask::causal)
       problems.add(kMask,
                    "validation reads conversations, which must not see each other where they share a window: "
@@ -87,7 +86,7 @@ void apply_conversations(Config& c, config::Problems& problems) {
         "causal is given, but conversations that share a window must not see each other: leave it out");
 }
 
-/// Where documents begin is in the file or in the text; of bare ids only the reader's pieces are known.
+/// The file or the text says where documents begin; of bare ids only the reader's pieces are known.
 void refuse_bare_documents(const Config& c, config::Problems& problems) {
   if (c.model.attn_mask_type != ModelConfig::AttnMask::block_causal) return;
   const std::vector<std::string> formats = formats_of(c.training, c.validation);
@@ -100,8 +99,8 @@ void refuse_bare_documents(const Config& c, config::Problems& problems) {
                *bare);
 }
 
-/// TorchTitan's files set the section without the converter, which is the switch: where a recipe is
-/// chosen it was probably forgotten.
+/// TorchTitan's files set the section without the converter, which is the switch; but if a recipe is chosen,
+/// it was probably forgotten.
 void note_unused_float8(Config& c) {
   if (c.model.uses_float8() || c.float8 == Float8Config{}) return;
   Config::Provenance& p = c.provenance;
@@ -125,7 +124,7 @@ void note_short_schedule(Config& c) {
                       floor > 0 ? fmt::format("stays at {:g}", floor) : "is 0, and nothing is learned"));
 }
 
-/// A section with a value that could not be read is not judged: its default stands there, which is not what
+/// A section with a value that could not be read is not judged, because it has the default in place of what
 /// was asked for.
 void check_combinations(const Config& c, config::Problems& problems) {
   auto check = [&](std::string_view path, const auto& section) {

@@ -47,12 +47,12 @@ struct Config {
   CommConfig comm;
   DebugConfig debug;
 
-  /// Where it came from; no part of what it is, so copies of equal settings are equal.
+  /// Where the settings came from. It does not take part in comparisons.
   struct Provenance {
     std::filesystem::path file;         ///< empty when there was none
     config::Origins origins;            ///< keys that were set
     std::vector<std::string> notes;     ///< one line per noted or renamed key; rank 0 logs them once
-    std::vector<std::string> warnings;  ///< likewise, of what was hardly meant
+    std::vector<std::string> warnings;  ///< likewise, for settings that were probably not meant
     bool operator==(const Provenance&) const { return true; }
   } provenance;
 
@@ -60,30 +60,29 @@ struct Config {
 };
 
 /// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty: only defaults) and `overrides`
-/// ("--section.key", "value",
-/// ...), fills in what follows from training.mixed_precision_level, checks keys and combinations. Throws
-/// FileError when the file cannot be read and one ConfigError with a line per problem; nothing else is
-/// touched, no path in it is opened.
+/// ("--section.key", "value", ...), fills in what follows from training.mixed_precision_level, and checks
+/// keys and combinations. Throws FileError if the file cannot be read, and one ConfigError with a line per
+/// problem. Opens no other file; paths in it are not looked at.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 
-/// What training needs and a configuration that is only planned may lack: training.dataset_path (and
-/// validation's when enabled), files that exist. Throws one ConfigError with a line per problem.
+/// Checks what training needs but a configuration that is only planned may lack: training.dataset_path (and
+/// validation's if enabled), and files that exist. Throws one ConfigError with a line per problem.
 void require_inputs(const Config& config);
 
-/// Paths in a configuration are relative to the working directory, as in TorchTitan. Inputs (files, folders,
-/// globs, @lists) that are not there are looked for beside the configuration file, then in
-/// installed_folder(); outputs are not. Throws FileError that names the places.
+/// Where an input is. Paths in a configuration are relative to the working directory, as in TorchTitan.
+/// Inputs (files, folders, globs, @lists), but not outputs, that are not there are looked for beside the
+/// configuration file and then in installed_folder(). Throws FileError that names the places.
 std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
-/// The folder of model.hf_assets_path, found likewise; FileError too where a file is there.
+/// The folder of model.hf_assets_path, found in the same way. Throws FileError also if it is a file.
 std::filesystem::path find_assets(const Config& config);
-/// Whether something is there, be it a folder or not.
+/// Whether model.hf_assets_path exists, as a folder or not.
 bool has_assets(const Config& config);
 
 /// The resolved tree as YAML; loading it gives an equal Config. With `comments`, each key is explained.
 std::string print_config(const Config& config, bool comments = false);
 /// JSON Schema (draft 7) for editors.
 std::string config_schema();
-/// Markdown table: every key, also those that only other trainers have, and what becomes of it.
+/// A Markdown table of every key, those that only other trainers have included, and what becomes of it.
 std::string config_fates();
 
 }  // namespace ottava

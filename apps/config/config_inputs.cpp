@@ -28,7 +28,7 @@ bool is_there(const fs::path& path) {
   return matches;
 }
 
-/// Where a path leads, or why it leads nowhere.
+/// What a path leads to, or why it leads nowhere.
 struct Found {
   fs::path path;
   std::string missing;

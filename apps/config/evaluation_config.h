@@ -19,7 +19,8 @@ struct EvaluationConfig {
   double temperature = 0;
   bool operator==(const EvaluationConfig&) const = default;
 
-  /// Tokens of the longest prompt with what is added to it, at most: a token has a byte or more.
+  /// An upper limit for the tokens of the longest prompt and what is added to it: a token has at least one
+  /// byte.
   int64_t longest_sample() const;
   bool scores() const { return enable && !tasks.empty(); }
 };

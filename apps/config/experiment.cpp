@@ -18,7 +18,8 @@
 namespace ottava {
 namespace {
 
-// What is `auto` is settled later (settle_decisions); until then it is what holds where nothing is measured.
+// `auto` is settled later (settle_decisions()); until then it has the value that holds where nothing is
+// measured.
 cpu::ProductChoice resolve_products(const CpuConfig& c) {
   using cpu::Bf16Products;
   const auto way = [](const std::string& wish, Bf16Products usual) {

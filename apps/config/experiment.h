@@ -14,7 +14,7 @@
 
 namespace ottava {
 
-/// A configuration with everything worked out that files and the number of ranks decide.
+/// A configuration with everything resolved that depends on files and on the number of ranks.
 struct Experiment {
   Config config;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null when planning without one
@@ -28,37 +28,38 @@ struct Experiment {
   bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: only for benchmarks
   bool decides_afresh = false;           ///< --redecide: what was measured before is measured again
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
-  /// Rows of a micro-batch's products: of a rank, or of its tensor parallel ranks together.
+  /// Rows of a micro-batch's products on a rank or, with tensor parallel, on its tensor-parallel ranks
+  /// together.
   int64_t tokens_per_micro_batch() const { return shape.batch * shape.sequence / mesh.size(MeshAxis::cp); }
 };
 
-/// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that
-/// cannot be built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
-/// `compute_capability` of the GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU,
-/// which runs all of them. The shape is that of the first outcome of every open decision
-/// (apps/decide/decide.h).
+/// Resolves a configuration. With `tokenizer` null the vocabulary must come from the configuration or the
+/// flavor. `compute_capability` of the GPU (90 for 9.0) decides which FP8 recipes are available; absent: a
+/// CPU, which runs all. The shape is that of the first outcome of every open decision (apps/decide/decide.h).
+/// Throws ConfigError, with the arithmetic, for batches that do not divide, meshes that do not fit, and
+/// models that cannot be built.
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                               int world_size, std::optional<int> compute_capability = {});
 
-/// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): it is left to it,
-/// and there are several micro-batches and shards.
+/// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): the configuration
+/// leaves it open, and there are several micro-batches and shards.
 bool leaves_reduction_open(const Experiment& experiment);
-/// The file quantize.linear.float8.auto_decisions. Throws FileError.
+/// Reads the file quantize.linear.float8.auto_decisions. Throws FileError.
 Decisions read_auto_decisions(const Config& config);
 
-/// "llama3 8B"; "llama3 8B with other dimensions" where the configuration changes some; "llama3 of one's own"
-/// where it sets dim; "from config.json".
+/// "llama3 8B"; "llama3 8B with other dimensions" if the configuration changes some; "llama3 of one's own" if
+/// it sets dim; "from config.json".
 std::string model_title(const ModelConfig& config);
 
-/// Whether texts that the model is to go on with begin with BOS, as the documents did that it is trained on
-/// (training.add_bos). Conversations and bare ids have theirs already: there it is what the tokenizer's files
-/// say.
+/// Whether texts for the model to continue begin with BOS, as the documents in its training do
+/// (training.add_bos). Conversations and bare ids have their own BOS; for those the tokenizer's files decide.
 bool texts_begin_with_bos(const Experiment& experiment);
 
 /// Reads the tokenizer of model.hf_assets_path.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 
-/// Host memory of a rank's asynchronous checkpoints (parallel/checkpoint/snapshot.h); 0 where none are made.
+/// Bytes of host memory for a rank's asynchronous checkpoints (parallel/checkpoint/snapshot.h); 0 if there
+/// are none.
 int64_t snapshot_bytes(const Experiment& experiment, const ShardCoordinates& at);
 bool saves_asynchronously(const CheckpointConfig& config);
 

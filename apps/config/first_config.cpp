@@ -33,7 +33,7 @@ LlamaConfig model_of(const Size& size, int64_t vocabulary) {
   return m;
 }
 
-// Small models bear large steps.
+// Small models tolerate large steps.
 double learning_rate_for(int64_t parameters) {
   const double rate = 3e-3 * std::pow(parameters / 1e6, -0.3);
   const double digits = std::pow(10, std::floor(std::log10(rate)));
@@ -80,7 +80,7 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
   out.local_batch = std::max<int64_t>(4096 / out.sequence, 1);
   const double per_token = model_flops_per_token(out.model, out.sequence);
   const double wanted = std::min(flops / per_token, most_tokens);
-  // A few hundred steps at least, if the budget has them, and batches no smaller than one of a rank.
+  // At least a few hundred steps, if the budget allows, and batches no smaller than a rank's.
   const double step_tokens = std::clamp(wanted / 1000, 4096.0, 524288.0);
   out.global_batch = std::max<int64_t>(
       std::llround(step_tokens / (out.sequence * out.local_batch)) * out.local_batch, out.local_batch);

@@ -16,8 +16,8 @@ struct FirstConfigInputs {
   double bytes_per_token = 3.5;  ///< of such a tokenizer on such a text
 };
 
-/// A model, a batch and a number of steps that fit the time, and text that is not read more often than is of
-/// use.
+/// A model, a batch and a number of steps that fit the time without reading the text more often than is
+/// useful.
 struct FirstConfig {
   LlamaConfig model;
   int64_t vocabulary = 0;
@@ -29,12 +29,12 @@ struct FirstConfig {
   double minutes = 0;  ///< estimated
 };
 
-/// Compute-optimal within the budget: 20 tokens for each parameter (arXiv:2203.15556) at 6 FLOPs each, half
-/// of the rate; no more than 4 epochs, past which repeated text teaches little (arXiv:2305.16264). Throws
-/// ConfigError for a text too small to train on and a time that is not positive.
+/// Compute-optimal within the budget: 20 tokens per parameter (arXiv:2203.15556) at 6 FLOPs each and half of
+/// the given rate, but no more than 4 epochs, past which repeated text teaches little (arXiv:2305.16264).
+/// Throws ConfigError for a text too small to train on and a time that is not positive.
 FirstConfig choose_first_config(const FirstConfigInputs& inputs);
 
-/// Tokens that suit a tokenizer of a text of this size.
+/// A vocabulary that suits a tokenizer for a text of this size.
 int64_t first_vocabulary(int64_t text_bytes);
 
 /// "about 12 minutes", "less than a minute".
@@ -43,7 +43,7 @@ std::string minutes_text(double minutes);
 /// The configuration as commented YAML. Paths are written as given.
 struct FirstConfigPaths {
   std::string text, tokenizer, output;
-  std::string text_key = "text";  ///< of JSON lines; written where it is another
+  std::string text_key = "text";  ///< of JSON lines; written unless it is the default
 };
 std::string to_yaml(const FirstConfig& config, const FirstConfigPaths& paths);
 

@@ -7,11 +7,11 @@
 namespace ottava {
 
 /// Keys of TorchTitan's files that mean nothing here, as one table in YAML: a list of reasons, each with the
-/// keys that it makes `noted` or `refused`, as sections with the defaults. `a|b|c`: one of these, the first
-/// is the default. `?text`, `?integer`, `?texts`: null by default.
+/// keys that are `noted` or `refused` for it, by section, with their defaults. `a|b|c`: one of these, the
+/// first being the default. `?text`, `?integer`, `?texts`: null by default.
 extern const char* const kForeignKeys;
 
-/// Adds them to the sections of `root`, which get those that are missing, and the old names of sections.
+/// Adds these keys to the sections of `root`, with sections that are missing, and the old names of sections.
 void declare_foreign_keys(config::Section& root);
 
 }  // namespace ottava

@@ -7,9 +7,9 @@
 
 namespace ottava {
 
-/// Keys that are not at their defaults and change nothing, since another key switches off what they are
-/// about: one sentence for each such key, with all that it makes idle. A file is free to have them, so that
-/// what it switches off can be switched on by one key.
+/// Keys that are not at their defaults but change nothing, because another key switches off what they are
+/// about. Returns one sentence for each such other key, with all the keys that it makes idle. A file may have
+/// such keys, so that a single key can switch their subject on.
 std::vector<std::string> idle_keys(const Config& config);
 
 }  // namespace ottava

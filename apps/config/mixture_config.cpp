@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kMixture = "training.mixture", kStages = "training.mixture_stages";
 
-/// Nothing where the text is no number.
+/// Nothing if the text is not a number.
 std::optional<double> number_of(const std::string& text) {
   const Value value = config::plain_scalar(text, {});
   if (value.kind != Value::Kind::integer && value.kind != Value::Kind::real) return std::nullopt;

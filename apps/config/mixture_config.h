@@ -25,7 +25,7 @@ struct MixtureStageConfig {
   std::vector<std::string> weights;
   bool operator==(const MixtureStageConfig&) const = default;
 
-  /// Of valid ones.
+  /// The weights as numbers; they must be valid.
   std::vector<double> numbers() const;
 };
 
@@ -46,11 +46,11 @@ void declare(config::Section& s, MixtureSourceConfig& c);
 void declare(config::Section& s, MixtureStageConfig& c);
 void declare(config::Section& s, NamedFilesConfig& c);
 void declare(config::Section& s, ValidationSetConfig& c);
-/// Names, weights and stages that make sense together; files are not opened.
+/// Checks that names, weights and stages make sense together; opens no files.
 void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,
               config::Problems& problems);
 void validate(const std::vector<ValidationSetConfig>& sets, config::Problems& problems);
-/// That names differ, can name a metric, and have paths.
+/// Checks that names differ and can name a metric, and that each set has paths.
 void check_names(std::string_view key, const std::vector<NamedFilesConfig>& sets, config::Problems& problems);
 
 }  // namespace ottava

@@ -18,7 +18,7 @@ std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
   return load_tokenizer(config);
 }
 
-// A path that is misspelt would else be a plan of another model.
+// Otherwise a misspelt path would silently plan another model.
 void warn_of_vocabulary(Experiment& e) {
   if (e.tokenizer || e.config.model.vocab_size > 0) return;
   e.config.provenance.warnings.push_back(

@@ -10,14 +10,14 @@ struct PlannedExperiment {
   Experiment experiment;
 };
 
-/// For `world_size` ranks (0: the fewest that the configuration's degrees make) with GPUs of this compute
-/// capability (0: of the one in this machine or, where there is none, 90). The tokenizer may be missing:
-/// where the vocabulary is not given either, it is the flavor's, and a warning says so. Follows
-/// quantize.linear.float8.auto_decisions. Throws ConfigError, for one for a capability where training.device
-/// is cpu, and DeviceError naming the capability.
+/// Plans for `world_size` ranks (0: the fewest that the configuration's degrees allow) with GPUs of this
+/// compute capability (0: that of this machine's GPU or, without one, 90). The tokenizer may be missing; if
+/// the vocabulary is not given either, it is the flavor's, with a warning. Follows
+/// quantize.linear.float8.auto_decisions. Throws ConfigError, among others for a capability with
+/// training.device cpu, and DeviceError naming the capability.
 PlannedExperiment plan_experiment(const Config& config, int world_size = 0, int compute_capability = 0);
 
-/// Another configuration for the device of `planned` and so many ranks. Throws ConfigError.
+/// Resolves another configuration for the device of `planned` and `world_size` ranks. Throws ConfigError.
 Experiment resolve_planned(const Config& config, const PlannedExperiment& planned, int world_size);
 
 }  // namespace ottava

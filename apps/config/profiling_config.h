@@ -18,9 +18,9 @@ struct ProfilingConfig {
   bool operator==(const ProfilingConfig&) const = default;
 
   enum class Phase : uint8_t { off, warmup, active };
-  /// Of step 1, 2, ...: of every profile_freq steps the last profiler_active are traced.
+  /// The phase of a step, counted from 1: of every profile_freq steps the last profiler_active are traced.
   Phase phase_of(int64_t step) const;
-  /// After this step a trace is whole.
+  /// True if a trace is complete after this step.
   bool ends_at(int64_t step) const { return enable_profiling && step % profile_freq == 0; }
 };
 

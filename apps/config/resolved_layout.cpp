@@ -63,8 +63,8 @@ void check_context_parallel(const Config& c, int cp) {
   if (c.validation.enable || c.evaluation.scores()) divides("validation.seq_len", c.validation.seq_len);
 }
 
-// A text is read token by token: too few rows for what tensor parallel divides, and no stage or rank holds
-// all layers or positions of it.
+// A text is read token by token, which gives too few rows for tensor parallel to divide; and no pipeline
+// stage holds all layers, no context parallel rank all positions.
 void resolve_samples(const Config& c, const Mesh& mesh, TrainingShape& shape) {
   if (!c.evaluation.enable || c.evaluation.prompts.empty()) return;
   for (const auto& [axis, name] : {std::pair{MeshAxis::pp, "pipeline"}, std::pair{MeshAxis::cp, "context"},
@@ -104,7 +104,7 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
   for (const auto& [name, value] : {std::pair{"n_heads", m.heads}, std::pair{"ffn_dim", m.ffn_dim},
                                     std::pair{"vocab_size", m.vocab_size}})
     if (value % tp != 0) refuse(name, value, fmt::format("model.{}", name), next_multiple(value, tp));
-  // Of a pass through a block each rank holds its part of the rows.
+  // In a pass through a block each rank holds its part of the rows.
   const auto divides = [&](std::string_view section, std::string_view batch_name, int64_t batch,
                            int64_t sequence) {
     if (const int64_t rows = batch * sequence / cp; rows % tp != 0)

@@ -10,18 +10,19 @@
 
 namespace ottava {
 
-/// The model of section `model` for this run: of its flavor, or of the config.json in hf_assets_path, with
-/// every key that is set. `tokenizer` may be null; then the vocabulary must come from the configuration or
-/// the flavor. `values`, if given, lists every property with its origin. Throws ConfigError, FileError.
+/// The model of section `model` for this run: that of its flavor, or of the config.json in hf_assets_path,
+/// with the keys that are set replaced. `tokenizer` may be null; the vocabulary must then come from the
+/// configuration or the flavor. `values`, if given, receives every property with its origin. Throws
+/// ConfigError, FileError.
 LlamaConfig resolved_model(const Config& config, const Tokenizer* tokenizer,
                            std::vector<ModelValue>* values = nullptr);
 
-/// The config.json that the model comes from; absent where it comes from a flavor. Throws FileError where it
+/// The config.json that the model comes from; absent if it comes from a flavor. Throws FileError if the file
 /// is missing.
 std::optional<std::string> source_config_path(const Config& config);
 
-/// A line for each property: name, value, and where it was set ("configs/debug.yaml:7", "command line") or
-/// what gave it ("flavor 8B").
+/// One line per property: name, value, and where it was set ("configs/debug.yaml:7", "command line") or what
+/// it comes from ("flavor 8B").
 std::vector<std::string> model_lines(const Config& config, const std::vector<ModelValue>& values);
 
 }  // namespace ottava

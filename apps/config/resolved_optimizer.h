@@ -7,13 +7,15 @@
 
 namespace ottava {
 
-/// How each parameter of the table is trained: by optimizer.param_groups, of which a fused parameter takes
-/// that of its own name or of its first part. Throws ConfigError for a group that matches none, and for a
+/// How each parameter of the table is trained, by optimizer.param_groups; a fused parameter takes the group
+/// of its own name or of its first part. Throws ConfigError for a group that matches no parameter, and for a
 /// vector that is given to Muon.
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& config,
                                               const std::vector<ParameterSpec>& specs);
 
+/// AdamW's parameters of section `optimizer`; `seed` is that of stochastic rounding.
 AdamwHyper resolve_adamw(const OptimizerConfig& config, int64_t seed);
+/// Muon's parameters of section `optimizer`.
 MuonOptions resolve_muon(const OptimizerConfig& config);
 
 }  // namespace ottava

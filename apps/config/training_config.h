@@ -43,7 +43,7 @@ struct TrainingConfig {
   int64_t global_batch_size = -1;  ///< -1: local_batch_size x data-parallel ranks
   int64_t seq_len = 2048;
   int64_t steps = 10000;
-  std::optional<double> epochs;  ///< in place of steps, which the trainer works out
+  std::optional<double> epochs;  ///< in place of steps, which the trainer then computes
   double max_norm = 1.0;
   double z_loss_weight = 0;
 

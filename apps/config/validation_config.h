@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-/// Section `validation`. Batch and length are its own, not training's. What keys mean: validation_config.cpp.
+/// Section `validation`. It has a batch and a length of its own. What keys mean: validation_config.cpp.
 struct ValidationConfig {
   bool enable = false;
   std::string dataset = "c4_validation";

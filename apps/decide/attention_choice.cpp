@@ -22,7 +22,7 @@ constexpr const char *kBackend = "attention.backend", *kDeterministic = "attenti
 
 using Backward = cuda::FusedAttention::Backward;
 
-/// cuDNN for this experiment, or the reason why not.
+/// cuDNN for this experiment, or the reason why it cannot be used.
 struct Candidate {
   Backward backward = Backward::deterministic;
   std::shared_ptr<cuda::FusedAttention> fused = {};
@@ -66,7 +66,7 @@ Candidate find_cudnn(const Experiment& e, Device device, Backward backward) {
   return out;
 }
 
-/// All that the configuration allows, the one that it prefers first.
+/// All choices that the configuration allows, the preferred one first.
 std::vector<Candidate> find_candidates(const Experiment& e, Device device) {
   std::vector<Candidate> out;
   if (!e.config.attention.deterministic) out.push_back(find_cudnn(e, device, Backward::free));
@@ -75,8 +75,8 @@ std::vector<Candidate> find_candidates(const Experiment& e, Device device) {
   return out;
 }
 
-/// Takes out what some rank lacks, and what makes the step larger than the memory of one, with everything
-/// else that is open decided for less memory. Every rank makes the call.
+/// Removes choices that some rank lacks, and those with which the step would not fit some rank's memory even
+/// if everything else that is open were decided for less memory. Every rank makes the call.
 void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) {
   double with = c.fused ? 1 : 0;
   reduce_on_host(*ranks.control, view_of(&with, {1}), "attention");
@@ -163,7 +163,7 @@ std::string complaint_about(const std::string& backend, bool is_saved, const Can
   return fmt::format("backend is cudnn, but {}: set it to auto or flash", candidate.why_not);
 }
 
-/// Bits are one version's on one GPU model.
+/// The same bits hold for one version on one GPU model only.
 std::string complaint_about_library(const Decisions& saved, const std::string& library) {
   const Decisions::Entry* before = saved.find(kLibrary);
   if (!before || before->value == library) return {};

@@ -42,8 +42,8 @@ std::optional<int64_t> left_in(const fs::path& group, const Names& names) {
   return std::max<int64_t>(0, *limit - *used + droppable_in(group, names.droppable));
 }
 
-// From the group to the root of its hierarchy. In a container the path may be that of the host: what is
-// mounted counts then.
+// Goes from the group to the root of its hierarchy. In a container the path may be the host's; then what is
+// mounted counts.
 std::optional<int64_t> least_left(const fs::path& mount, const std::string& path, const Names& names) {
   std::optional<int64_t> least;
   for (fs::path group = fs::path(path).relative_path();; group = group.parent_path()) {

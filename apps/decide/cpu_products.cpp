@@ -15,7 +15,7 @@ namespace {
 
 using cpu::Bf16Products;
 
-// The usual way stays unless the other gains more than timings vary.
+// The usual way stays unless the other one gains more than timings vary.
 constexpr double kLeastGain = 1.05;
 
 /// One way of multiplying, on tensors of its own.

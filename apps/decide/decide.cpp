@@ -33,8 +33,8 @@ std::string circumstances(const Experiment& e, Device device) {
       e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
 }
 
-// Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
-// said to be so when it is loaded.
+// Decisions of the newest checkpoint that has readable ones for these circumstances. Broken checkpoints are
+// reported when they are loaded.
 Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
   const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
@@ -55,8 +55,8 @@ Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-// More memory for less work where it suffices: the first outcome takes most of it, the last is always to be
-// had.
+// Spends memory to save work, if there is enough: the first outcome takes the most memory, the last is always
+// possible.
 struct MemoryDecision {
   OpenDecision open;
   const char *gain, *item;   ///< "less traffic", "whole gradients"; the item is of all but the last
@@ -92,7 +92,8 @@ MemoryDecision weight_codes_decision(const Experiment& e) {
                        e, {.option = &FsdpOptions::keeps_float8_codes, .with_most_memory = true});
 }
 
-// Left to the run, on a GPU, and a micro-batch of training or validation has more tokens than that.
+// True if it is left to the run, on a GPU, and a micro-batch of training or validation has more tokens than
+// that.
 bool leaves_loss_chunks_open(const Experiment& e) {
   const int64_t validation =
       e.shape.validation_batch * e.shape.validation_sequence / e.mesh.size(MeshAxis::cp);
@@ -146,8 +147,8 @@ void require_followable(const MemoryDecision& d, const Decisions::Entry& before,
   }
 }
 
-// Rank 0's: decided before, of a file, or what was `measured` here. A shape that the file lacks has none:
-// speedups_of() says so where it is needed.
+// Rank 0's decisions: made before, from a file, or `measured` here. A shape that the file lacks has none;
+// speedups_of() says so if it is needed.
 std::vector<Decisions::Entry> float8_ratios(const Experiment& e, const Decisions& measured,
                                             const Decisions& saved) {
   const std::string& path = e.config.float8.auto_decisions;
@@ -186,16 +187,16 @@ void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks,
   log_decision(entry, before != nullptr);
 }
 
-// Those of whole gradients and codes. Gradients first: they change what a step computes, kept codes only what
-// it costs.
+// The decisions about whole gradients and codes. Gradients come first, since they change what a step
+// computes; kept codes change only what it costs.
 void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
   if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
   if (leaves_reduction_open(e)) settle(reduction_decision(e));
   if (leaves_weight_codes_open(e)) settle(weight_codes_decision(e));
 }
 
-// What is timed has the codes of weights kept as the step will have them: by the memory that it takes with
-// FP8 in every candidate, and where with FP8 in the chosen ones they no longer fit, once more without.
+// The timed step keeps codes of weights as the real one will: as its memory allows with FP8 in every
+// candidate. If the codes no longer fit with FP8 in the chosen layers only, it is timed once more without.
 std::vector<Decisions::Entry> measured_as_memory_allows(const Experiment& e, RankGroups& ranks,
                                                         Device device) {
   Experiment timed = as_memory_allows(e, ranks, device);

@@ -10,7 +10,7 @@ enum class DecisionSource {
   afresh,      ///< made, whatever a checkpoint says (`--redecide`)
 };
 
-/// A decision that needs what is known only where a run starts: the memory that is free, or a measurement.
+/// A decision that depends on what is known only where a run starts: free memory, or a measurement.
 struct OpenDecision {
   struct Outcome {
     std::string value;
@@ -20,22 +20,23 @@ struct OpenDecision {
   std::string by;                 ///< what decides, for people
   std::vector<Outcome> outcomes;  ///< all, or the extremes; the first is experiment.shape
 };
-/// Those of settle_decisions() that change a step's memory, compute or traffic. What only chooses kernels is
-/// not among them.
+/// The decisions of settle_decisions() that change a step's memory, compute or traffic; not those that only
+/// choose kernels.
 std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 
-/// `experiment` with whole gradients and kept codes as the memory that is free now would have them decided.
-/// Records nothing. Every rank makes the call.
+/// `experiment` with whole gradients and kept codes as the memory that is free now would decide them. Records
+/// nothing. Every rank makes the call.
 Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device device);
 
-/// Settles what the configuration leaves to be decided and writes it into `experiment`: the shape of the step
-/// and experiment.decisions. Rank 0 reads or makes the decisions, all ranks get them, apply them and compare
-/// what they have.
-/// Every rank makes the call. Throws ConfigError, on all ranks, when a checkpoint's decision cannot be
-/// followed here.
+/// Settles what the configuration leaves to be decided, and writes it into `experiment`: the shape of the
+/// step and experiment.decisions. Rank 0 reads or makes the decisions; all ranks get them, apply them and
+/// compare the results. Every rank makes the call. Throws ConfigError, on all ranks, if a checkpoint's
+/// decision cannot be followed here.
+///
+/// What is decided, in order:
 ///
 /// quantize.linear.float8.auto: FP8 for the shapes for which measure_float8() finds it faster, or for which
-/// rank 0's file auto_decisions says so. What is timed is the step of as_memory_allows().
+/// rank 0's file auto_decisions says so. The step that is timed is that of as_memory_allows().
 ///
 /// Peaks of a GPU that is in no table: apps/decide/device_peaks.h.
 ///
@@ -45,16 +46,16 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 ///
 /// parallelism.enable_async_tensor_parallel: apps/decide/tensor_parallel_overlap.h.
 ///
-/// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
-/// gradients, since that is less traffic; else after every micro-batch.
+/// parallelism.fsdp_reduce_every_microbatch: once per step if all ranks have the memory for whole gradients,
+/// since that is less traffic; else after every micro-batch.
 ///
-/// quantize.linear.float8.keep_weight_codes: codes of weights that are gathered in the compute type are kept
-/// through the step where all ranks have the memory, after the decision before it; else they are made again
-/// after every gather. Either way the same codes.
+/// quantize.linear.float8.keep_weight_codes, after that: codes of weights that are gathered in the compute
+/// type are kept through the step if all ranks have the memory; else they are made again after every gather.
+/// The codes are the same either way.
 ///
-/// model.loss_chunk_tokens, on a GPU, after the two: the most of 4096, 2048 and 1024 tokens whose logits all
-/// ranks have the memory for. The output layer's gradient is read and written once per chunk: 1024 tokens add
-/// a fifth to the time of its products, 4096 a twentieth.
+/// model.loss_chunk_tokens, on a GPU, after these two: the most of 4096, 2048 and 1024 tokens for whose
+/// logits all ranks have the memory. The output layer's gradient is read and written once per chunk: 1024
+/// tokens add a fifth to the time of its products, 4096 a twentieth.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava

@@ -10,7 +10,7 @@
 namespace ottava {
 
 /// What a run settled by measuring or by looking at free memory, where its configuration says "auto". Kept in
-/// the run's folder and in every checkpoint (`decisions.json`), so that a run that goes on computes what it
+/// the run's folder and in every checkpoint (`decisions.json`), so that a resumed run computes what it
 /// computed before.
 struct Decisions {
   struct Entry {
@@ -19,24 +19,25 @@ struct Decisions {
     std::string reason;  ///< for people
     bool operator==(const Entry&) const = default;
   };
-  /// The layout, batch and device they were made for. Another one needs its own.
+  /// The layout, batch and device for which they were made. Any other needs its own.
   std::string made_for;
   std::vector<Entry> entries;
 
   const Entry* find(std::string_view name) const;
-  /// Of what is decided, not of the reasons.
+  /// Hash of what is decided, without the reasons.
   uint64_t hash() const;
   bool operator==(const Decisions&) const = default;
 };
 
+/// The text of decisions.json.
 std::string to_json(const Decisions& decisions);
-/// Throws FileError naming `where` for anything that to_json does not write.
+/// Inverse of to_json(). Throws FileError naming `where` for anything that to_json() does not write.
 Decisions parse_decisions(std::string_view text, std::string_view where);
 
-/// Tells in the log what was decided, now or `before`, by the run that goes on.
+/// Logs what was decided, now or (`before`) by the run that is resumed.
 void log_decision(const Decisions::Entry& entry, bool before = false);
 
-/// Those of rank 0, on every rank. All ranks of `control` make the call.
+/// Rank 0's decisions, on every rank. All ranks of `control` make the call.
 Decisions of_first_rank(const Decisions& mine, Communicator& control);
 
 }  // namespace ottava

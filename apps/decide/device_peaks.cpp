@@ -64,7 +64,7 @@ Decisions::Entry cpu_entry(Precision precision, double peak) {
   return {std::string(name_of(precision)), fmt::format("{:.4e}", peak), "FLOP/s of the fastest product"};
 }
 
-// One that is kept may take its time to find a moment in which the machine does nothing else.
+// A peak that is kept may take longer to measure, to find a moment in which the machine does nothing else.
 double kept_cpu_peak(Precision precision, const PeakSearch& search) {
   constexpr double kSeconds = 0.1, kSecondsIfKept = 0.5;
   const MeasurementCache cache = cpu_cache(search);

@@ -19,13 +19,13 @@ namespace {
 using GemmChoice = cuda::BlasPlans::Choice;
 constexpr const char* kGemmLibrary = "gemm library";
 
-// Weights that keep activations of the size of their inputs, and tokens from all over the vocabulary.
+// Weights that keep activations about as large as their inputs, and tokens from all of the vocabulary.
 void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream& stream, RankGroups& ranks) {
   constexpr float kLargestWeight = 1.0f / 16;
   Arena arena(plan.memory, stream.device());
   fill_with_numbers(stream, arena.block(), kLargestWeight);
   TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
-  // A root is taken of second moments: of negative numbers it would be NaN, and so the weights that
+  // The square root of second moments would be NaN for negative numbers, and so would the weights that
   // validation reads.
   for (int p = 0; p < std::ssize(engine.parameters().specs()); ++p) {
     if (const Tensor& squares = engine.parameters().shard(p).exp_avg_sq;

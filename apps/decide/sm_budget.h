@@ -18,11 +18,11 @@ struct SmBudget {
   std::string reason;   ///< for people: "16 of 132 SMs ...", "off: ..."
 };
 
-/// Before the ranks are connected. Throws ConfigError for a budget on a CPU, for one that leaves products
-/// nothing, and where NCCL's own variables, which go before it, are set.
+/// To be called before the ranks are connected. Throws ConfigError for a budget on a CPU, for one that leaves
+/// products no SMs, and if NCCL's own variables, which would take precedence, are set.
 void check_sm_budget(int64_t wish, Device device, const Environment& environment = process_environment());
 
-/// What a budget that was checked means for this world and mesh.
+/// What a checked budget means for this world and mesh.
 SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world, const Mesh& mesh);
 
 }  // namespace ottava

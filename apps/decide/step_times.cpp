@@ -15,7 +15,7 @@
 namespace ottava {
 namespace {
 
-// FLOPs: attention against separate keys sees as many as its queries are further on, of the same tensors.
+// FLOPs, because attention with separate keys sees more of the same tensors the later its queries are.
 std::string key_of(const RecordedOperation& o) {
   return fmt::format("{}|{}|{}|{}|{}", o.op, o.variant, name_of(o.precision), o.operands, o.flops);
 }
@@ -66,7 +66,8 @@ double OperationTimes::of_call(const RecordedOperation& operation) {
     }) / calls;
   };
   milliseconds(1);  // plans and clocks settle in it
-  // How often is a matter of the time that passes here: of a call, its launch and the wait for its end.
+  // The number of calls follows from the time that passes on the host: that of a call, its launch and the
+  // wait for its end.
   const Stopwatch watch;
   const auto passed = [&] { return 1e3 * watch.seconds(); };
   double best = milliseconds(1);

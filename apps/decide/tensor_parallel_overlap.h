@@ -4,15 +4,16 @@
 
 namespace ottava {
 
-/// Settles parallelism.enable_async_tensor_parallel where it is on and there are tensor-parallel ranks: for
+/// Settles parallelism.enable_async_tensor_parallel, if it is on and there are tensor-parallel ranks: for
 /// each linear layer of a block, whether its products and transfers run in blocks (experiment.shape's
-/// overlap). What a step does in such a layer, forward and backward, is carried out both ways on memory of
-/// its own, with all ranks' transfers; the faster is a decision "parallelism.enable_async_tensor_parallel
-/// wqkv", "blocks" or "bulk", rank 0's for all. One in `saved` is followed. Every rank makes the call. Throws
-/// ConfigError, on all ranks, for a saved one that is neither.
+/// overlap). What a step does in such a layer, forward and backward, is carried out both ways in memory of
+/// its own, with all ranks' transfers. The faster way becomes a decision
+/// ("parallelism.enable_async_tensor_parallel wqkv": "blocks" or "bulk"), rank 0's for all ranks. A decision
+/// in `saved` is followed. Every rank makes the call. Throws ConfigError, on all ranks, for a saved decision
+/// that is neither.
 void settle_overlap(Experiment& experiment, RankGroups& ranks, Device device, const Decisions& saved);
 
-/// Blocks in all of these layers, then in none.
+/// The open decision: its outcomes are blocks in all of these layers, and in none.
 std::vector<OpenDecision> open_overlap(const Experiment& experiment);
 
 }  // namespace ottava

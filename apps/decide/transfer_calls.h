@@ -8,9 +8,9 @@
 
 namespace ottava {
 
-/// A recorded transfer on these ranks, with tensors of its sizes from the bench: each call of the result
-/// starts it. Messages go `distance` ranks ahead and come from as far behind. Every rank makes the same
-/// calls.
+/// Prepares a recorded transfer on these ranks, with tensors of its sizes from the bench; each call of the
+/// result starts it. Messages go to the rank `distance` ahead and come from the one as far behind. Every rank
+/// makes the same calls.
 std::function<Request(Stream&)> prepare(const RecordedTransfer& transfer, Communicator& ranks, int distance,
                                         Workbench& bench);
 

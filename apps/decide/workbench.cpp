@@ -18,7 +18,7 @@ uint8_t pattern_code(int64_t i) {
   return static_cast<uint8_t>(random % 126 | (random & 0x8000 ? 0x80 : 0));
 }
 
-// The pattern, from the host once and then from what is there already.
+// The pattern is copied from the host once, then from what is there already.
 template <class T>
 void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory) {
   auto bytes = [&](int64_t from, int64_t count) {

@@ -12,23 +12,23 @@
 
 namespace ottava {
 
-/// Memory = numbers of both signs below `largest` in magnitude, whether it is read as bf16 or as f32, in no
-/// order that a multiplier could profit from: a GPU that multiplies zeros draws less power and clocks higher.
-/// Repeats every 65,536 numbers of bf16. Any dtype; enqueued on the stream.
+/// Fills memory of any dtype with numbers of both signs below `largest` in magnitude, whether read as bf16 or
+/// as f32, in an irregular order: a GPU that multiplies zeros draws less power and clocks higher. They repeat
+/// every 65,536 bf16 numbers. Enqueued on the stream.
 void fill_with_numbers(Stream& stream, const Tensor& memory, float largest);
-/// Indices below `limit`, in no order.
+/// Indices below `limit`, in irregular order.
 std::vector<int32_t> scattered_indices(int64_t count, int64_t limit);
 
-/// Tensors of one measurement, in memory of their own that goes with the bench, or without any on `meta`.
+/// Tensors for one measurement, in memory that lives as long as the bench; on `meta` without memory.
 class Workbench {
  public:
   /// `device` meta: tensors have shapes only.
   explicit Workbench(Device device) : device_(device) {}
-  /// fill_with_numbers(), below 2; one-byte floats are finite.
+  /// Filled by fill_with_numbers() with magnitudes below 2; one-byte floats are finite.
   Tensor tensor(DType dtype, Shape shape);
-  /// Memory of so many bytes for products on `stream`: set_matmul_workspace().
+  /// Gives products on `stream` a workspace of so many bytes (set_matmul_workspace()).
   void give_workspace(Stream& stream, int64_t bytes);
-  /// i32, scattered_indices().
+  /// scattered_indices() as i32.
   Tensor indices(int64_t count, int64_t limit);
   Tensor zeros(DType dtype, Shape shape);
   /// Scales that change nothing: f32, or e8m0.
@@ -40,8 +40,9 @@ class Workbench {
   std::vector<Buffer> buffers_;
 };
 
-/// A recorded operation on tensors of its shapes from the bench: numbers of both signs, scales that change
-/// nothing, tokens and targets below `vocabulary` (the rank's), zeros elsewhere.
+/// Prepares a recorded operation on tensors of its shapes from the bench: numbers of both signs, scales that
+/// change nothing, tokens and targets below `vocabulary` (the rank's), zeros elsewhere. Each call of the
+/// result runs it.
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
                                      int64_t vocabulary);
 
@@ -49,7 +50,7 @@ std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workben
 class StreamTimer {
  public:
   explicit StreamTimer(Stream& stream) : stream_(stream), begin_(stream.device()), end_(stream.device()) {}
-  /// Of what `work()` enqueues; waits for its end.
+  /// Milliseconds of what `work()` enqueues; waits for its end.
   template <class Work>
   double milliseconds(const Work& work) {
     begin_.record(stream_);
@@ -64,8 +65,8 @@ class StreamTimer {
   Event begin_, end_;
 };
 
-/// Best milliseconds of `work()` on the stream, after one call that is not counted: plans and clocks settle
-/// in it.
+/// Best milliseconds of `work()` on the stream, after one call that is not counted, in which plans and clocks
+/// settle.
 template <class Work>
 double best_milliseconds(Stream& stream, const Work& work) {
   constexpr int kRuns = 7;
@@ -76,8 +77,8 @@ double best_milliseconds(Stream& stream, const Work& work) {
   return best;
 }
 
-/// The same of two kinds of work, one call of each by turns, so that whatever else the machine does meets
-/// both: beside another process it may take a tenth of a second until threads of a CPU have a core each.
+/// The same for two kinds of work, called alternately, so that whatever else the machine does affects both.
+/// Beside another process it may take a tenth of a second until each thread of a CPU has a core.
 template <class First, class Second>
 std::pair<double, double> best_milliseconds_by_turns(Stream& stream, const First& first,
                                                      const Second& second) {

@@ -48,7 +48,7 @@ Accuracy accuracy(int64_t right, int64_t items) {
   return {p, items > 1 ? std::sqrt(p * (1 - p) / (n - 1)) : 0};
 }
 
-// Losses of the passes of this rank, added up by document.
+// The losses of this rank's passes, added up by document.
 std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, const TokenLosses& model) {
   const int64_t windows = whole.packed.windows(model.sequence), row = model.sequence,
                 passes = (windows + model.batch * model.ranks - 1) / (model.batch * model.ranks);
@@ -103,7 +103,7 @@ ChoiceTokens encode_choices(const ChoiceTask& task, const Tokenizer& tokenizer, 
   return out;
 }
 
-// In one window they follow each other in the same order, however much of it is left.
+// In one window choices follow each other in the same order, however much of the window is left.
 PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most) {
   constexpr int64_t kMultiple = 64;
   PassShape out{.batch = 1, .sequence = 2};

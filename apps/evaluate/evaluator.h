@@ -7,7 +7,7 @@
 
 namespace ottava {
 
-/// A model on one rank that is asked for the losses of tokens and not trained.
+/// A model on one rank that is asked for the losses of tokens but not trained.
 class Evaluator {
  public:
   struct Options {
@@ -18,12 +18,13 @@ class Evaluator {
   /// Plans and takes memory.
   Evaluator(Options options, Device device);
 
-  /// To be filled, then refresh_compute_copies().
+  /// To be filled by the caller, who then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
   const Options& options() const { return options_; }
 
-  /// Losses [batch * sequence] of tokens whose documents do not see each other; 0 where they do not count.
+  /// out [batch * sequence] = the losses of tokens, whose documents do not see each other; 0 where they do
+  /// not count.
   void losses(const HostTokens& tokens, std::span<float> out);
 
  private:

@@ -17,13 +17,13 @@ struct AnswerOptions {
   double repetition_penalty = 1;
   int64_t max_tokens = 128;
   std::vector<int32_t> stop_tokens;
-  std::vector<std::string> stops;  ///< the text ends before the first of them that is added
+  std::vector<std::string> stops;  ///< the text ends before the first of these that the model adds
   uint64_t seed = 0, stream = 0;   ///< of the sampling
 };
 
-/// Appends to `tokens` what the model adds to them, stop tokens left out, and writes its text to `out` as it
-/// comes. `logits` are of what follows `tokens`, which the generator holds; of the tokens added it holds all
-/// but the last. Returns how many were drawn.
+/// Appends to `tokens` what the model adds to them, without stop tokens, and writes its text to `out` as it
+/// comes. `logits` are those of what follows `tokens`, which the generator holds; afterwards it holds all
+/// added tokens but the last. Returns how many tokens were drawn.
 int64_t write_answer(const AnswerOptions& options, const Tokenizer& tokenizer, Generator& generator,
                      std::span<const float> logits, std::vector<int32_t>& tokens, std::ostream& out);
 

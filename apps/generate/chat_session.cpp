@@ -24,7 +24,7 @@ int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, st
         "--max-tokens, or raise --context",
         prompt, options.max_tokens, generator_.capacity(), held_.empty() ? "" : "begin another one, ");
   }
-  // The last token is always computed: its logits are asked for.
+  // The last token is always computed, because its logits are needed.
   const auto same = std::ranges::mismatch(held_, tokens).in1 - held_.begin();
   const int64_t kept = std::min<int64_t>(same, prompt - 1);
   std::span<const float> logits;

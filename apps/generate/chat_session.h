@@ -9,16 +9,16 @@
 
 namespace ottava {
 
-/// A conversation with a model, turn by turn. What the generator holds of earlier turns is kept as far as the
-/// template writes them again as they were.
+/// A conversation with a model, turn by turn. What the generator holds of earlier turns is reused as far as
+/// the template writes them unchanged.
 class ChatSession {
  public:
-  /// All must outlive it. An empty `system`: no message of it.
+  /// All arguments by reference must outlive it. An empty `system`: no system message.
   ChatSession(const data::ChatEncoder& encoder, const Tokenizer& tokenizer, Generator& generator,
               std::string system);
 
-  /// Writes the answer to what the user says. Returns how many tokens were drawn. Throws ConfigError when the
-  /// conversation with the longest answer would not fit the generator.
+  /// Writes the answer to what the user says to `out` and returns how many tokens were drawn. Throws
+  /// ConfigError if the conversation with the longest possible answer would not fit the generator.
   int64_t say(std::string_view text, const AnswerOptions& options, std::ostream& out);
 
  private:

@@ -7,7 +7,7 @@
 
 namespace ottava {
 
-/// One sequence, token by token, on one rank.
+/// Generates one sequence, token by token, on one rank.
 class Generator {
  public:
   struct Options {
@@ -16,16 +16,16 @@ class Generator {
     int64_t prompt_tokens = 1;  ///< of every prompt that will be given
     int64_t capacity = 1;       ///< prompt and generated tokens together
   };
-  /// Plans and takes memory. Throws ConfigError when the prompt does not fit the capacity.
+  /// Plans and takes memory. Throws ConfigError if the prompt does not fit the capacity.
   Generator(Options options, Device device);
 
-  /// To be filled, then refresh_compute_copies().
+  /// To be filled by the caller, who then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
 
-  /// Starts over with a prompt of options.prompt_tokens; logits [V] of what follows it.
+  /// Starts over with a prompt of options.prompt_tokens tokens; returns the logits [V] of what follows it.
   std::span<const float> prompt(std::span<const int32_t> tokens);
-  /// Appends a token; logits [V] of what follows.
+  /// Appends a token; returns the logits [V] of what follows.
   std::span<const float> next(int32_t token);
   int64_t length() const { return length_; }
   int64_t capacity() const { return options_.capacity; }

@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// What a model goes on with: the tokens of `text`, in which special tokens are read as such, behind BOS
-/// where `add_bos` says so. Of an empty text it is BOS, and nothing where the tokenizer has none.
+/// The tokens that a model is to continue: those of `text`, in which special tokens are recognised, after BOS
+/// if `add_bos`. For an empty text this is BOS alone, or nothing if the tokenizer has none.
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text, bool add_bos);
 
 }  // namespace ottava

@@ -5,14 +5,14 @@
 
 namespace ottava {
 
-/// The next token from logits: softmax(logits / temperature) over the top_k likeliest and, of these, the
-/// likeliest that together reach top_p; `uniform` in [0, 1) chooses. Ties in order of ids.
-/// Throws NumericsError as require_finite() does.
+/// How a token is drawn from logits: by softmax(logits / temperature) over the top_k likeliest tokens and, of
+/// these, the likeliest that together reach top_p. Ties in order of ids.
 struct Sampling {
   double temperature = 1;  ///< 0: the likeliest token
   int64_t top_k = 0;       ///< 0: all
   double top_p = 1;
 };
+/// The next token; `uniform` in [0, 1) chooses. Throws NumericsError as require_finite() does.
 int32_t sample_token(const float* logits, int64_t vocab, const Sampling& sampling, double uniform);
 
 /// Throws NumericsError for a logit that is not finite.

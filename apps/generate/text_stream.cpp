@@ -9,7 +9,7 @@
 namespace ottava {
 namespace {
 
-/// Bytes at the end of `text` that begin a character and do not end it.
+/// Number of bytes at the end of `text` that begin a character without ending it.
 size_t unfinished_character(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
@@ -20,7 +20,7 @@ size_t unfinished_character(std::string_view text) {
   return 0;
 }
 
-/// Bytes at the end of `text` that begin `stop`.
+/// Number of bytes at the end of `text` with which `stop` begins.
 size_t begun(std::string_view text, std::string_view stop) {
   for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length) {
     if (text.ends_with(stop.substr(0, length))) return length;

@@ -6,18 +6,18 @@
 
 namespace ottava {
 
-/// Generated text on its way to people: whole characters only, up to the first of the stop strings.
+/// Generated text on its way to the reader: whole characters only, up to the first stop string.
 class TextStream {
  public:
-  /// Empty stop strings are refused with ConfigError.
+  /// Throws ConfigError for an empty stop string.
   explicit TextStream(std::vector<std::string> stops);
 
-  /// What can be shown once `more` has come. Bytes that may begin a stop string, or a character of which more
-  /// is to come, wait.
+  /// What can be shown once `more` has arrived. Bytes that may begin a stop string or an unfinished character
+  /// wait.
   std::string take(std::string_view more);
-  /// A stop string has come: it and what follows are not shown.
+  /// True once a stop string has arrived; it and what follows are not shown.
   bool stopped() const { return stopped_; }
-  /// What waited, when nothing more comes.
+  /// What is still waiting; to be called when nothing more comes.
   std::string rest();
 
  private:

@@ -46,15 +46,16 @@ std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpoin
   return out;
 }
 
-// Keys and values of whole sequences travel in every layer: within a machine.
+// Keys and values of whole sequences travel in every layer, so these ranks are within a machine.
 bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
   const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
   return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
          (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
 }
 
-// Of pipelines that the configuration does not ask for, every stage and micro-batch of which is recorded, the
-// plainest, and those that are soon recorded: a tenth of a second for so many passes of a block.
+// Every stage and micro-batch of a pipeline is recorded. So of pipelines that the configuration does not ask
+// for, only the plainest are tried, and those that are quickly recorded: so many passes of a block take a
+// tenth of a second.
 bool is_plain_pipeline(const Layout& l, const Layout& given, int64_t layers) {
   constexpr int64_t kMostPasses = 1024;
   return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&
@@ -81,7 +82,7 @@ class Lister {
   }
 
  private:
-  // Within a machine sharding hides as much as a pipeline saves, which idles besides.
+  // Within a machine, sharding hides as much traffic as a pipeline saves, and a pipeline also idles.
   bool tries_pipeline(int64_t pp) const {
     constexpr int64_t kMost = 16;
     const bool between_machines =
@@ -93,7 +94,7 @@ class Lister {
   void add_batches(int64_t pp, int64_t tp, int64_t shards, int64_t cp) {
     if (cp > 1 && !shares_sequences(e_, machine_, tp, cp)) return;
     for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given_.local_batch}) {
-      // Ranks that share sequences could rather have one each, while there are several.
+      // Ranks should have a sequence each rather than share one, as long as there are enough.
       if (cp > 1 && batch > 1 && batch != given_.local_batch) continue;
       Layout layout = given_;
       layout.tp = tp;

@@ -10,7 +10,7 @@ namespace ottava {
 
 /// What a device does at best and in practice. Keys, units and meaning: configs/devices/README.md.
 struct DeviceTable {
-  std::string id;    ///< "h100_sxm", or the path of a file of one's own
+  std::string id;    ///< "h100_sxm", or the path of the user's own file
   std::string name;  ///< for people
   std::vector<std::string> driver_names;
   int capability = 0;
@@ -34,12 +34,12 @@ struct NetworkTable {
 };
 
 /// A built-in table, or that of a YAML file (a name that ends in .yaml), which may be based on another.
-/// Throws ConfigError for a name that there is not, with those that there are, and for a key that is unknown,
-/// missing or no [number, source].
+/// Throws ConfigError for an unknown name, with the list of names, and for a key that is unknown, missing, or
+/// not [number, source].
 DeviceTable find_device(std::string_view name);
 NetworkTable find_network(std::string_view name);
 
-/// The built-in table of the GPU that the driver calls so, if there is one.
+/// The built-in table of the GPU with this name in its driver, if there is one.
 std::optional<DeviceTable> device_of_driver(std::string_view driver_name);
 
 }  // namespace ottava

@@ -75,7 +75,7 @@ int64_t rounding_of_tables(const MemoryPlan& few, const MemoryPlan& more, int64_
   return rounding;
 }
 
-// Each phase by itself, since another one may be the fullest with more motifs.
+// Each phase is extrapolated by itself, since another one may be the fullest with more motifs.
 int64_t alive_bytes(const MemoryPlan& few, const MemoryPlan& more, int64_t motifs) {
   int64_t most = 0;
   for (size_t i = 0; i < few.phases.size(); ++i) {

@@ -6,34 +6,33 @@
 
 namespace ottava {
 
-/// What the cost of a step is made of, as far as layouts are compared by it.
+/// The figures of a step by which layouts are compared.
 struct StepFigures {
-  int64_t alive_bytes = 0;  ///< persistent ones and those of the fullest moment: no packing takes less
+  int64_t alive_bytes = 0;  ///< persistent bytes and those of the fullest moment: no packing takes less
   int64_t sent_bytes = 0, calls = 0;
   double flops = 0, bytes = 0, seconds = 0;
-  double compute = 0;  ///< seconds of operations by themselves; of a pipeline those of its fullest rank
+  double compute = 0;  ///< seconds of operations alone; for a pipeline those of its fullest rank
   bool operator==(const StepFigures&) const = default;
 };
 StepFigures figures_of(const StepPlan& plan, const Machine& machine);
-/// Of a pipeline: memory and traffic of its fullest rank.
+/// The same for a pipeline, with memory and traffic of its fullest rank.
 StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine);
 
-/// Blocks that repeat: head + motif x times + tail, in blocks. Blocks are alike that compute their products
-/// in the same precisions and keep the same.
+/// How blocks repeat: head + motif x times + tail, counted in blocks. Blocks are alike if they compute their
+/// products in the same precisions and keep the same.
 struct BlockPattern {
   int64_t head = 0, motif = 0, times = 0, tail = 0;
 };
 BlockPattern block_pattern(const TrainingShape& shape);
 
-/// The shape with `times` motifs: some blocks in the middle are left out, the others stay what they are.
+/// The shape with `times` motifs: some blocks in the middle are left out, the others stay as they are.
 TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& pattern, int64_t times,
                           const Experiment& experiment);
 
-/// Figures of the step of rank 0, whose middle is not recorded: from recordings with three and with four
-/// motifs. Each motif adds the same FLOPs, bytes, calls and bytes alive, so that these are exact; where
-/// another moment becomes the fullest with more motifs, more are alive than this says, never fewer. Time is
-/// within 1%, once the overlap of compute and transfers repeats. Models that are hardly longer are recorded
-/// as they are.
+/// Figures of rank 0's step, from recordings with three and with four motifs. Each motif adds the same FLOPs,
+/// bytes, calls and bytes alive, so these figures are exact; but if with more motifs another moment becomes
+/// the fullest, more bytes are alive than this says, never fewer. Time is within 1%, once the overlap of
+/// compute and transfers repeats. Models that are hardly longer are recorded whole.
 StepFigures estimate_step(const Experiment& experiment, Device device, const Machine& machine);
 
 }  // namespace ottava

@@ -9,7 +9,7 @@
 namespace ottava {
 
 /// The keys of a configuration that `ottava plan` varies: how many ranks share what, what is kept and what is
-/// made again, and in which precision products run. All but the last leave what is learned as it is.
+/// recomputed, and in which precision products run. All but the last leave the result of training unchanged.
 struct Layout {
   int64_t dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, pp = 1;
   int64_t local_batch = 1, global_batch = 1;  ///< local: of a micro-batch
@@ -21,22 +21,23 @@ struct Layout {
   bool float8_gather = false;
 
   int64_t ranks() const { return pp * dp_replicate * dp_shard * cp * tp; }
-  /// That hold the pieces of a parameter.
+  /// Ranks that hold the pieces of a parameter.
   int64_t shards() const { return dp_shard * cp; }
   int64_t micro_batches() const { return global_batch / (dp_replicate * dp_shard * local_batch); }
   bool operator==(const Layout&) const = default;
 };
 
+/// The layout that an experiment has.
 Layout layout_of(const Experiment& experiment);
-/// `config` with the keys of the layout; what it says besides stays.
+/// `config` with the keys of the layout; all its other keys stay.
 Config with_layout(Config config, const Layout& layout);
 
 /// Keys and values of the layout, as a configuration spells them.
 using LayoutKeys = std::vector<std::pair<std::string, std::string>>;
 LayoutKeys keys_of(const Layout& layout);
-/// Those of `layout` that `from` has otherwise.
+/// The keys of `layout` whose values differ from those of `from`.
 LayoutKeys changed_keys(const Layout& from, const Layout& layout);
-/// "--parallelism.tensor_parallel_degree 8 --training.local_batch_size 2": to paste behind a command.
+/// "--parallelism.tensor_parallel_degree 8 --training.local_batch_size 2", to append to a command.
 std::string options_text(const LayoutKeys& keys);
 /// "dp_shard 8 x tp 2, 4 x 1 sequences, selective op, bf16".
 std::string describe(const Layout& layout);

@@ -14,7 +14,7 @@ namespace {
 bool is_product(const RecordedOperation& o) { return o.op == "matmul" || o.op == "scaled_matmul"; }
 bool is_attention(const RecordedOperation& o) { return o.op.starts_with("attention"); }
 
-// Of the peak, by how full the last wave of tiles is and how long the inner loop.
+// The fraction of the peak, by how full the last wave of tiles is and how long the inner loop is.
 double product_efficiency(const RecordedOperation& o, double sms) {
   const ProductExtents e = product_extents(o);
   if (sms == 0 || e.inner == 0) return 1;
@@ -71,7 +71,7 @@ bool is_message(const RecordedTransfer::Call& call) {
   return call.collective == "send" || call.collective == "recv";
 }
 
-/// Messages with one rank ahead and one behind, as a transfer of two: both directions at once.
+/// Messages to one rank ahead and from one behind, as a transfer between two: both directions at once.
 RecordedTransfer between_two(const RecordedTransfer& transfer) {
   int64_t sent = 0, received = 0;
   for (const RecordedTransfer::Call& call : transfer.calls)

@@ -66,8 +66,8 @@ bool holds_products(const Decisions& kept) {
                              [](const Decisions::Entry& entry) { return kept_product(entry).has_value(); });
 }
 
-// The output is the last operand with whose elements the inner dimension is one of the first's: with those of
-// the second one it may be too.
+// The output is the last operand for which the inner dimension that follows from its elements is one of the
+// first operand's; for the second operand this may hold too.
 ProductExtents product_extents(const RecordedOperation& o) {
   const std::vector<Tensor>& tensors = o.call.tensors;
   for (size_t i = tensors.size(); i-- > 1;) {

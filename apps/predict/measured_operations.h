@@ -14,34 +14,35 @@ namespace ottava {
 
 class Json;
 
-/// out [rows, columns] of a product over `inner`; zeros where the call's operands were not kept.
+/// Extents of a product out [rows, columns] that contracts `inner`; zeros if the call's operands were not
+/// kept.
 struct ProductExtents {
   int64_t rows = 0, columns = 0, inner = 0;
 };
 ProductExtents product_extents(const RecordedOperation& product);
 
-/// Whether these, of training.gemm_cache, have the time of a product.
+/// Whether these decisions, read from training.gemm_cache, have the time of any product.
 bool holds_products(const Decisions& kept);
 
-/// What operations took on a device: reports of `ottava bench kernels --json`, and matrix products that runs
-/// measured to choose their algorithms (apps/decide/gemm_cache.h).
+/// Measured times of operations on a device, from reports of `ottava bench kernels --json` and from the
+/// matrix products that runs timed to choose their algorithms (apps/decide/gemm_cache.h).
 class MeasuredOperations {
  public:
-  /// Throws FileError for a file that is neither.
+  /// Reads such files. Throws FileError for a file that is neither.
   static MeasuredOperations read(const std::vector<std::string>& paths);
   void add(std::string_view text, const std::string& path);
 
-  /// Seconds of a call: as measured for these operands, for a product for these extents, else from the rate
-  /// of operations of its name and precision, linear in the logarithm of its size (FLOPs, or bytes where
-  /// there are none) and constant beyond those that were measured. Nothing where none was.
+  /// Seconds of a call: as measured for these operands (for a product, these extents); else from the rate of
+  /// operations of its name and precision, interpolated linearly in the logarithm of its size (FLOPs, or
+  /// bytes if it has none) and constant beyond the sizes measured. Nothing if none was measured.
   std::optional<PredictedTime> find(const RecordedOperation& operation) const;
   bool empty() const { return size() == 0; }
   double gemm_flops_per_second() const { return gemm_flops_per_second_; }
   double copy_bytes_per_second() const { return copy_bytes_per_second_; }
   size_t size() const { return exact_.size() + products_.size(); }
-  /// What was decided where operations were measured, whose times are those of that way.
+  /// Decisions that were in force when operations were measured; the times hold for these.
   const Decisions& decisions() const { return decisions_; }
-  /// The GPU that products were measured on, as its driver calls it; empty: none were.
+  /// The GPU on which products were measured, by its name in the driver; empty: none were.
   const std::string& gpu() const { return gpu_; }
 
  private:

@@ -10,7 +10,7 @@
 
 namespace ottava {
 
-/// A layout that was recorded, and what it takes.
+/// A layout whose step was recorded, and what it takes.
 struct RecordedLayout {
   Layout layout;
   StepPlan plan;                 ///< of the fullest rank
@@ -22,10 +22,11 @@ struct RecordedLayout {
   double flops() const;
 };
 
-/// Of the ranks of a pipeline, or of rank 0 without one (sample_roles()); times where the machine is known.
+/// From the plans of the ranks of a pipeline or, without one, of rank 0 (sample_roles()); with times if the
+/// machine is known.
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine);
 
-/// Records a step of a layout. Throws ConfigError where it cannot be had.
+/// Records a step of a layout. Throws ConfigError for a layout that is not possible.
 class LayoutRecorder {
  public:
   LayoutRecorder(const Config& config, const PlannedExperiment& planned, const Machine* machine)
@@ -43,9 +44,9 @@ struct MemoryMove {
   LayoutKeys keys;  ///< what changes
   RecordedLayout after;
 };
-/// What less memory would cost: each change by itself, those that cost least time for a GiB first, then,
-/// where none of them fits `limit_gib`, the first of them together that do, or all. `ranks` stay as they are
-/// but for the last resort, twice as many, four or eight times. Each was recorded.
+/// What less memory would cost. First each change by itself, those that cost least time per GiB first; then,
+/// if none of these fits `limit_gib`, as many of them together as it takes, or all. The number of ranks stays
+/// the same except as a last resort: twice, four or eight times as many. Every change was recorded.
 std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gib,
                                      const LayoutRecorder& recorder);
 

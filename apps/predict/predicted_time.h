@@ -7,8 +7,8 @@ namespace ottava {
 /// Where a predicted time comes from, the best first.
 enum class TimeSource : uint8_t {
   measured,      ///< this very operation was measured
-  interpolated,  ///< operations of its kind were
-  table,         ///< by the device's table
+  interpolated,  ///< operations of its kind were measured
+  table,         ///< computed from the device's table
 };
 struct PredictedTime {
   double seconds = 0;

@@ -62,7 +62,7 @@ class Repeater {
       out_.events.push_back(event);
     }
   }
-  // The first issue after a wait for what another part issued; where there is none, the part's begin.
+  // The first issue after a wait for what another part issued; if there is none, the beginning of the part.
   size_t after_crossing(size_t part) const {
     const size_t begin = recorded_.parts[part];
     std::set<int32_t> in_flight;

@@ -7,10 +7,10 @@
 
 namespace ottava {
 
-/// The step of rank 0 of this mesh as record_first_rank() has it, of which three micro-batches were recorded:
-/// those between are alike. Memory is packed for these.
+/// What record_first_rank() gives for rank 0 of this mesh, but from a recording of three micro-batches: those
+/// in the middle are alike. Memory is packed for these three.
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
-/// One plan for each rank of a pipeline, recorded in full; without one that of sample_first_rank().
+/// One plan for each rank of a pipeline, recorded in full; without a pipeline that of sample_first_rank().
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh);
 /// The first rank of the mesh that has this place in its pipeline.
 inline int first_rank_of_role(const Mesh& mesh, int role) {

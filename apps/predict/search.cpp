@@ -56,7 +56,7 @@ class Search {
   }
 
  private:
-  // Layouts that differ only by sequences at a time: once one fails, more of them do.
+  // Layouts that differ only in sequences at a time: once one fails, those with more sequences fail too.
   using Group = std::vector<Layout>;
 
   // Pipelines last: most of them need not be recorded once others are known.
@@ -70,8 +70,8 @@ class Search {
       fail<ConfigError>("plan", "no layout divides this model: {}", complaint_);
   }
 
-  // Those that may be among the fastest, the most promising first; as they are recorded whole, of those that
-  // the configuration does not ask for as many as take some seconds.
+  // Pipelines that may be among the fastest, the most promising first. They are recorded whole, so those that
+  // the configuration does not ask for are limited to a few seconds.
   std::vector<Layout> worth_recording(const std::vector<Layout>& pipelines) const {
     std::vector<std::pair<LeastTime, Layout>> open;
     std::vector<Layout> out;
@@ -155,8 +155,8 @@ class Search {
     sort();
   }
 
-  // In the order of estimated times, until so many fit as are asked for and others are slower. An estimate
-  // says what a layout needs at least; whether it fits, its recording says.
+  // In the order of estimated times, until as many fit as are asked for and the others are slower. An
+  // estimate is a lower limit of what a layout needs; only its recording says whether it fits.
   void record() {
     const size_t top = options_.top;
     size_t recorded = 0;
@@ -188,7 +188,8 @@ class Search {
     }
   }
 
-  // False if it does not fit or cannot be. One that takes what another takes is not kept beside it.
+  // Returns false if it does not fit or is not possible. A layout that takes exactly what another takes is
+  // not kept beside it.
   bool try_estimate(const Layout& layout, const StepFigures* other = nullptr) {
     std::optional<Estimate> e;
     std::string complaint;
@@ -229,7 +230,7 @@ class Search {
     });
   }
 
-  /// work(i) for each, on all cores for a GPU; a CPU's libraries are asked on one.
+  /// Calls work(i) for each, on all cores for a GPU; a CPU's libraries are asked on one core.
   template <class Work>
   void each(size_t count, const Work& work) {
     const size_t threads = planned_.device.is_gpu() ? std::max(1u, std::thread::hardware_concurrency()) : 1;
@@ -265,7 +266,7 @@ class Search {
   SearchResult out_;
 };
 
-// The largest part of what the second takes longer.
+// The largest part of the time by which the second is slower.
 std::string reason_of(const StepTime& first, const StepTime& second) {
   std::string what;
   double most = 0;

@@ -11,7 +11,7 @@
 namespace ottava {
 namespace {
 
-// "" where all codes are made of shards, or weights stay whole.
+// Empty if all codes are made from shards, or weights stay whole.
 std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
   const FsdpOptions& fsdp = e.shape.parameters;
   std::vector<std::string> names = weights_gathered_as_values(e);
@@ -56,7 +56,7 @@ std::string fast_accumulation_text(const Experiment& e) {
              : "";
 }
 
-// "" where scales of recipe `delayed` are the history's before the run ends.
+// Empty if scales of recipe `delayed` come from the history before the run ends.
 std::string history_text(const Experiment& e) {
   const Float8Config& c = e.config.float8;
   const auto is_delayed = [](const fp8::GemmDecision& d) { return d.recipe && d.recipe->has_history(); };

@@ -7,22 +7,22 @@
 
 namespace ottava {
 
-/// Of what the device (a CPU: the machine) has.
+/// Memory in use, also as a percentage of what the device (for a CPU, the machine) has.
 struct MemoryUse {
   double gib = 0, percent = 0;
 };
-/// The most so far, of this process on this device.
+/// The highest values so far, of this process on this device.
 struct MemoryMaxima {
-  MemoryUse active;  ///< in tensors that are in use at one time, as PyTorch's active_bytes
+  MemoryUse active;  ///< in tensors in use at the same time, as PyTorch's active_bytes
   MemoryUse
       reserved;     ///< held for tensors, as PyTorch's reserved_bytes: the plan's block and what is beside it
-  MemoryUse shown;  ///< in the log line: TorchTitan's, which is `reserved`; on a CPU the resident memory
+  MemoryUse shown;  ///< in the log line: `reserved`, as in TorchTitan; on a CPU the resident memory
 };
-/// `plan` of the arena that training works in: what its block holds beyond what is in use at one time is not
-/// active.
+/// `plan`: that of the arena in which training works. The part of its block that is never in use at the same
+/// time does not count as active.
 MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan);
 
-/// Of this process: of "VmRSS:" those that are resident now, of "VmHWM:" the most so far.
+/// Bytes of this process that are resident: now for the line "VmRSS:", the most so far for "VmHWM:".
 double resident_bytes(std::string_view line);
 
 }  // namespace ottava

@@ -13,12 +13,12 @@
 
 namespace ottava {
 
-/// Whether the log line is coloured: on a terminal of a single process (among launched ranks it is the
-/// launcher's, whose output ends in a file as often as not), unless metrics.disable_color_printing, a
-/// NO_COLOR that is not empty (https://no-color.org) or TERM=dumb say otherwise.
+/// Whether the log line is coloured: on a terminal, in a single process (that of launched ranks is the
+/// launcher's, whose output often ends in a file), unless metrics.disable_color_printing, a non-empty
+/// NO_COLOR (https://no-color.org) or TERM=dumb forbids it.
 bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal);
 
-/// Says how a run goes: the log line, a progress line on a terminal, JSON lines and TensorBoard.
+/// Reports how a run goes: log lines, a progress line on a terminal, JSON lines and TensorBoard.
 class MetricsReporter {
  public:
   struct Options {
@@ -43,14 +43,14 @@ class MetricsReporter {
     double bits_per_byte = 0;  ///< of the bytes of targets that are no special tokens; 0: there are none
   };
   void log_validation(int64_t step, const Validation& validation, const MemoryUse& memory);
-  /// A line of the log, and scalars for the files.
+  /// Reports a line to the log, and scalars to the files.
   void log_evaluation(int64_t step, const std::string& line, const Scalars& scalars);
-  /// What a model added to each prompt: a line of the log each, `samples` of metrics.jsonl, and text of
-  /// TensorBoard.
+  /// Reports what the model added to each prompt: one line each in the log, `samples` in metrics.jsonl, and a
+  /// text in TensorBoard.
   void log_samples(int64_t step, const std::vector<std::string>& prompts,
                    const std::vector<std::string>& texts);
-  /// Between logged steps, on a terminal: where we are and how long it will take; `planned`: what is said of
-  /// the time that was planned for a step.
+  /// Between logged steps, on a terminal: shows where the run is and how long it will take. `planned`: text
+  /// about the planned time of a step.
   void progress(int64_t step, double seconds_per_step, const std::string& planned);
   void flush();
 

@@ -9,17 +9,17 @@
 
 namespace ottava {
 
-/// What happened to a run, for `ottava report`: `events.jsonl` in the dump folder, an object per line:
-/// {"time": Unix seconds, "event": name, "step": the last whole step, "text": for people, ...}. A start has
-/// "schema" and what is planned. A run that was killed leaves no end; the next start says where it went on.
+/// What happened to a run, for `ottava report`: `events.jsonl` in the dump folder, one object per line:
+/// {"time": Unix seconds, "event": name, "step": the last whole step, "text": for people, ...}. A start also
+/// has "schema" and the plan. A run that was killed leaves no end; the next start says where it continued.
 class RunEvents {
  public:
   static constexpr int64_t kSchema = 1;
 
   /// Writes nothing.
   RunEvents() = default;
-  /// Continues the file of a run that goes on after step `resumed_at`; one that starts anew (0) moves a file
-  /// that is there to `events.jsonl.previous`. Throws FileError.
+  /// Continues the file of a run that resumes after step `resumed_at`; one that starts anew (0) moves an
+  /// existing file to `events.jsonl.previous`. Throws FileError.
   RunEvents(const std::string& folder, int64_t resumed_at);
 
   /// Events: start, finished, stopped, failed, saved, alert, skipped.

@@ -42,7 +42,7 @@ std::string recompute_text(const std::vector<Recompute>& blocks) {
   return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
 }
 
-// Between one rank and itself there is no sum: what micro-batches add up to is f32.
+// With one rank there is no sum between ranks, and sums over micro-batches are f32.
 std::string gradient_sums_text(const Experiment& e) {
   const DType reduce = e.shape.parameters.reduce;
   const int data_ranks = e.mesh.size(MeshAxis::dp_replicate) * e.mesh.shards();
@@ -58,8 +58,8 @@ std::string in_blocks_text(const BlockOverlap& overlap) {
   return layers.empty() ? "" : fmt::format(" (in blocks: {})", fmt::join(layers, ", "));
 }
 
-// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes,
-// and so is a part of what a tensor-parallel layer needs; the norm comes last.
+// Gathers start ahead of their unit, and gradients are summed while the next unit's backward computes, as is
+// a part of what a tensor-parallel layer needs; the norm comes last.
 std::string overlap_text(const Experiment& e, const StepPlan& plan, const Communicator& world) {
   int64_t gathers = 0, sums = 0, tensor_parallel = 0, context_parallel = 0;
   for (const CommStats::Total& t : plan.traffic.totals()) {

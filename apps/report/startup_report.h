@@ -9,19 +9,19 @@
 
 namespace ottava {
 
-/// What the run is about to do: model, parameters, memory by category, precision, data, schedule. Rank 0 logs
-/// it.
+/// Logs, on rank 0, what the run is about to do: model, parameters, memory by category, precision, data,
+/// schedule.
 void log_startup_report(const Experiment& experiment, const StepPlan& plan, Device device,
                         const RankGroups& ranks);
 
-/// What a run reads, for its log: "NAME: 2 files, 1.5 MiB of text, ...", how many sequences where an earlier
-/// run counted them, how text becomes documents, and the threads that read it.
+/// What a run reads, for its log: "NAME: 2 files, 1.5 MiB of text, ...", the number of sequences if an
+/// earlier run counted them, how text becomes documents, and how many threads read it.
 std::string data_text(std::string_view name, const data::TokenLoader& loader);
 
-/// Throws MemoryError (among several ranks ConfigError, the same on all) when the plan does not fit a rank's
-/// part of its device, with the largest items and the settings that shrink them, or the snapshot of its
-/// asynchronous checkpoints (absent on all ranks: none are made) its part of the host. Every rank makes the
-/// call.
+/// Throws MemoryError (among several ranks ConfigError, the same on all) if the plan does not fit a rank's
+/// part of its device, with the largest items and the settings that shrink them; or if the snapshot of its
+/// asynchronous checkpoints does not fit its part of the host (`snapshot_bytes` absent on all ranks: there is
+/// none). Every rank makes the call.
 void require_memory(const MemoryPlan& plan, Device device, Communicator& control,
                     std::optional<int64_t> snapshot_bytes = {});
 

@@ -8,13 +8,13 @@
 
 namespace ottava {
 
-/// A column in at most so many points, none of its extremes lost. What has no finite number is NaN.
+/// A column reduced to one point per bucket, with its extremes kept. NaN where a bucket has no finite number.
 struct Points {
   Column last;         ///< the last finite number of each bucket
   Column least, most;  ///< empty where every bucket is one line
 };
 
-/// [begin, end) of at most `most` buckets of `lines` lines, each of about as many.
+/// Ranges [begin, end) of at most `most` buckets of `lines` lines, of about equal size.
 std::vector<std::pair<size_t, size_t>> buckets_of(size_t lines, size_t most);
 Points decimate(const Column& column, const std::vector<std::pair<size_t, size_t>>& buckets);
 

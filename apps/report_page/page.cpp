@@ -37,7 +37,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCharts{
     {"loss_scale", "loss_scale"},
 }};
 
-/// Curves of which a run has as many as it has sources, texts or tasks: together in a chart.
+/// Curves of which a run has one per source, text or task go into one chart.
 struct ChartGroup {
   std::string_view title, hint, prefix, suffix;
 };
@@ -48,7 +48,7 @@ constexpr std::array<ChartGroup, 4> kGroups{{
     {"Questions answered, by length", "share of each task; answers weighed by their length",
      "evaluation_metrics/", "/acc_norm"},
 }};
-// What the group calls a column; empty: it is none of it.
+// What the group calls a column; empty if the column is not in the group.
 std::string_view name_in(const ChartGroup& group, std::string_view column) {
   if (column.size() <= group.prefix.size() + group.suffix.size() || !column.starts_with(group.prefix) ||
       !column.ends_with(group.suffix))
@@ -107,7 +107,7 @@ Column hours_of(const RunHistory& run) {
   std::optional<int64_t> before;
   for (size_t i = 0; seconds && i < run.steps.size(); ++i) {
     if (!std::isfinite((*seconds)[i])) continue;
-    // The first line of a file stands for its own step only.
+    // The first line of a file counts only its own step.
     sum += (*seconds)[i] * (before ? run.steps[i] - *before : 1) / 3600;
     before = run.steps[i];
     hours[i] = sum;

@@ -7,6 +7,7 @@
 
 namespace ottava {
 
+/// How a page shows its runs.
 struct PageOptions {
   int baseline = 0;         ///< index of the run that others are compared with
   std::string x = "steps";  ///< what charts begin with: "steps", "tokens", "hours"
@@ -14,8 +15,9 @@ struct PageOptions {
   size_t points = 1000;     ///< of a curve, at most; fewer where there are many runs
 };
 
-/// One HTML page that needs nothing else: what became of the runs, charts over each other, time by operation,
-/// memory, FP8 operands, events, configurations. It asks no network for anything, and its policy forbids it.
+/// One HTML page that needs nothing else: what became of the runs, their curves in common charts, time by
+/// operation, memory, FP8 operands, events, configurations. It loads nothing from a network, and its policy
+/// forbids it.
 std::string report_page(const std::vector<RunHistory>& runs, const std::vector<std::string>& unreadable,
                         const PageOptions& options);
 

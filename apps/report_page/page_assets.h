@@ -2,8 +2,7 @@
 
 #include <string_view>
 
-/// What a report is made of besides its numbers, embedded when the program is built
-/// (scripts/cmake/embed.cmake).
+/// The parts of a report besides its numbers, embedded when the program is built (scripts/cmake/embed.cmake).
 namespace ottava {
 
 extern const std::string_view kDygraphsScript, kDygraphsStyle;  ///< of the distribution; MIT license

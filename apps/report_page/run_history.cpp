@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// body(line, json) for each whole line; a line that is none is noted.
+// Calls body(line, json) for each whole line; others are noted.
 template <class Body>
 void read_lines(const std::string& path, std::vector<std::string>& notes, const Body& body) {
   std::ifstream file(path);

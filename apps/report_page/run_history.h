@@ -10,7 +10,7 @@
 
 namespace ottava {
 
-/// Numbers of one name, one for each logged line; what a line does not have is NaN.
+/// The numbers of one name, one per logged line; NaN if a line does not have it.
 using Column = std::vector<double>;
 
 /// One thing that happened to a run.
@@ -20,7 +20,7 @@ struct RunEvent {
   std::string event, text;
 };
 
-/// The newest trace of rank 0: a step of it.
+/// Time of a step, from the newest trace of rank 0.
 struct TracedTime {
   struct Operation {
     std::string name;
@@ -28,7 +28,7 @@ struct TracedTime {
     bool is_call = false;  ///< between ranks
   };
   std::string about;                  ///< "rank 0, steps 19 to 20: ..."
-  TimeSplit split;                    ///< of all its steps
+  TimeSplit split;                    ///< of all steps of the trace
   std::vector<Operation> operations;  ///< longest first
 };
 
@@ -40,7 +40,7 @@ struct RunHistory {
   std::map<std::string, Column, std::less<>> columns;
   /// Steps and columns whose number was not finite: "grad_norm is nan".
   std::vector<std::pair<int64_t, std::string>> non_finite;
-  std::vector<RunEvent> events;  ///< as they happened, which is not by step where a run went back
+  std::vector<RunEvent> events;  ///< in the order of time, which is not that of steps if a run went back
   int64_t total_steps = 0;       ///< of the last start; 0: not known
   int restarts = 0;
   std::string model, ranks;                                    ///< for people; empty: not known
@@ -55,14 +55,14 @@ struct RunHistory {
   const Column* column(std::string_view name) const;
 };
 
-/// `values` of lines of these steps: what is not finite is interpolated by step between its neighbours that
-/// are; 0 before the first of them, the last behind it.
+/// `values` at these steps, with those that are not finite interpolated by step between their finite
+/// neighbours; 0 before the first finite one, and the last one after it.
 Column interpolated(const std::vector<int64_t>& steps, Column values);
 
-/// Reads metrics.jsonl, events.jsonl and the newest trace of `folder` (or of the file's folder, where it
-/// names a metrics.jsonl). A line that is written twice, by a run that went on from an earlier step, counts
-/// as it was written last. Whatever cannot be read becomes a note and the rest is kept. Throws FileError
-/// where there is no line of metrics at all.
+/// Reads metrics.jsonl, events.jsonl and the newest trace of `folder` (if that names a metrics.jsonl, of its
+/// folder). Of a line that was written twice, by a run that resumed from an earlier step, the last counts.
+/// Whatever cannot be read becomes a note, and the rest is kept. Throws FileError if there is no line of
+/// metrics at all.
 RunHistory read_run(const std::string& folder);
 
 }  // namespace ottava

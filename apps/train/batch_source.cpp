@@ -50,7 +50,7 @@ void BatchSource::keep_chunks(int64_t m) {
   }
 }
 
-// Chunks lie by micro-batch, half of the sequence, sample.
+// Chunks are ordered by micro-batch, half of the sequence, sample.
 void BatchSource::for_each_run(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const {
   const int64_t halves = options_.context_size > 1 ? 2 : 1,
                 chunk = sequence_ / (halves * options_.context_size);

@@ -10,17 +10,16 @@
 
 namespace ottava {
 
-/// How the run writes conversations; nothing where it reads none, or only prompts and completions and no
-/// template is to be had. Throws ConfigError for a template that is not known or not there.
+/// How the run writes conversations. Nothing if it reads none, or if it reads only prompts and completions
+/// and there is no template. Throws ConfigError for a template that is unknown or missing.
 std::optional<data::ChatOptions> chat_options(const Experiment& experiment);
 
-/// What makes tokens of files of this training.format; null where they are no conversations. Throws
-/// ConfigError.
+/// The encoder for files of this training.format; null if they are not conversations. Throws ConfigError.
 std::shared_ptr<const data::ChatEncoder> chat_encoder(const Experiment& experiment,
                                                       const std::string& format);
 
-/// The first document of a row as text, [[what counts towards the loss]] in brackets, not longer than `limit`
-/// bytes.
+/// The first document of a row as text of at most `limit` bytes, with [[what counts towards the loss]] in
+/// brackets.
 std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> inputs,
                         std::span<const int32_t> targets, std::span<const int32_t> document_start,
                         size_t limit = 2000);

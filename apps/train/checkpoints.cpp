@@ -27,7 +27,7 @@ constexpr std::string_view kHistoryName = "float8_history.json";
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
-// What the checkpoint has no moments of begins with the next step.
+// Parameters of which the checkpoint has no moments begin with the next step.
 MomentsBegun moments_begun(const TrainingState& saved, const checkpoint::Manifest& manifest,
                            const std::vector<ParameterSpec>& specs) {
   std::set<std::string_view> stored;
@@ -140,7 +140,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
     engine.parameters().initialise(seed);
   };
   if (!with_optimizer) initialise();
-  // Those of another update rule are not loaded, and stay as a broken checkpoint left them.
+  // Moments of another update rule are not loaded, and would stay as a broken checkpoint left them.
   const auto clear_moments = [&] { engine.parameters().clear_moments(); };
   clear_moments();
   std::optional<checkpoint::LoadedCheckpoint> loaded;
@@ -208,7 +208,7 @@ std::optional<std::string> Checkpoints::initial_path() {
   return folder;
 }
 
-// What the saver will set aside.
+// Logs what the saver will set aside.
 void Checkpoints::log_later_ones(int64_t step) const {
   if (group_.rank() != 0) return;
   const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
@@ -230,7 +230,7 @@ void Checkpoints::log_changes(const std::string& path) const {
   }
 }
 
-// A run that goes on computes what it computed before.
+// A resumed run computes what it computed before.
 void Checkpoints::require_same_model(const std::string& path) const {
   const std::vector<std::string> differences = model_differences(experiment_, path);
   if (differences.empty()) return;
@@ -274,7 +274,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
   if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
 }
 
-// Each part of the state goes with what it counts.
+// Each part of the state is taken together with what it counts.
 void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
                              const std::vector<ParameterSpec>& specs, TrainingState& state) const {
   const std::string path = fmt::format("{}/{}", from.path, kStateName);

@@ -20,41 +20,43 @@ namespace ottava {
 /// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
 class Checkpoints {
  public:
-  /// Checks the folder (every rank must see it) when the run saves, and reads the files that lie beside the
-  /// weights. Throws FileError, ConfigError.
-  /// `spans` (null: none) is where writing is noted, for traces.
+  /// If the run saves, checks that every rank sees the folder, and reads the files that go beside the
+  /// weights. Throws FileError, ConfigError. `spans` (may be null) records writing, for traces.
   Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans = nullptr);
   ~Checkpoints();
 
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }
-  /// False under checkpoint.load_only, too.
+  /// False under checkpoint.load_only too.
   bool saves() const { return saver_ != nullptr; }
-  /// Whether the run goes on from a checkpoint of its folder and will save none (checkpoint.load_only): the
-  /// record there is not its own.
+  /// Whether the run starts from a checkpoint of its folder but will save none (checkpoint.load_only), so
+  /// that the record there is not its own.
   bool only_looks() const { return only_looks_; }
-  /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
+  /// The sample at which reading of data will begin, so that it can be read ahead: the newest checkpoint's
+  /// position, or 0.
   int64_t data_position_to_load() const;
-  /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what
-  /// neither gives, or exclude_from_loading names, begins as in a new run, `state` as it is given. Of a
-  /// branch that goes on everything is loaded: exclude_from_loading was followed when it began.
+  /// Loads weights, moments and state from the newest whole checkpoint, else what initial_load_path gives.
+  /// What neither gives, or what exclude_from_loading names, begins as in a new run; `state` then stays as
+  /// given. For a branch that continues everything is loaded, since exclude_from_loading was followed when it
+  /// began.
   void load(TrainingEngine& engine, TrainingState& state);
 
-  /// Whether the run begins branch_of() its configuration: false where it goes on with it.
+  /// Whether the run begins the branch that branch_of() names; false if it continues that branch.
   bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
 
   bool is_due(int64_t step, bool is_last) const;
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
-  /// Takes the memory of asynchronous saves (snapshot_bytes()), which the first one takes otherwise.
+  /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
-  /// Where a save in flight copies masters and moments while the next step runs: the end of that, before
-  /// which the step may not update them. Else null.
+  /// If a save in flight copies masters and moments while the next step runs, the end of these copies, before
+  /// which the step may not update them; else null.
   const Event* end_of_copies() const;
-  /// Completes an asynchronous save whose writing is done; never waits.
+  /// Completes an asynchronous save if its writing is done; never waits.
   void poll();
-  /// Waits for it.
+  /// Waits for an asynchronous save and completes it.
   void finish();
+  /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
-  /// CheckpointSaver::unfinished_text() of the one in flight.
+  /// CheckpointSaver::unfinished_text() of the save in flight.
   std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }
 
  private:
@@ -63,9 +65,9 @@ class Checkpoints {
   void take_state(const checkpoint::LoadedCheckpoint& from, const std::vector<ParameterSpec>& specs,
                   TrainingState& state) const;
   void take_history(const std::string& folder, TrainingEngine& engine) const;
-  /// Weights to begin with, if not random ones. All ranks call it.
+  /// Path of the weights to begin with, unless they are random. All ranks call it.
   std::optional<std::string> initial_path();
-  /// What checkpoint.initial_load_path stands for: of a run's folder, its newest checkpoint.
+  /// What checkpoint.initial_load_path stands for; for a run's folder, its newest checkpoint.
   std::string given_path() const;
   void require_same_model(const std::string& path) const;
   void log_changes(const std::string& path) const;

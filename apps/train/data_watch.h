@@ -9,23 +9,24 @@
 
 namespace ottava {
 
-/// Rank 0's look through the training data, in the name of all ranks: they read the same files. What it finds
+/// Rank 0 looks through the training data on behalf of all ranks, which read the same files. What it finds
 /// goes to the log; a bad record that training.bad_records does not skip ends the run.
 class DataWatch {
  public:
   /// `ranks` moves CPU tensors.
   DataWatch(data::MixedLoader& loader, Communicator& ranks) : loader_(loader), ranks_(ranks) {}
 
-  /// Looks for about `seconds`, which the other ranks wait for, whatever the limit of their calls is. All
-  /// ranks call it, and throw DataError together.
+  /// Looks for about `seconds`, while the other ranks wait, whatever the time limit of their calls. All ranks
+  /// call it, and throw DataError together.
   void look(double seconds);
-  /// Goes on in the background with what look() did not reach, one source after the other.
+  /// Continues in the background with what look() did not reach, one source after the other.
   void look_at_the_rest();
-  /// Logs what is new since the last call, also what training itself left out; whether the run must end.
+  /// Logs what was found since the last call, and what training itself left out. Returns whether the run must
+  /// end.
   bool poll();
-  /// Another reason to end the run; empty: none.
+  /// Adds another reason to end the run; empty: none.
   void object(std::string problem);
-  /// Once poll() has been true on any rank: throws on all what was found.
+  /// Once poll() has been true on any rank: throws what was found, on all ranks.
   [[noreturn]] void refuse(int64_t step, bool is_saved);
 
  private:

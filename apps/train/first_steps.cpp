@@ -12,7 +12,7 @@ namespace ottava {
 namespace {
 
 constexpr size_t kSettling = 3, kBesidePlan = 7, kBesideAuto = 20;
-/// What auto's prediction, made from operations, may be off by before the log says that it is.
+/// How far auto's prediction, made from operations, may be off before the log says so.
 constexpr double kClose = 0.1;
 
 }  // namespace
@@ -22,7 +22,7 @@ FirstSteps::FirstSteps(std::optional<StepTime> planned, const Decisions& decisio
   if (const Decisions::Entry* entry = decisions.find(kFloat8StepDecision)) auto_ = *entry;
 }
 
-// Labels are rank 0's: its profile is what is held against them.
+// Labels are rank 0's, since they are compared with its profile.
 StepTime FirstSteps::planned(const StepPlan& plan, const Experiment& e, Device device,
                              const Machine& machine) {
   StepTime planned = predict_step(plan, machine);

@@ -10,17 +10,17 @@
 
 namespace ottava {
 
-/// Compares the time of a run's first steps with each time that was predicted for them, each once: with the
-/// plan's after the 7th step, and with that of quantize.linear.float8.auto (kFloat8StepDecision), which is
-/// meant to be closer, after the 20th; or at the end of a run that is shorter.
+/// Compares the time of a run's first steps with the times predicted for them: after the 7th step with the
+/// plan's, and after the 20th with that of quantize.linear.float8.auto (kFloat8StepDecision), which is meant
+/// to be closer. A shorter run is compared at its end.
 class FirstSteps {
  public:
-  /// Nothing was predicted, and nothing is said.
+  /// Nothing was predicted, so nothing is reported.
   FirstSteps() = default;
-  /// `planned` empty: the device is not known.
+  /// `planned` is empty if the device is not known.
   FirstSteps(std::optional<StepTime> planned, const Decisions& decisions);
-  /// Of rank 0, whose step is `plan`; in a pipeline of all its ranks together, each of which is recorded for
-  /// it.
+  /// The planned time of rank 0, whose step is `plan`; for a pipeline, of all its ranks together, each of
+  /// which is recorded for this.
   static StepTime planned(const StepPlan& plan, const Experiment& experiment, Device device,
                           const Machine& machine);
 
@@ -28,15 +28,14 @@ class FirstSteps {
     std::string text;
     bool is_slow = false;  ///< than the stated error of the plan allows
   };
-  /// After each step, which took so long without waiting for data. The first three settle libraries and are
-  /// not counted: a run of no more says nothing. Returns lines for the log, which compare the median of the
-  /// others so far with the predictions whose moment has come; else none. `is_last`: the run ends with this
-  /// step.
+  /// To be called after each step, with its time without waiting for data. The first three steps, in which
+  /// libraries settle, are not counted; a run of no more steps reports nothing. When it is time for a
+  /// comparison, returns lines for the log that compare the median of the steps so far with the prediction;
+  /// else none. `is_last`: the run ends with this step.
   std::vector<Line> add(double seconds, bool is_last);
-  /// True once when the step is slower than the plan's error allows: its time by label is wanted then.
+  /// True once, if the step is slower than the plan's error allows: its time by label is then wanted.
   bool wants_profile();
-  /// The sentence that names the label that takes the most time over what was planned for it. `seconds`: of
-  /// one step, by label.
+  /// A sentence that names the label whose time exceeds its plan the most. `seconds`: of one step, by label.
   std::string blame(const std::map<std::string, double, std::less<>>& seconds) const;
   /// "planned 0.480 s" for the progress line; empty before the 7th step.
   std::string short_text() const;

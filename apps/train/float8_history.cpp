@@ -128,7 +128,7 @@ void restore_float8_history(std::string_view text, std::string_view where, Train
   }
   const Json json = Json::parse(text, where);
   for (const Named& named : histories) restore(named, json.at(named.key, where), where, stream);
-  // Files of before it was kept: the loss scale that is restored beside the history.
+  // Files written before this was kept: then the loss scale is the one restored beside the history.
   const Json* loss_scale = json.find("loss_scale");
   engine.float8()->restore_loss_scale(loss_scale ? loss_scale->as_number(where) : 0);
 }

@@ -7,13 +7,13 @@
 
 namespace ottava {
 
-/// State of recipe `delayed` in a checkpoint, `float8_history.json`: the amaxes of the last steps by layer
-/// and the loss scale that those of gradients are times, the same on every rank and for every layout. Empty
-/// for engines without a history.
+/// State of recipe `delayed` in a checkpoint, `float8_history.json`: the amaxes of the last steps by layer,
+/// and the loss scale that those of gradients contain. The same on every rank and for every layout. Empty for
+/// engines without a history.
 std::string float8_history_json(TrainingEngine& engine, Stream& stream);
 
-/// Puts it back, bit for bit. Throws FileError for anything that float8_history_json does not write,
-/// ConfigError where the engine's layers or recipe are others.
+/// Restores it, bit for bit. Throws FileError for anything that float8_history_json() does not write,
+/// ConfigError if the engine has other layers or another recipe.
 void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine,
                             Stream& stream);
 

@@ -7,10 +7,11 @@ namespace ottava {
 /// Means of token losses, over all ranks.
 struct GlobalLoss {
   double mean = 0;
-  double largest = 0;  ///< of the ranks that see different sequences
-  double tokens = 0;   ///< that count, of all ranks
+  double largest = 0;  ///< largest mean among the ranks that see different sequences
+  double tokens = 0;   ///< that count, on all ranks
 };
-/// From each rank's sum over its tokens that count, and their number. All ranks call it; no tokens: zeros.
+/// From each rank's sum of losses over its tokens that count, and their number; zeros if there are no tokens.
+/// All ranks call it.
 GlobalLoss global_loss(RankGroups& ranks, double sum, double tokens);
 
 }  // namespace ottava

@@ -30,7 +30,7 @@ Device device_of_rank(const Config& config, const Launch& launch) {
   return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
 }
 
-// NCCL chooses by measured topology; sums in another order are other sums. What the user has set stays.
+// NCCL would choose by measured topology, and sums in another order differ. What the user has set stays.
 constexpr std::pair<const char*, const char*> kNcclAlgorithms[] = {{"NCCL_ALGO", "Ring"},
                                                                    {"NCCL_PROTO", "Simple"}};
 void pin_nccl_algorithms() {
@@ -49,7 +49,7 @@ void log_determinism(Device device) {
   }
 }
 
-// Each machine may have files of its own, of which some are older.
+// Each machine may have files of its own, some of them out of date.
 void require_same_tokenizer(const Tokenizer& tokenizer, Communicator& control) {
   require_equal_everywhere(
       control, "the tokenizer (model.hf_assets_path)",

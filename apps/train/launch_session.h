@@ -14,10 +14,10 @@ struct Session {
   Device device;
 };
 
-/// Finds out how the process was launched, connects the ranks, chooses device and threads, checks that all
-/// ranks run the same binary and configuration, reads the tokenizer, resolves the experiment, checks that
-/// both came out the same on all ranks, and calls body. Returns the exit code. A single process throws what
-/// goes wrong; among several, each rank logs it and the code is 1.
+/// Finds out how the process was launched, connects the ranks, chooses device and threads, and checks that
+/// all ranks run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks
+/// that both are the same on all ranks, and calls body. Returns the exit code. A single process throws
+/// whatever goes wrong; among several, each rank logs it and the code is 1.
 int run_session(const Config& config, const std::function<void(Session&)>& body);
 
 }  // namespace ottava

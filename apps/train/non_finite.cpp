@@ -11,7 +11,7 @@
 namespace ottava {
 namespace {
 
-// As FP8 sees them: what f32 can hold may be an infinity in bf16.
+// As FP8 sees them: a number that f32 can hold may be infinite in bf16.
 bool holds_non_finite(TrainingEngine& engine, size_t entry) {
   Fsdp& parameters = engine.parameters();
   const ParameterShard& shard = parameters.shard(parameters.float8()->specs()[entry].parameter);

@@ -22,7 +22,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
   return prompts;
 }
 
-// As many passes on every rank, whenever texts end: passes gather parameters.
+// Every rank makes the same number of passes, whenever texts end, because passes gather parameters.
 std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>>& prompts,
                                           const Experiment& e, TrainingEngine& engine,
                                           const std::function<void()>& before_each) {

@@ -11,13 +11,13 @@
 
 namespace ottava {
 
-/// Tokens of evaluation.prompts (texts_begin_with_bos()); none unless evaluation.enable. Throws ConfigError
-/// for a prompt without tokens.
+/// The tokens of each of evaluation.prompts (with BOS where texts_begin_with_bos()); none unless
+/// evaluation.enable. Throws ConfigError for a prompt without tokens.
 std::vector<std::vector<int32_t>> encode_prompts(const Experiment& experiment);
 
-/// How the model that is being trained goes on with each of them, until the tokenizer's EOS. All ranks call
-/// it; all get the same: draws depend on training.seed and the prompt's place only. What `before_each` pass
-/// throws on all ranks, it throws.
+/// How the model in training continues each of them, until the tokenizer's EOS. All ranks call it and get the
+/// same: draws depend only on training.seed and the prompt's place. `before_each` is called before each pass;
+/// what it throws, on all ranks, is thrown.
 std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>>& prompts,
                                           const Experiment& experiment, TrainingEngine& engine,
                                           const std::function<void()>& before_each);

@@ -27,8 +27,8 @@ std::vector<Interval> own_parts(const std::vector<Span>& spans, size_t index) {
   return parts;
 }
 
-// What tools for PyTorch's traces know communication by: a name that begins with nccl and has Kernel in it,
-// whatever moves the bytes.
+// How tools for PyTorch's traces recognise communication: by a name that begins with nccl and contains
+// Kernel, whatever moves the bytes.
 std::string call_name(const CallRecord& call) {
   constexpr std::string_view kNames[] = {"AllReduce", "ReduceScatter", "AllGather", "AllToAll",
                                          "Send",      "Recv",          "Barrier",   "Graph"};
@@ -95,7 +95,7 @@ class Writer {
     for (const CallRecord& call : traced_.calls) calls_[call.id] = &call;
   }
 
-  /// Planned seconds by id, of the steps whose calls are those that are planned, among others.
+  /// Planned seconds by id, for steps whose calls include those that are planned.
   std::map<int64_t, double> planned_calls() const {
     std::map<int64_t, std::vector<const CallRecord*>> steps;
     for (const CallRecord& call : traced_.calls) steps[call.step].push_back(&call);
@@ -172,7 +172,7 @@ class Writer {
     const std::vector<Interval> parts = own_parts(spans, index);
     int64_t own = 0;
     for (const Interval& part : parts) own += part.end - part.begin;
-    // What makes a slice work of a device for tools: the parts have it, an operation around them has not.
+    // What makes a slice a device's work for tools: the parts have it, an operation around them does not.
     const Json stream(Json::Object{{"stream", kCompute}});
     const bool is_whole = parts.size() == 1 && own == s.end_ns - s.begin_ns;
     Json args = is_whole ? stream : Json(Json::Object{});

@@ -12,7 +12,7 @@
 
 namespace ottava {
 
-/// What one rank knows of some steps in a row. Times are of its own steady clock.
+/// What one rank knows about some consecutive steps. Times are on its own steady clock.
 struct TracedSteps {
   ChromeTrace::Rank rank;
   std::string host;
@@ -25,25 +25,26 @@ struct TracedSteps {
   };
   std::vector<Step> steps;
   std::vector<StepProfile::Span> planned;  ///< of one step, recorded on `meta`
-  std::vector<double> planned_seconds;     ///< of each of these; empty where the device is not known
+  std::vector<double> planned_seconds;     ///< of each planned span; empty if the device is not known
   struct PlannedCall {
     std::string axis, label;
     double seconds = 0;
   };
-  std::vector<PlannedCall> planned_calls;  ///< of one step, as it asks for them; empty likewise
+  std::vector<PlannedCall> planned_calls;  ///< of one step, in order; empty if the device is not known
   std::vector<CallRecord> calls;
   std::vector<HostSpans::Span> host_spans;
 };
 
-/// Operations without what they wait for, and calls between ranks from beginning to end, of all steps.
+/// Where the time of all steps went: compute is operations without their waits, communication is calls
+/// between ranks from beginning to end.
 TimeSplit split_of(const TracedSteps& traced);
 
-/// The trace file: tracks host, data, compute, one per mesh axis, copies, saves. Operations and calls have
-/// category `kernel` and args.stream, as PyTorch's traces do, and calls the names that tell tools they are
-/// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations and of calls
-/// say what is planned for them, "planned us" where the device is known: they are matched with the plan by
-/// their order, and where labels differ nothing is said and, for operations, the file's `ottava.planned` is
-/// false. Past `limit_bytes` operations are left out and `ottava.is_cut` is true.
+/// The trace file: tracks host, data, compute, one per mesh axis, copies, saves. As in PyTorch's traces,
+/// operations and calls have category `kernel` and args.stream, and calls have names by which tools recognise
+/// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations and calls say
+/// what was planned for them, and if the device is known also "planned us". They are matched with the plan by
+/// their order; where labels differ nothing is said, and for operations the file's `ottava.planned` is false.
+/// Past `limit_bytes` operations are left out and `ottava.is_cut` is true.
 std::string trace_text(const TracedSteps& traced, size_t limit_bytes = 50'000'000);
 
 }  // namespace ottava

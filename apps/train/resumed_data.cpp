@@ -31,15 +31,14 @@ std::vector<std::string> changes_of_files(TrainingState& state, const data::Mixe
     if (now->second.starts_with("whole ")) {
       out.push_back(
           fmt::format("{} differs from that of the checkpoint in a few places: its files have the same "
-                      "sizes, and other bytes",
+                      "sizes, but not the same bytes",
                       what));
     } else {
-      out.push_back(
-          fmt::format("the files of {} have other modification times than those of the checkpoint, as copies "
-                      "have: their sizes "
-                      "are the same, and so are the beginning, middle and end of each; of so much data no "
-                      "more is compared",
-                      what));
+      out.push_back(fmt::format(
+          "the files of {} have other modification times than those of the checkpoint, as copies "
+          "have. Their sizes are the same, and so are the beginning, middle and end of each; with "
+          "so much data, the rest is not compared",
+          what));
     }
   }
   return out;

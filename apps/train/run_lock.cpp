@@ -33,7 +33,7 @@ std::string owner_of(int file) {
 
 RunLock::RunLock(std::string_view key, const std::string& folder) {
   const std::string path = folder + "/.lock";
-  // Not emptied before the lock is ours: the file is the owner's.
+  // Not emptied before the lock is ours, since until then the file is its owner's.
   file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file_.is_open()) fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {

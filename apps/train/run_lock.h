@@ -7,16 +7,16 @@
 
 namespace ottava {
 
-/// One run in a folder: a lock on `folder`/.lock, held while this lives. The system gives it up when the
-/// process ends, however it ends, and network file systems keep it between machines; the file says which
-/// process has it. Where the file system knows no locks, a warning says that two runs would not notice each
+/// Keeps a folder to one run: a lock on `folder`/.lock, held while this lives. The system releases it when
+/// the process ends, however it ends, and network file systems honour it between machines; the file says
+/// which process has it. If the file system has no locks, a warning says that two runs would not notice each
 /// other.
 class RunLock {
  public:
   /// Holds nothing.
   RunLock() = default;
-  /// Throws FileError that names the owner, its host and since when, if another process has it, or for a
-  /// folder that cannot be written; in the name of `key`, which chose the folder.
+  /// Throws FileError if another process has the lock, naming that process, its host and since when, or if
+  /// the folder cannot be written. The error is in the name of `key`, the setting that chose the folder.
   RunLock(std::string_view key, const std::string& folder);
 
  private:

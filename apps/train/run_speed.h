@@ -12,18 +12,20 @@
 
 namespace ottava {
 
-/// How fast a run is: against the peaks of its device, the plan's step time, and what FP8 `auto` predicted.
+/// How fast a run is, compared with the peaks of its device, the plan's step time, and what FP8 `auto`
+/// predicted.
 class RunSpeed {
  public:
-  /// What is given must outlive it.
+  /// All arguments must outlive it.
   RunSpeed(const Experiment& experiment, const StepPlan& plan, RankGroups& ranks, Device device);
 
-  /// Finds the device's peaks and the planned step time, and says so. All ranks call it. Returns what times
-  /// are planned with; nothing for a GPU that no table has.
+  /// Finds the device's peaks and the planned step time, and logs them. All ranks call it. Returns the
+  /// machine with which times are planned; nothing for a GPU that no table has.
   std::optional<Machine> find_peaks();
-  /// What the time of logged steps counts from: after `step` steps, with so much waiting for data.
+  /// Starts the time of logged steps: after `step` steps, `seconds_waited` of which were spent waiting for
+  /// data.
   void begin(int64_t step, double seconds_waited);
-  /// True once, when the step is slower than planned: StepProfile's times by label are wanted.
+  /// True once, if the step is slower than planned: StepProfile's times by label are then wanted.
   bool wants_profile() { return first_steps_.wants_profile(); }
   struct Step {
     int64_t number = 0;
@@ -31,11 +33,11 @@ class RunSpeed {
     double seconds_waited = 0;  ///< for data
     bool is_last = false;       ///< of this run
   };
-  /// After each step. `profile` of it, or null. Logs what is known of it.
+  /// To be called after each step, with its profile or null. Logs comparisons with what was predicted.
   void add(const Step& step, StepProfile* profile);
-  /// Of what lies between steps and is no part of them.
+  /// Leaves out seconds spent between steps that are no part of them.
   void leave_out(double seconds) { left_out_ += seconds; }
-  /// Fills in times and rates of the steps since the last call, or begin().
+  /// Fills in times and rates of the steps since the last call or begin().
   void fill(StepMetrics& metrics, double seconds_waited);
   /// "planned 0.480 s" for the progress line, or empty.
   std::string planned_text() const { return first_steps_.short_text(); }

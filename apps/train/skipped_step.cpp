@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kNamedRanks = 4;
 
-/// In the order in which accounts are told: a rank whose own losses or operands are not finite made what
-/// others were only sent.
+/// In the order in which accounts are told: a rank whose own losses or operands are not finite made what the
+/// others only received.
 enum class Suspicion : char { own_loss, own_operand, own_gradient, none };
 
 /// What one rank has to say.
@@ -81,7 +81,7 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
   std::ranges::stable_sort(accounts, {}, &Account::suspicion);
   if (accounts.front().suspicion == Suspicion::none)
     return "losses and gradients are finite on all ranks, the sum of their squares is not";
-  // A raised flag made the step stop; ranks with gradients only got them from the rank that raised it.
+  // If a flag was raised, ranks with only gradients received them from the rank that raised it.
   const Suspicion silent =
       std::ranges::any_of(accounts, &Account::names_operands) ? Suspicion::own_gradient : Suspicion::none;
   const size_t suspects =

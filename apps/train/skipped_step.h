@@ -6,11 +6,11 @@
 
 namespace ottava {
 
-/// Where the last step of all ranks went wrong, for people: which ranks, from which micro-batch on their
-/// losses are not finite, which operands of FP8 products and which gradients are not; the ranks that began it
-/// first. Where operands were not finite, ranks where only gradients are not finite stay silent. All ranks
-/// make the call and get the same text; `control` moves CPU tensors. Copies every gradient to the host: for
-/// steps that were skipped.
+/// Where the last step went wrong, for people: on which ranks, from which micro-batch on losses are not
+/// finite, and which operands of FP8 products and which gradients are not; ranks where it began come first.
+/// If operands were not finite anywhere, ranks where only gradients are not finite are left out. All ranks
+/// make the call and get the same text; `control` moves CPU tensors. Only for steps that were skipped, since
+/// it copies every gradient to the host.
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
 
 /// Why a step was left out as a spike: "its loss 9.1234 is above 5.0211, ...".

@@ -12,7 +12,7 @@ namespace ottava {
 namespace {
 // Repeating data up to so often costs next to nothing (arXiv:2305.16264).
 constexpr double kHarmlessEpochs = 4;
-// An estimate of the windows of text is about this good.
+// How good an estimate of the windows of text is, about.
 constexpr double kEstimateMargin = 1.1;
 }  // namespace
 

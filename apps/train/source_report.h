@@ -11,24 +11,24 @@
 
 namespace ottava {
 
-/// What each source of a mixture has given to training: tokens, share, epochs and loss; and whether one of
-/// them is seen too often.
+/// What each source of a mixture has contributed to training: tokens, share, epochs and loss; and whether one
+/// of them is seen too often.
 class SourceReport {
  public:
   /// `data` must outlive it.
   SourceReport(const TrainingConfig& config, data::MixedLoader& data, RankGroups& ranks);
 
-  /// How often each source will have been seen after `samples`, the end of the run: warns above 4 and refuses
-  /// above a source's max_epochs, as far as it can be known. All ranks call it and throw together. Throws
-  /// ConfigError.
+  /// Checks how often each source will have been seen after `samples`, the end of the run, as far as that is
+  /// known: warns above 4 times and throws ConfigError above a source's max_epochs. All ranks call it and
+  /// throw together.
   void check_epochs(int64_t samples);
 
-  /// Counts a step of this rank, the last that `read` has read: of each of its samples the sum of the losses
-  /// of its tokens that count.
+  /// Counts this rank's part of the step that `read` read last. `losses`: for each sample the sum of the
+  /// losses of its tokens that count.
   void add(const BatchSource& read, const std::vector<float>& losses);
-  /// At `samples` from the beginning of the data: a line in the log, and scalars `mixture/NAME/loss` (the
-  /// mean over tokens that count of the steps since the last call; absent if there were none), `tokens`,
-  /// `share`, `epochs`. All ranks call it.
+  /// After `samples` samples from the beginning of the data: writes a line to the log and returns the scalars
+  /// `mixture/NAME/loss` (the mean over the tokens that count of the steps since the last call; absent if
+  /// there were none), `tokens`, `share` and `epochs`. All ranks call it.
   MetricsReporter::Scalars log(int64_t samples);
   /// Which source has been seen more often than its max_epochs after so many samples; empty: none.
   std::string over_limit(int64_t samples) const;

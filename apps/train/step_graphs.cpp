@@ -26,7 +26,7 @@ cuda::Graph record(StepPart part, Stream& stream, const std::function<void()>& b
 }  // namespace
 
 void StepGraphs::begin_step(Pace pace) {
-  // The step after the one that records finds all parts there.
+  // The step after the recording one finds all parts there.
   if (mode_ == Mode::record) is_recorded_ = true;
   if (!world_ || pace == Pace::step_by_step || plain_steps_ == 0) {
     mode_ = Mode::plain;
@@ -40,12 +40,11 @@ void StepGraphs::run(StepPart part, Stream& stream, const std::function<void()>&
   if (mode_ == Mode::plain) return body();
   Part& p = parts_[static_cast<size_t>(part)];
   if (mode_ == Mode::record) {
-    // Middle micro-batches after the second are recorded only for the host's part of the step, which has to
-    // go on.
+    // Middle micro-batches after the second are recorded only because the host's part of the step must run.
     const int64_t before = world_->stats().calls();
     cuda::Graph graph = record(part, stream, body);
     const int64_t calls = world_->stats().calls() - before;
-    // Of several ranks some nodes are the collectives' library's own, and their number its own affair.
+    // With several ranks some nodes are the collective library's own, and their number is up to it.
     const bool differs = calls != p.calls || (world_->size() == 1 && graph.nodes() != p.graph.nodes());
     if (!p.graph.is_recorded()) {
       p = {std::move(graph), calls};

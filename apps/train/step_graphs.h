@@ -11,32 +11,34 @@
 
 namespace ottava {
 
-/// The pieces of a training step. Micro-batches that stand at one place of a step put the same work on the
-/// device: the first overwrites gradients, later ones add to them, the last also ends the sums over ranks.
+/// The parts of a training step. Micro-batches at the same place in a step put the same work on the device:
+/// the first overwrites gradients, later ones add to them, the last also completes the sums over ranks.
 enum class StepPart : uint8_t { only, first, middle, last, update };
 std::string_view name_of(StepPart part);
 
-/// The parts of a step as CUDA graphs: the first step runs as it is (libraries make plans and connections),
-/// the second is recorded part by part and launched, later ones are only launched. Then no host code of the
-/// step runs: the arena hands out nothing and FSDP's state stays as the end of a step leaves it, which is
-/// where the next one begins. That is harmless because a recording starts and ends in that state, and every
-/// address in it is what the plan says for that place. What the host has to do in every step (uploads, what
-/// the beginning of a step refreshes, forgetting stale weights) stands outside the parts.
+/// The parts of a step as CUDA graphs. The first step runs as it is (libraries make plans and connections),
+/// the second is recorded part by part and launched, later ones are only launched. A launch runs none of the
+/// step's host code: the arena hands out nothing, and FSDP's state stays as the end of a step leaves it,
+/// which is where the next one begins. That is safe because a recording starts and ends in that state, and
+/// every address in it is the one that the plan gives for that place. What the host has to do in every step
+/// (uploads, refreshing at the beginning of a step, dropping stale weights) lies outside the parts.
 ///
-/// The middle micro-batches share the graph of the second one. Nothing that one of them allocates lives on in
-/// the next, so the addresses of any of them serve all.
+/// All middle micro-batches share the graph of the second one. Nothing that one of them allocates survives
+/// into the next, so the addresses of any of them serve all.
 class StepGraphs {
  public:
-  /// From the next step on. `world` is told of launches, so that a rank that hangs in one can be named.
+  /// Uses graphs from the next step on. `world` is told of launches, so that a rank that hangs in one can be
+  /// named.
   void enable(Communicator& world) { world_ = &world; }
   bool is_enabled() const { return world_ != nullptr; }
 
   enum class Pace : uint8_t { launched, step_by_step };
-  /// Before the first part of every step. step_by_step: this one runs as it is (its operations are timed).
+  /// To be called before the first part of every step. step_by_step: this step runs without graphs, because
+  /// its operations are timed.
   void begin_step(Pace pace);
-  /// body puts the part's work on the stream. It is not called where the part is launched.
+  /// `body` puts the part's work on the stream. It is not called if the part is launched as a graph.
   void run(StepPart part, Stream& stream, const std::function<void()>& body);
-  /// Of all parts, once recorded.
+  /// Nodes of all parts, once recorded.
   size_t nodes() const;
 
  private:
@@ -52,13 +54,13 @@ class StepGraphs {
   bool is_recorded_ = false;
 };
 
-/// Whether steps can be graphs here, and the reason, for people: "on: ...", "off: ...". `wish` is
-/// training.cuda_graphs: auto, on or off; `has_stages`: the rank is one of a pipeline's. Throws ConfigError
-/// where `on` cannot be had.
+/// Whether steps run as graphs here, and the reason, for people: "on: ...", "off: ...".
 struct GraphUse {
   bool on = false;
   std::string reason;
 };
+/// `wish` is training.cuda_graphs: auto, on or off. `has_stages`: the rank belongs to a pipeline. Throws
+/// ConfigError if `on` is not possible.
 GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world,
                        bool has_stages = false);
 

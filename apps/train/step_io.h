@@ -12,8 +12,8 @@
 
 namespace ottava {
 
-/// Host tokens of one micro-batch or of several, in the order of RankRows: [count, T]; documents only when
-/// block-causal, positions then and where ranks share sequences.
+/// Host tokens of one or several micro-batches, with rows as in RankRows: [count, T]. Document starts only
+/// with block-causal attention; positions then, and where ranks share sequences.
 struct HostTokens {
   std::span<const int32_t> inputs, targets, document_start, positions;
 };
@@ -24,30 +24,31 @@ struct StepInputs {
   double loss_scale = 1;
   int64_t optimizer_step = 1;  ///< steps that were not skipped, this one included
   int64_t valid_tokens = 0;    ///< of the whole step, all ranks
-  /// Something reads masters and moments until then: the update comes after it. Null: nothing does.
+  /// The update must wait for this event, until which something else reads masters and moments; null: nothing
+  /// does.
   const Event* update_after = nullptr;
 };
-/// By parameter the `optimizer_step` after which its AdamW moments were zero: t of its bias corrections
-/// counts from there. Those that are not named began with the run.
+/// For each parameter, the `optimizer_step` after which its AdamW moments were zero: t of its bias
+/// corrections counts from there. Parameters that are not named began with the run.
 using MomentsBegun = std::map<std::string, int64_t>;
-/// What skip_spike() remembers, on the host.
+/// The memory of skip_spike(), on the host.
 struct SpikeWindow {
   int64_t known = 0;
   std::vector<float> values;  ///< [2, window]: losses, norms; empty where nothing is skipped
   bool operator==(const SpikeWindow&) const = default;
 };
 struct StepOutputs {
-  /// this rank's sum of token losses, all micro-batches, without z-losses; on all ranks of a pipeline what
-  /// its last stage has
+  /// this rank's sum of token losses over all micro-batches, without z-losses; in a pipeline all ranks have
+  /// the last stage's
   double loss_sum = 0;
-  double z_loss_sum = 0;     ///< and of z-losses
+  double z_loss_sum = 0;     ///< the same for z-losses
   double grad_norm = 0;      ///< global, before clipping
   int64_t valid_tokens = 0;  ///< as given
   bool skipped = false;      ///< nothing moved
   Skip why = kNotSkipped;
   std::array<float, 4> spike = {};  ///< SkipSpike::found
   SpikeWindow spikes = {};          ///< after the step
-  /// Sum of the token losses of each of this rank's sequences (of what it holds of each), if TrainingShape
+  /// For each of this rank's sequences, the sum of the losses of the tokens that it holds, if TrainingShape
   /// asks for them.
   std::vector<float> sequence_losses = {};
 };

@@ -11,12 +11,12 @@
 
 namespace ottava {
 
-/// FLOPs of a step as computed, by the precision that they run in.
+/// FLOPs of a step as computed, by the precision in which they run.
 struct StepFlops {
   double fp32 = 0, bf16 = 0, fp8 = 0;
 };
 
-/// What a recorded run of the step on `meta` says about memory and cost, for one rank.
+/// What a run of the step recorded on `meta` says about one rank's memory and cost.
 struct StepPlan {
   MemoryPlan memory;
   std::vector<CostRecorder::Total> costs;     ///< of one training step
@@ -28,19 +28,19 @@ struct StepPlan {
   int64_t matmul_workspace_bytes = 0;
 };
 
-/// Of ranks that each do one of these.
+/// The mean over ranks, one plan for each.
 StepFlops mean_flops(std::span<const StepPlan> ranks);
-/// Of the ranks of a job, each of which brings its own plan. All ranks call it;
-/// `ranks` moves host memory.
+/// The mean over the ranks of a job, each of which brings its own plan. All ranks call it; `ranks` moves host
+/// memory.
 StepFlops mean_flops(const StepPlan& plan, Communicator& ranks);
 
-/// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
+/// Records set-up, a training step and, if configured, a validation step on `meta`, for the rank of `ranks`.
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
 /// What one training step does, in order, with what is planned for it (StepProfile on `meta`).
 std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device target, RankGroups& ranks);
-/// The same for one rank of this mesh, without ranks.
+/// record_step() for one rank of this mesh, without other ranks.
 StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank);
-/// And for rank 0.
+/// The same for rank 0.
 StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 
 }  // namespace ottava

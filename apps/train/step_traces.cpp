@@ -177,7 +177,7 @@ void StepTraces::write(int64_t step) {
   if (writing_.valid()) writing_.wait();
   TracedSteps traced = now_;
   now_.steps.clear();
-  // A run that went on in the middle of the steps of a trace may have none.
+  // A run that resumed in the middle of a trace's steps may have none.
   if (traced.steps.empty()) return;
   traced.host_spans = spans_.since(traced.steps.front().begin_ns);
   const std::string folder = (fs::path(folder_) / fmt::format("iteration_{}", step)).string();

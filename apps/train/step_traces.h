@@ -15,25 +15,26 @@
 
 namespace ottava {
 
-/// Traces of whole steps of a run (section `profiling`): says which steps are timed, and writes a file per
-/// rank and trace in the background. On a GPU, steps that are traced run one operation after the other and
-/// not as graphs.
+/// Traces of whole steps of a run (section `profiling`): decides which steps are timed, and writes one file
+/// per rank and trace in the background. On a GPU, traced steps run one operation after the other, not as
+/// graphs.
 class StepTraces {
  public:
-  /// Collective. Throws ConfigError or FileError, on all ranks, where the folder of traces cannot be written
-  /// or profile_ranks names a rank that is not there. `planned` is record_spans() of the step.
+  /// Collective. Throws on all ranks: FileError if the folder of traces cannot be written, ConfigError if
+  /// profile_ranks names a rank that does not exist. `planned` is record_spans() of the step.
   StepTraces(const Experiment& experiment, RankGroups& ranks, Device device, HostSpans& spans,
              std::vector<StepProfile::Span> planned);
-  /// Slices say from now on how long they are planned to take on `machine`. `plan` is the step's, as it runs.
+  /// From now on slices say how long they are planned to take on `machine`. `plan` is that of the step as it
+  /// runs.
   void plan_times(const StepPlan& plan, const Machine& machine);
   /// Waits for the file that is being written.
   ~StepTraces();
   StepTraces(const StepTraces&) = delete;
 
-  /// Collective, before every step, counted from 1; null where the step runs as it does without traces.
-  /// `ring` is null but for a GPU.
+  /// Collective, before every step, counted from 1. Returns null if the step runs as without traces. `ring`
+  /// is null unless on a GPU.
   StepProfile* begin(int64_t step, Stream& stream, InputRing* ring);
-  /// After it.
+  /// To be called after the step.
   void end(int64_t step);
 
  private:
@@ -56,8 +57,8 @@ class StepTraces {
   std::future<void> writing_;
 };
 
-/// Writes the last calls of this rank (flight_record) when it fails: `folder`/`prefix`RANK.json. The rank's
-/// state keeps this for its life.
+/// Makes a rank that fails write its last calls (flight_record()) to `folder`/`prefix`RANK.json. Holds for
+/// the life of the rank's state.
 void record_failures(RankState& state, const std::string& folder, const std::string& prefix);
 
 }  // namespace ottava

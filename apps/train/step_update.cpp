@@ -20,14 +20,14 @@ std::vector<float> step_scalars(const StepInputs& inputs) {
   return s;
 }
 
-// Rows of a shard whose elements follow one another in the numbers of stochastic rounding, and the first's.
+// Rows of a shard whose elements have consecutive numbers for stochastic rounding, and the first number.
 struct NumberedRows {
   int64_t begin = 0, end = 0, first_element = 0;
 };
 
-// Of matrices that tensor parallel cuts along rows every element has its number in the whole, so that ranks
-// with the same rows (of KV heads) round alike and others do not. Those cut along columns are numbered one
-// slice after the other.
+// In a matrix that tensor parallel cuts along rows, every element has its number in the whole, so that ranks
+// with the same rows (of KV heads) round alike and others do not. In one cut along columns, slices are
+// numbered one after the other.
 std::vector<NumberedRows> numbered_rows(const ParameterSpec& spec, const ShardCoordinates& at,
                                         const ParameterShard& s) {
   const int64_t columns = s.slice.rank() == 2 ? s.slice[1] : 1;
@@ -151,7 +151,7 @@ void StepUpdate::find_gradient_factor(const StepContext& c, const Tensor& loss_s
   if (float8_) parameters_.float8()->begin_update(stream_);
 }
 
-// One sum over all ranks, so that all of them decide alike: those that see the same tokens add nothing.
+// One sum over all ranks, so that all decide alike; ranks that see the same tokens add nothing.
 void StepUpdate::skip_spikes(const Tensor& loss_sum) {
   if (ranks_.tensor_parallel.rank() == 0) {
     copy(stream_, loss_sum, spikes_.loss_sum);

@@ -9,23 +9,24 @@
 namespace ottava {
 
 /// From a rank's gradients to its new weights: the global norm, clipping, whether the step is skipped, AdamW
-/// and Muon. What decides it stays on the device until it is read.
+/// and Muon. All decisions stay on the device until read() is called.
 class StepUpdate {
  public:
-  /// Takes persistent memory. What is given must outlive it; `float8` is null without FP8.
+  /// Takes persistent memory. All arguments must outlive it; `float8` is null without FP8.
   StepUpdate(const TrainingShape& shape, const LlamaParameters& table, Stream& stream, Arena& arena,
              RankGroups& ranks, Fsdp& parameters, Float8State* float8);
 
-  /// Uploads what the host decides.
+  /// Uploads what the host decides for the step.
   void begin(const StepInputs& inputs);
   /// f32 [1]: d(scaled loss) / d(token loss).
   Tensor loss_gradient() const { return scalars_.slice(kLossGradient, kLossGradient + 1); }
-  /// Once gradients are complete. `loss_sum` f32 [1]: this rank's of the step.
+  /// To be called once gradients are complete. `loss_sum` f32 [1]: this rank's sum for the step.
   void run(const StepContext& context, const Tensor& loss_sum);
-  /// What was decided, into `out`. Synchronizes the stream.
+  /// Writes what was decided to `out`. Synchronizes the stream.
   void read(StepOutputs& out);
-  /// Goes on with the window of a checkpoint; one of another size, or none, begins anew.
+  /// Continues with the window of a checkpoint; if that has another size or is empty, begins anew.
   void restore(const SpikeWindow& window);
+  /// Sets from where t of AdamW's bias corrections counts, for every parameter.
   void restore_begun(const MomentsBegun& begun);
 
  private:
@@ -45,7 +46,7 @@ class StepUpdate {
   Fsdp& parameters_;
   Float8State* float8_;
   MuonUpdate muon_;
-  std::vector<int64_t> begun_;  ///< of MomentsBegun, by parameter
+  std::vector<int64_t> begun_;  ///< MomentsBegun of each parameter; 0: the run's beginning
   Tensor scalars_, bias_corrections_, step_, sum_of_squares_, skipped_;
   SkipSpike spikes_;     ///< absent tensors where no spikes are skipped
   PinnedInputs pinned_;  ///< on a GPU

@@ -53,7 +53,7 @@ StepsToLoad steps_to_load(const Config& c) {
   const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch);
   out.is_of_branch = newest != nullptr;
   if (wanted < 0) return out;
-  // Steps that are counted anew may not have come to load_step yet.
+  // Steps that are counted anew may not have reached load_step yet.
   const int64_t first = newest ? std::min(wanted, newest->step) : wanted;
   std::erase_if(out.steps, [&](const auto& saved) {
     return out.is_of_branch ? saved.step < first : saved.step != wanted;

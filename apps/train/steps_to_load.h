@@ -9,29 +9,31 @@
 
 namespace ottava {
 
-/// What names the branch that a run begins by going back to earlier step numbers: checkpoint.load_step and
-/// what else says where it begins, "load_step 20, advance_data_steps 3, without optimizer", or the newest
-/// checkpoint, where exclude_from_loading has train_state. Empty otherwise. Checkpoints carry it
-/// (TrainingState::branch), so that the same command, started again, goes on with its branch.
+/// The name of the branch that a run begins by going back to earlier step numbers: checkpoint.load_step and
+/// whatever else says where it begins ("load_step 20, advance_data_steps 3, without optimizer"), or the
+/// newest checkpoint if exclude_from_loading has train_state. Empty otherwise. Checkpoints carry it
+/// (TrainingState::branch), so that the same command, started again, continues its branch.
 std::string branch_of(const CheckpointConfig& config);
 
+/// What steps_to_load() returns.
 struct StepsToLoad {
   std::vector<checkpoint::SavedStep> steps;  ///< the earliest first
-  /// The newest whose state can be read is of branch_of() this configuration, which it goes on with.
+  /// Whether the newest one whose state can be read belongs to branch_of() this configuration, which the run
+  /// continues.
   bool is_of_branch = false;
 };
-/// The checkpoints of the run's folder that it may load: none where checkpoint.enable is false; where
-/// checkpoint.load_step is set, only that one, or those from it on of a branch that goes on.
+/// The checkpoints of its folder that the run may load: none if checkpoint.enable is false; if
+/// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on.
 StepsToLoad steps_to_load(const Config& config);
 
 /// Where a run ends, in words: "training.steps 6", "step 24, where training.epochs 2 end".
 std::string end_of_run(const TrainingConfig& config);
 
-/// Why there is nothing to train: the newest checkpoint has reached training.steps, or is past it; with
-/// training.epochs these are known once the data is counted. Empty where there is, also when the run goes
-/// back to earlier step numbers. Collective.
+/// Why there is nothing to train: the newest checkpoint has reached or passed training.steps (with
+/// training.epochs, known once the data is counted). Empty if there is something to train, as when the run
+/// goes back to earlier step numbers. Collective.
 std::string nothing_to_train(const Config& config, RankGroups& ranks);
-/// Thrown by a Trainer that finds it out, on all ranks.
+/// Thrown on all ranks by a Trainer that finds nothing to train.
 struct NothingToTrain {
   std::string why;
 };

@@ -47,8 +47,8 @@ StopSignals::~StopSignals() {
   is_ending_.store(true, std::memory_order_relaxed);
   pthread_kill(thread_.native_handle(), SIGUSR2);
   thread_.join();
-  // A launcher may repeat itself while the process is on its way out after a stop: that must not end it with
-  // an error.
+  // A launcher may repeat the signal while the process is ending after a stop; that must not turn into an
+  // error.
   if (received() != 0) {
     for (int signal : {SIGTERM, SIGUSR1, SIGHUP}) ::signal(signal, SIG_IGN);
   }

@@ -9,10 +9,10 @@
 namespace ottava {
 
 /// Takes the stop signals (stop_signal_set.h) while it lives: they are blocked in every thread made after it,
-/// and one thread waits for them and sets a flag that the training loop reads between steps. A second SIGINT
-/// from the same sender ends the program at once: one that a launcher (the parent process) passes on beside
-/// the one that the whole group got is no second. One that came before, while the signals were blocked,
-/// counts. Afterwards they are blocked as they were before. Make it before any other thread.
+/// and one thread waits for them and sets a flag that the training loop reads between steps. A signal that
+/// arrived earlier, while they were blocked, counts too. A second SIGINT from the same sender ends the
+/// program at once; one that a launcher (the parent process) passes on beside the one that the whole process
+/// group got is not a second. The destructor restores the signal mask. Make it before any other thread.
 class StopSignals {
  public:
   StopSignals();
@@ -29,7 +29,7 @@ class StopSignals {
   std::thread thread_;
 };
 
-/// Whether any rank was asked to stop (`signals`, null: never). All ranks call it.
+/// Whether any rank was asked to stop. `signals` null: this one never is. All ranks call it.
 bool is_stop_asked(const StopSignals* signals, Communicator& ranks);
 
 }  // namespace ottava

@@ -38,8 +38,7 @@ void require_same_tasks(const std::vector<ChoiceTask>& tasks, Communicator& cont
 
 namespace {
 
-// Where the tokens of this rank lie among those of a pass: ranks of context parallel hold chunks of each
-// sequence.
+// Where this rank's tokens are among those of a pass: context parallel ranks hold chunks of each sequence.
 std::vector<size_t> places_of_rank(const TrainingShape& shape, const ContextParallelGroup& group) {
   std::vector<size_t> places;
   const int64_t row = shape.validation_sequence, chunk = row / (2 * group.size());
@@ -89,7 +88,7 @@ ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEng
                             },
                         .add_up =
                             [&](std::span<double> sums) {
-                              // Ranks of tensor parallel have the same losses, stages of a pipeline but the
+                              // Tensor-parallel ranks have the same losses; pipeline stages other than the
                               // last have none.
                               if (ranks.tensor_parallel.rank() != 0) std::ranges::fill(sums, 0.0);
                               reduce_on_host(*ranks.control, view_of(sums.data(), {std::ssize(sums)}),

@@ -7,8 +7,8 @@
 
 namespace ottava {
 
-/// Several texts, token by token and all at the same position, by a model that is being trained: keys and
-/// values of what was read stay in caches.
+/// Runs a model in training over several texts token by token, all at the same position. Keys and values of
+/// what was read stay in caches.
 class TokenPass {
  public:
   struct Size {
@@ -17,8 +17,8 @@ class TokenPass {
   /// Takes persistent memory.
   TokenPass(Arena& arena, const LlamaConfig& model, DType compute, Size size);
 
-  /// Logits [texts, V] of what follows `tokens`, at most one of each text, which stand at `position`; texts
-  /// without one get another. Blocks.
+  /// Logits [texts, V] of what follows `tokens`, at most one per text, all at `position`; texts without one
+  /// get some other token. Blocks.
   std::vector<float> run(const StepContext& context, const LlamaModel& model, std::span<const int32_t> tokens,
                          int64_t position);
 

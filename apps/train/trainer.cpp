@@ -47,7 +47,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
                   config_.comm.save_traces_file_prefix);
   ranks.coordinates.units = experiment_.shape.pipeline.units_of(ranks.pp->rank());
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
-  // The first tokens are made while memory is planned and weights are drawn.
+  // The first tokens are read while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
   for (ValidationSet& set : validation_->sets()) set.data->start(0);
   look_at_data();
@@ -92,7 +92,7 @@ void Trainer::look_at_data() {
   sources_->check_epochs(c.steps * experiment_.global_batch);
 }
 
-// Also what cannot be, so that it is known before memory is taken.
+// Also checks what is impossible, so that it is known before memory is taken.
 void Trainer::plan(bool graphs) {
   TrainingShape& shape = experiment_.shape;
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
@@ -151,7 +151,7 @@ void Trainer::load() {
   if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);
 }
 
-// Products in f32 are cut among threads, and their sums with them.
+// Products in f32 are divided among threads, and so are their sums.
 void Trainer::note_threads() {
   const int64_t now = device_.is_gpu() ? 0 : parallel_threads(), before = std::exchange(state_.threads, now);
   if (now == 0 || before == 0 || now == before || !ranks_.is_first()) return;
@@ -165,7 +165,7 @@ void Trainer::note_threads() {
 
 Trainer::~Trainer() = default;
 
-// The default of `dataset` names a text that may be another.
+// The default of `dataset` names a text that may not be this one.
 std::string Trainer::name_of_data(std::string_view key, const std::string& name,
                                   const std::vector<std::string>& paths) const {
   return config_.provenance.origins.contains(key) ? name : data::names_of_sources(paths);
@@ -182,7 +182,8 @@ StepOutputs Trainer::step(StepProfile* profile) {
                                    fmt::format("read step {}", state_.step + 1));
     return data_->read(state_.data_position);
   }();
-  // One exchange per step: how many tokens count, whether any rank was asked to stop or has seen bad data.
+  // One exchange per step: how many tokens count, and whether any rank was asked to stop or has seen bad
+  // data.
   double shared[3] = {static_cast<double>(data_->valid_tokens()),
                       signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0};
   if (ranks_.world->size() > 1) {
@@ -218,13 +219,14 @@ StepOutputs Trainer::step(StepProfile* profile) {
   return out;
 }
 
-// A save in flight holds the weights of before the error. It takes all ranks to complete it, and only a
-// NumericsError is known to be that of all: the others wait in a call of the step, or are gone.
+// A save in flight holds the weights from before the error. Completing it takes all ranks, and only a
+// NumericsError is known to have happened on all; after any other, some wait in a call of the step or are
+// gone.
 void Trainer::finish_save(const std::exception& error) {
   if (!checkpoints_->in_flight()) return;
   if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) {
     if (ranks_.is_first())
-      log::warning("{}", checkpoints_->unfinished_text("that takes all ranks, and not all go on"));
+      log::warning("{}", checkpoints_->unfinished_text("finishing it takes all ranks, and not all go on"));
     return;
   }
   try {
@@ -302,7 +304,7 @@ StepOutputs Trainer::timed_step() {
   const double waited = data_->seconds_waited();
   StepProfile* traced = traces_ ? traces_->begin(number, stream_, engine_->input_ring()) : nullptr;
   std::optional<StepProfile> profile;
-  // Within graphs there is nothing to time, and all ranks launch theirs or none.
+  // Nothing can be timed within graphs, and either all ranks launch graphs or none.
   if (!traced && speed_.wants_profile() && !engine_->graphs().is_enabled()) profile.emplace(stream_);
   StepOutputs out = step(profile ? &*profile : traced);
   if (traces_) traces_->end(number);
@@ -311,13 +313,13 @@ StepOutputs Trainer::timed_step() {
               .seconds_waited = data_->seconds_waited() - waited,
               .is_last = number == config_.training.steps || stop_asked_ || data_is_bad_},
              profile ? &*profile : nullptr);
-  // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
+  // The first step includes setting up libraries and connections; from now on a silent peer is a lost peer.
   for (Communicator* all : {ranks_.world.get(), ranks_.control.get()})
     all->state().set_timeout_seconds(config_.comm.train_timeout_seconds);
   return out;
 }
 
-// A mask that is not what was meant is best seen.
+// A mask that is not what was meant shows best in a sample.
 void Trainer::show_first_sample() {
   if (!reads_chats(config_.training) || !ranks_.is_first()) return;
   const data::MixedLoader& data = data_->loader();
@@ -378,7 +380,7 @@ void Trainer::log_step(const StepOutputs& out) {
   }
 }
 
-// When libraries, connections and graphs have taken what they take.
+// Once libraries, connections and graphs have taken their memory.
 void Trainer::report_gpu_memory() const {
   const int64_t plan = plan_.memory.total_bytes(),
                 besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;

@@ -22,7 +22,7 @@
 
 namespace ottava {
 
-/// Trains one experiment on one rank from its newest checkpoint, or from the beginning, to training.steps.
+/// Trains one experiment on one rank, from its newest checkpoint or from the beginning, up to training.steps.
 class Trainer {
  public:
   /// Plans, allocates, loads. Everything that can be wrong with the input is found here, before the first
@@ -31,8 +31,8 @@ class Trainer {
   ~Trainer();
 
   enum class End { completed, stopped };
-  /// A stop that was asked for before the first step ends it at once, one asked for later after the step,
-  /// with a checkpoint; a validation is broken off.
+  /// A stop asked for before the first step ends the run at once; one asked for later ends it after the
+  /// current step, with a checkpoint. A validation is broken off.
   End run();
 
   const TrainingState& state() const { return state_; }
@@ -40,8 +40,8 @@ class Trainer {
   const StepPlan& plan() const { return plan_; }
   Experiment& experiment() { return experiment_; }
   BatchSource& data() { return *data_; }
-  /// Where metrics, events and decisions go: the dump folder, or load_only/ in it where the run in it is not
-  /// to be changed (Checkpoints::only_looks()).
+  /// Where metrics, events and decisions go: the dump folder, or load_only/ in it if the run in it must not
+  /// be changed (Checkpoints::only_looks()).
   const std::string& record_folder() const { return record_folder_; }
   Checkpoints& checkpoints() { return *checkpoints_; }
   Stream& stream() { return stream_; }

@@ -49,8 +49,8 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   return options;
 }
 
-// Ranks read what each finds on its own machine; tensor, context and pipeline parallel ones read the same
-// samples.
+// Each rank reads what is on its own machine, but tensor, context and pipeline parallel ranks must read the
+// same samples.
 void require_same_data(std::string_view key, const std::string& name, const data::TokenLoader& loader,
                        Communicator& control) {
   require_equal_everywhere(control,
@@ -74,7 +74,7 @@ std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& 
   return windows;
 }
 
-// Weights that show each source as often as its `repeat` says; without any, once.
+// Weights that show each source as often as its `repeat` says, or once without it.
 std::vector<double> weights_by_size(const std::vector<MixtureSourceConfig>& config,
                                     const std::vector<data::MixedLoader::Source>& sources,
                                     Communicator& control) {

@@ -11,14 +11,14 @@
 
 namespace ottava {
 
-/// The data that an experiment trains on: training.dataset_path, or the sources of training.mixture. Where
-/// these are weighted by `repeat`, rank 0 counts their windows, which tokenizes text that was not counted
-/// before. All ranks call it. Throws what MixedLoader and its loaders throw, and ConfigError for a mixture
-/// that cannot be, and for ranks whose files differ.
+/// The data that an experiment trains on: training.dataset_path, or the sources of training.mixture. If these
+/// are weighted by `repeat`, rank 0 counts their windows, which tokenizes text that was not counted before.
+/// All ranks call it. Throws what MixedLoader and its loaders throw, and ConfigError for an impossible
+/// mixture or if ranks have different files.
 data::MixedLoader open_training_data(const Experiment& experiment, RankGroups& ranks);
 
-/// How many steps see the data training.epochs times; the last may begin another epoch. Rank 0 counts, as
-/// above; all ranks call it.
+/// How many steps it takes to see the data training.epochs times; the last may begin another epoch. Rank 0
+/// counts, as above; all ranks call it.
 int64_t steps_of_epochs(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks);
 
 /// Text to validate on; the name is empty where there is only one.
@@ -28,10 +28,10 @@ struct ValidationSet {
   std::unique_ptr<BatchSource> data;
 };
 /// validation.dataset_path, or each of validation.datasets; none unless validation.enable. All ranks call it.
-/// Throws what opening them throws, and ConfigError for ranks whose files differ.
+/// Throws what opening them throws, and ConfigError if ranks have different files.
 std::vector<ValidationSet> open_validation_data(const Experiment& experiment, const RankGroups& ranks);
 
-/// How a rank reads them.
+/// How a rank reads training data.
 BatchSource::Options training_batches(const Experiment& experiment, const RankGroups& ranks);
 
 }  // namespace ottava

@@ -23,7 +23,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {
-    // What waits for another stage would hold up the calls of tensor and context parallel behind it.
+    // A call that waits for another stage would hold up the calls of tensor and context parallel behind it.
     const bool has_lanes = stream.target().is_gpu() && ranks.pp->carries_axes_apart();
     const Receives receives =
         has_lanes || ranks.tp->size() * ranks.cp->size() == 1 ? Receives::early : Receives::late;
@@ -70,7 +70,7 @@ StepContext TrainingEngine::context() {
 
 namespace {
 
-// From the sums of [micro-batches, 2, batch] chunks to those of sequences.
+// Turns the sums of [micro-batches, 2, batch] chunks into those of sequences.
 void add_halves(std::vector<float>& sums, size_t batch) {
   std::vector<float> whole;
   for (size_t i = 0; i < sums.size(); ++i) {
@@ -131,8 +131,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
 
   Arena::Phase phase(arena_, "train");
   StepContext c = context();
-  // While an amax history fills, scales are read elsewhere than once it is full, and the first step that it
-  // scales runs operations that none has run before.
+  // While an amax history fills, scales are read from another place than once it is full, and the first step
+  // that it scales runs operations that no step has run before.
   const fp8::AmaxHistory* history = float8_ ? float8_->history() : nullptr;
   const bool varies = history && history->steps <= history->length();
   graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
@@ -175,7 +175,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   throw;
 }
 
-// Gathers and sums on their way read and write the arena, which whoever hears of the error gives up next.
+// Gathers and sums under way read and write the arena, which whoever catches the error frees next.
 void TrainingEngine::give_up(const std::exception& error) const noexcept {
   if (!stream_.is_meta() && ranks_.world->size() > 1) ranks_.world->abort(error.what());
 }

@@ -31,7 +31,7 @@ class TrainingEngine {
   Stream& stream() { return stream_; }
   /// Off until StepGraphs::enable.
   StepGraphs& graphs() { return graphs_; }
-  /// Null but for a GPU.
+  /// Null unless on a GPU.
   InputRing* input_ring() { return inputs_->ring(); }
 
   /// One optimizer step over micro_batches x batch sequences. Blocks until it is done.
@@ -39,25 +39,25 @@ class TrainingEngine {
   /// This rank's sum of token losses over one validation micro-batch; of a pipeline only its last stage has
   /// one.
   double validate(const HostTokens& tokens);
-  /// Losses of the tokens of the last validate(), 0 where they do not count and on other stages than the
-  /// last.
+  /// The token losses of the last validate(); 0 for tokens that do not count, and on all stages but the last.
   std::vector<float> token_losses();
-  /// Logits [prompts or more, V] of what follows `tokens`, one of each prompt, which stand at `position`,
-  /// behind those of earlier calls. All ranks call it.
+  /// Logits [prompts or more, V] of what follows `tokens`, one per prompt, all at `position` and after those
+  /// of earlier calls. All ranks call it.
   std::vector<float> next_logits(std::span<const int32_t> tokens, int64_t position);
-  /// Sum over the ranks of the pipeline; all of them call it.
+  /// Sum of `value` over the ranks of the pipeline; all of them call it.
   double over_stages(double value);
   /// Null without FP8.
   Float8State* float8() { return float8_.get(); }
-  /// This rank's sum of token losses of the last step after each of its micro-batches, for the log; none
-  /// where another stage of its pipeline has them.
+  /// This rank's running sum of token losses after each micro-batch of the last step, for the log; none if
+  /// another stage of its pipeline has them.
   std::vector<float> loss_after_each_micro_batch();
-  /// Goes on with the window of a checkpoint; one of another size, or none, begins anew.
+  /// StepUpdate::restore().
   void restore(const SpikeWindow& window) { update_->restore(window); }
+  /// StepUpdate::restore_begun().
   void restore_begun(const MomentsBegun& begun) { update_->restore_begun(begun); }
 
  private:
-  /// Of `batch` whole sequences, what is this rank's.
+  /// This rank's part of `batch` whole sequences.
   RankRows rows_of(int64_t batch, int64_t sequence) const {
     return rows_of_rank(batch, sequence, ranks_.context_parallel.size());
   }

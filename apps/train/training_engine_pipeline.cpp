@@ -65,7 +65,7 @@ bool TrainingEngine::holds_layer(std::string_view product) const {
   return ranks_.coordinates.holds(table_.units - 1);
 }
 
-// Zero but on the last stage.
+// Zero except on the last stage.
 void TrainingEngine::share_losses() {
   Group group(*ranks_.pp);
   for (const Tensor& losses : {loss_sum_, z_loss_sum_, step_sequence_losses_})

@@ -24,13 +24,13 @@ struct TrainingShape {
   LlamaConfig model;
   LlamaModelOptions model_options;
   FsdpOptions parameters;
-  /// Of one micro-batch on one data rank; ranks of context parallel share its sequences.
+  /// Sequences of one micro-batch on one data rank, and their length; context parallel ranks share them.
   int64_t batch = 1, sequence = 2048;
   int64_t micro_batches = 1;
   PipelineLayout pipeline;       ///< off: every rank holds the whole model
   int64_t validation_batch = 0;  ///< 0: never validates
   int64_t validation_sequence = 0;
-  int64_t prompts = 0;  ///< that TokenPass goes on with at the same time, to sample_length tokens each
+  int64_t prompts = 0;  ///< that TokenPass continues at the same time, up to sample_length tokens each
   int64_t sample_length = 0;
   cpu::ProductChoice cpu_products = cpu::usual_products();
   bool block_causal = false;     ///< attention stays within documents; positions restart
@@ -41,19 +41,19 @@ struct TrainingShape {
   float max_norm = 1;
   std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
   fp8::Policy float8_policy;              ///< empty without FP8
-  LlamaFloat8 float8;  ///< what it means for the model; parameters.float8 has the weights' part
+  LlamaFloat8 float8;  ///< what that policy means for the model; parameters.float8 has the weights' part
 };
 
 /// The table of the shape's model, with the update rules of its groups.
 LlamaParameters parameter_table(const TrainingShape& shape);
 
-/// A micro-batch as one rank computes it: sequences, or as many chunks of them as lie here (context
-/// parallel).
+/// The rows of a micro-batch on one rank: sequences or, with context parallel, the chunks that it holds.
 struct RankRows {
   int64_t batch = 1, sequence = 0;
   int64_t tokens() const { return batch * sequence; }
 };
-/// `ranks` that share each sequence hold two chunks of it each (parallel/sharding/context_parallel.h).
+/// `ranks`: how many share each sequence; each then holds two chunks of it
+/// (parallel/sharding/context_parallel.h).
 inline RankRows rows_of_rank(int64_t batch, int64_t sequence, int ranks) {
   return ranks == 1 ? RankRows{batch, sequence} : RankRows{2 * batch, sequence / (2 * ranks)};
 }

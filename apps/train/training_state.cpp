@@ -80,7 +80,7 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
     for (const auto& [name, value] : begun->as_object(what)) {
       const int64_t step = value.as_integer(what);
       if (step < 1 || step > s.optimizer_step) {
-        fail<FileError>("checkpoint", "{} has {} of '{}', expected 1 to {}, the optimizer_step", what, step,
+        fail<FileError>("checkpoint", "{} is {} for '{}', expected 1 to {} (the optimizer_step)", what, step,
                         name, s.optimizer_step);
       }
       s.moments_begun[name] = step;

@@ -69,7 +69,7 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
     const int64_t first = i * per_step;
     if (v.steps < 0 && first >= end_of(*set.data)) break;
     set.data->read(first);
-    // Where the text ends is known once it was read to the end, which may be only now.
+    // The end of the text is known once it has been read to the end, which may be only now.
     const int64_t end = v.steps < 0 ? end_of(*set.data) : INT64_MAX;
     if (first >= end) break;
     // The last pass may have room for more: a loss that left it out would depend on the number of ranks.
@@ -114,8 +114,8 @@ void Validation::require_data() {
   for (ValidationSet& set : sets_) set.data->read(0);
 }
 
-// How many samples there are is known when all of them have been tokenized, which some ranks find out before
-// others: what one knows, all know, so that they stop together.
+// The number of samples is known once all have been tokenized, which some ranks find out before others. They
+// share it, so that all stop together.
 int64_t Validation::end_of(BatchSource& data) {
   int64_t known = data.loader().sources()[0].loader->samples_per_epoch().value_or(-1);
   reduce_on_host(*ranks_.control, view_of(&known, {1}), "validation samples", ReduceOp::max);

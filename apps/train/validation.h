@@ -11,20 +11,20 @@
 
 namespace ottava {
 
-/// What a run asks its model between steps: the loss of text that it does not train on, the questions of its
-/// tasks, and how it goes on with prompts.
+/// What a run asks its model between steps: the loss on text that it does not train on, the questions of its
+/// tasks, and how it continues prompts.
 class Validation {
  public:
-  /// Opens sets and tasks; all that is given must outlive it, `signals` may be null. Throws what opening them
-  /// throws.
+  /// Opens sets and tasks, and throws what opening them throws. All arguments must outlive it; `signals` may
+  /// be null.
   Validation(const Experiment& experiment, RankGroups& ranks, const StopSignals* signals);
 
   std::vector<ValidationSet>& sets() { return sets_; }
   /// Throws DataError on all ranks for a set that has not even one window.
   void require_data();
-  /// After step `step`: what is due, into `reporter`. All ranks call it. `plan` is that of the engine's
-  /// arena. False where a rank was asked to stop on the way: all break off at the same pass, and what was
-  /// not finished is not reported.
+  /// Does what is due after step `step` and reports it to `reporter`. All ranks call it. `plan` is that of
+  /// the engine's arena. Returns false if a rank was asked to stop meanwhile: all ranks break off at the same
+  /// pass, and what was not finished is not reported.
   bool run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
            HostSpans* spans);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a header needs that only promises `void declare(config::Section&, XConfig&)`.
+/// What a header needs that only declares `void declare(config::Section&, XConfig&)`.
 namespace ottava::config {
 class Section;
 class Problems;

@@ -12,11 +12,11 @@ inline std::string_view last_name(std::string_view path) { return path.substr(pa
 /// Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate that a person most likely meant, or "": within a third of the length in edits, or one that
-/// contains the word (at least four letters). The first of equals.
+/// The candidate that a person most likely meant: one that is within a third of the word's length in edits,
+/// or that contains the word (of at least four letters). The first among equals; "" if there is none.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-/// `a, b or c`; an empty name is shown as "".
+/// The names as `a, b or c`; an empty name is shown as "".
 std::string one_of_text(const std::vector<std::string>& names);
 
 }  // namespace ottava::config

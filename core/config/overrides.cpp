@@ -10,7 +10,7 @@
 namespace ottava::config {
 namespace {
 
-/// What stands before the value.
+/// What precedes the value.
 struct Option {
   std::string path;
   Field* field = nullptr;

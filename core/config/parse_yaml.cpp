@@ -79,7 +79,8 @@ class TreeBuilder : public YAML::EventHandler {
       refuse(mark, fmt::format("the YAML tag {} has no meaning here", tag));
   }
 
-  /// Values, and long texts as several: what an alias copies is bounded in number and in bytes.
+  /// Counts values, and long texts as several, so that what an alias copies is bounded in number and in
+  /// bytes.
   static size_t weight_of(const Value& value) {
     size_t n = 1 + value.text.size() / 64;
     for (const Value& item : value.items) n += weight_of(item);
@@ -179,7 +180,7 @@ class TreeBuilder : public YAML::EventHandler {
   size_t count_ = 0;
 };
 
-/// yaml-cpp's messages speak of its grammar; this is what has to change in the line that it marks.
+/// yaml-cpp's messages speak of its grammar; this says what has to change in the line that it marks.
 std::string advice(const YAML::Exception& e, std::string_view text) {
   for (int line = 0; line < e.mark.line; ++line) text.remove_prefix(text.find('\n') + 1);
   const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));

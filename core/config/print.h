@@ -7,14 +7,15 @@
 
 namespace ottava::config {
 
+/// What to_yaml() adds.
 struct PrintOptions {
   bool comments = false;  ///< meaning, unit and choices of each key
 };
-/// The current settings as YAML, sections in declared order, keys that are kept nowhere left out. Reading it
-/// again gives the same structs.
+/// The current settings as YAML, with sections in declared order and without keys that are kept nowhere.
+/// Reading it gives the same structs.
 std::string to_yaml(const Section& root, const PrintOptions& options = {});
 
-/// A value on one line: `[a, "1"]`, `{match: output}`, `0.5`. Texts are quoted where YAML would read
+/// A value on one line: `[a, "1"]`, `{match: output}`, `0.5`. Texts are quoted if YAML would read them as
 /// something else.
 std::string to_inline_yaml(const Value& value);
 

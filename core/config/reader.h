@@ -15,12 +15,13 @@ class Reader {
  public:
   Reader(Section& root, Problems& problems) : root_(root), problems_(problems) {}
 
-  /// A file's tree. Null gives a key its default back.
+  /// Reads a file's tree. Null gives a key its default back.
   void read(const Value& tree);
-  /// `--section.key value`, `--section.key=value`; booleans also `--section.key` and `--section.no_key`;
-  /// lists as a,b,c or [a, b]; hyphens in names count as underscores. The last of several wins.
+  /// Reads `--section.key value` and `--section.key=value`; booleans also as `--section.key` and
+  /// `--section.no_key`; lists as a,b,c or [a, b]. Hyphens in names count as underscores. Of several, the
+  /// last wins.
   void read_overrides(const std::vector<std::string>& arguments);
-  /// Decides fates: adds a problem per refused setting, returns one line per noted or renamed one.
+  /// Decides fates: adds a problem per refused setting and returns one line per noted or renamed one.
   std::vector<std::string> finish();
 
  private:
@@ -39,7 +40,7 @@ class Reader {
   Section& root_;
   Problems& problems_;
   std::vector<std::string> notes_;
-  /// Noted keys with one reason share a line.
+  /// Noted keys with the same reason share a line.
   struct Meaningless {
     Location at;
     std::string keys, why;

@@ -37,7 +37,7 @@ Json text_choices(const Field& field) {
   return values;
 }
 
-/// `{"type": [...]}`; null always, for it means the default.
+/// `{"type": [...]}`; null is always allowed, since it means the default.
 Json types(std::initializer_list<const char*> names) {
   Json list;
   for (const char* name : names) list.push(name);

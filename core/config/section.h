@@ -17,13 +17,14 @@ namespace ottava::config {
 
 class Section;
 
-/// What a key is to the reader of a file.
+/// What becomes of a key that a file sets.
 enum class Fate {
   used,
-  noted,    ///< accepted; has no meaning here, and one line says so when it is not at its default
-  refused,  ///< an error when it is set to something else than its default: it would change results
+  noted,    ///< accepted without effect; one line says so if it is not at its default
+  refused,  ///< an error if set to anything but its default, because it would change results
 };
 
+/// Types of a key's value.
 enum class Type { boolean, integer, real, text, text_list, table_list };
 std::string_view name_of(Type type);
 
@@ -37,9 +38,9 @@ class Field {
   Field& at_least(double least);
   Field& above(double bound);
   Field& below(double bound);
-  /// The values of a text, or of every element of a list of texts.
+  /// The allowed values of a text, or of every element of a list of texts.
   Field& one_of(std::vector<std::string> values);
-  /// A value (in its YAML spelling) that is known but cannot be had, and why.
+  /// A value (in its YAML spelling) that is known but not available, and why.
   Field& refuse_value(std::string value, std::string why);
   /// A value that is now called differently; it is read as the new one, and a note says so.
   Field& rename_value(std::string old, std::string value);
@@ -65,12 +66,12 @@ class Field {
   std::vector<std::pair<std::string, std::string>> refused_values, renamed_values;
   bool accepts_scalar = false, is_required = false;
 
-  /// Reading and writing the setting. `set` is given a value of the field's type (or null where nullable).
+  /// Write and read the setting. `set` is given a value of the field's type (or null if nullable).
   std::function<void(const Value&)> set;
   std::function<Value()> get;
 
-  /// Type::table_list: `clear` empties the list, `append` adds an element and declares it, `elements`
-  /// declares all, `prototype` declares one that is not in the list.
+  /// For Type::table_list: `clear` empties the list, `append` adds an element and declares it, `elements`
+  /// declares all elements, `prototype` declares one that is not in the list.
   struct Tables {
     std::function<void()> clear;
     std::function<Section()> append;
@@ -128,7 +129,7 @@ class Section {
   /// `old` (a key of this section, or a whole section) is now called `path` (full: "training.seed").
   void renamed(std::string old, std::string path);
 
-  /// One line about the section.
+  /// Sets one line about the section.
   Section& meaning(std::string text);
 
   const std::string& path() const { return path_; }

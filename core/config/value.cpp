@@ -27,12 +27,12 @@ std::optional<double> parse_real(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   if (text == ".inf" || text == ".Inf" || text == ".INF") return sign * INFINITY;
   if (text == ".nan" || text == ".NaN" || text == ".NAN") return NAN;
-  // from_chars also knows "inf" and "nan", which are words here, and signs.
+  // from_chars also accepts signs, and "inf" and "nan", which are words here.
   if (text.empty() || !(text[0] == '.' || (text[0] >= '0' && text[0] <= '9'))) return std::nullopt;
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::invalid_argument || end != text.data() + text.size()) return std::nullopt;
-  // from_chars does not say on which side of its range a number is.
+  // from_chars does not say on which side of the range a number is.
   if (error == std::errc::result_out_of_range) value = std::strtod(std::string(text).c_str(), nullptr);
   return sign * value;
 }

@@ -28,7 +28,7 @@ std::string_view name_of(Bf16Products products) {
   return products == Bf16Products::direct ? "direct" : "widened";
 }
 
-// OTTAVA_CPU_ISA below avx512 asks for what a smaller machine does.
+// OTTAVA_CPU_ISA below avx512 asks for what a smaller machine would do.
 bool multiplies_bf16_directly() { return isa() >= Isa::avx512 && dnnl_multiplies_bf16(); }
 
 bool multiplies_bf16_by_amx() {

@@ -12,8 +12,8 @@ namespace {
 int64_t lines_of(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
-// What oneDNN is given to solve. Version 3.7 takes a column for contiguous whatever its leading dimension is:
-// C of one column, and A of one row stored transposed. Such a column is copied.
+// The problem as oneDNN gets it. Version 3.7 takes a column to be contiguous whatever its leading dimension
+// is: a C of one column, or an A of one row stored transposed. Such a column is copied.
 struct SolvedProblem {
   explicit SolvedProblem(const GemmProblem& p) : problem(p) {
     constexpr bool kMayBeWrong = DNNL_VERSION_MAJOR >= 3;
@@ -26,7 +26,7 @@ struct SolvedProblem {
   bool is_copied() const { return a_stride != 0 || c_stride != 0; }
   int64_t a_bytes() const { return a_stride ? problem.k * size_of(problem.input) : 0; }
   int64_t c_bytes() const { return c_stride ? problem.m * size_of(problem.output) : 0; }
-  /// Of copies, behind oneDNN's own scratch.
+  /// Offset of copies, behind oneDNN's own scratch.
   int64_t scratch_bytes(int64_t own) const {
     return is_copied() ? lines_of(own) + lines_of(a_bytes()) + c_bytes() : own;
   }

@@ -7,7 +7,7 @@
 
 #include "core/dtype.h"
 
-// The only room where oneDNN is known; it adapts versions 2 and 3.
+// The only place that knows oneDNN; it adapts versions 2 and 3.
 namespace ottava::cpu {
 
 /// One matrix product C[m,n] (+)= (scale) A[m,k] B[k,n] with f32 sums, scaled before they are rounded or
@@ -32,14 +32,14 @@ struct GemmProblem {
 /// own scratch.
 class Gemm {
  public:
-  /// Throws DeviceError when oneDNN refuses the problem.
+  /// Throws DeviceError if oneDNN refuses the problem.
   Gemm(const GemmProblem& problem, int threads, int lanes);
   Gemm(Gemm&&) noexcept;
   ~Gemm();
 
   /// Bytes of scratch that one lane's run() writes to.
   int64_t scratch_bytes() const;
-  /// `scale`: of a problem that has one, else null.
+  /// `scale`: the factor of a problem that has one, else null.
   void run(int lane, const void* a, const void* b, void* c, void* scratch,
            const float* scale = nullptr) const;
 
@@ -51,15 +51,16 @@ class Gemm {
 /// Scratch of the primitive that Gemm(problem, threads, 1) would make, without making it.
 int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads);
 
-/// True if oneDNN has the scaled problem as fast as the plain one: other implementations are slower than a
-/// pass of one's own.
+/// True if oneDNN does the scaled problem as fast as the plain one; its slower implementations cost more than
+/// a separate pass.
 bool gemm_takes_scale(const GemmProblem& problem);
 
-/// True where oneDNN multiplies bf16 with bf16 instructions: AVX512-BF16 or AMX, unless DNNL_MAX_CPU_ISA
-/// forbids them. Plain AVX-512 emulates them at a quarter of the f32 rate, and smaller machines have no bf16
+/// True if oneDNN multiplies bf16 with bf16 instructions: AVX512-BF16 or AMX, unless DNNL_MAX_CPU_ISA forbids
+/// them. With plain AVX-512 oneDNN emulates them at a quarter of the f32 rate; with less it has no bf16
 /// matmul at all.
 bool dnnl_multiplies_bf16();
-/// And with AMX, several times faster than f32; AVX512-BF16 without AMX is not faster everywhere.
+/// True if it does so with AMX, which is several times faster than f32; AVX512-BF16 without AMX is not faster
+/// everywhere.
 bool dnnl_uses_amx();
 /// "oneDNN 2.6.3".
 std::string dnnl_version_text();

@@ -8,17 +8,18 @@
 
 namespace ottava::cpu {
 
-/// Instruction sets that kernels are compiled for, smallest first. `avx2` includes FMA and F16C (Haswell, Zen
-/// 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4); `avx512_fp16` adds arithmetic of 16 bits
-/// (Sapphire Rapids), for which few kernels have a use: the others run there as compiled for `avx512`.
+/// Instruction sets for which kernels are compiled, smallest first. `avx2` includes FMA and F16C (Haswell,
+/// Zen 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4); `avx512_fp16` adds 16-bit arithmetic
+/// (Sapphire Rapids), which few kernels can use: the others run there as compiled for `avx512`.
 enum class Isa { baseline, avx2, avx512, avx512_fp16 };
 
-/// The best set of this machine, or less when the environment variable OTTAVA_CPU_ISA names a smaller one.
-/// Throws DeviceError when it names one that the machine lacks or that does not exist.
+/// The best set of this machine, or a smaller one if the environment variable OTTAVA_CPU_ISA names it. Throws
+/// DeviceError if that names a set that the machine lacks or that does not exist.
 Isa isa();
 std::string_view name_of(Isa isa);
 
-/// One kernel for both element types of an operation: `kernels.forward[x.dtype](...)`, after the checks.
+/// One kernel for each of an operation's two element types; to be called after the checks as
+/// `kernels.forward[x.dtype](...)`.
 template <class Function>
 struct FloatKernel {
   Function* f32;
@@ -37,9 +38,9 @@ struct Columns {
 
 }  // namespace ottava::cpu
 
-/// Declares `Table name()` once per instruction set and, in ottava::cpu, `name()` that calls the one to use
-/// here. `Table` is a struct of function pointers; the file given to ottava_cpu_kernels() in CMake defines
-/// `Table OTTAVA_ISA::name()`. Kernels are serial over ranges: loops over threads stay in the caller.
+/// Declares `Table name()` once per instruction set and, in ottava::cpu, `name()`, which returns the table to
+/// use here. `Table` is a struct of function pointers; the file given to ottava_cpu_kernels() in CMake
+/// defines `Table OTTAVA_ISA::name()`. Kernels are serial over ranges: loops over threads stay in the caller.
 /// OTTAVA_CPU_KERNELS_AND_FP16 is for files given to ottava_cpu_kernels_and_fp16(), which have a table for
 /// `avx512_fp16` too.
 #if defined(__x86_64__)

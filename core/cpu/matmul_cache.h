@@ -14,18 +14,19 @@ namespace ottava::cpu {
 class MatmulCache {
  public:
   const ProductChoice& products() const { return products_; }
-  /// usual_products() until then. Throws DeviceError for what this machine has no instructions for.
+  /// Chooses how to multiply; without this call, usual_products() hold. Throws DeviceError if this machine
+  /// lacks the instructions.
   void set_products(ProductChoice products);
   /// One product computed by `threads` threads together.
   const Gemm& whole(const GemmProblem& problem, int threads);
-  /// Products computed by one thread each, in at least `lanes` lanes: for use inside a parallel region.
+  /// Products computed by one thread each, in at least `lanes` lanes, for use inside a parallel region.
   const Gemm& tile(const GemmProblem& problem, int lanes);
-  /// gemm_takes_scale(), asked once per problem.
+  /// gemm_takes_scale(), evaluated once per problem.
   bool takes_scale(const GemmProblem& problem);
 
   void set_workspace(Tensor workspace) { workspace_ = workspace; }
   const Tensor& workspace() const { return workspace_; }
-  /// Primitives made so far; stays the same after the first step.
+  /// Number of primitives made so far; it stays the same after the first step.
   size_t size() const { return gemms_.size(); }
 
  private:

@@ -8,14 +8,16 @@
 
 namespace ottava::cpu {
 
-/// Products of bf16 by instructions that multiply two terms of each sum at once. AMX's multiply tiles of 16 x
-/// 32 by 32 x 16 numbers and add to 16 x 16 f32 sums, AVX512-BF16's a pair of terms by a row of 16 pairs, of
-/// operands that lie the same: a panel is two tiles wide, a tile of B has two terms by turns, [16, 16, 2].
+/// Products of bf16 by instructions that multiply two terms of each sum at once. AMX multiplies tiles of 16 x
+/// 32 by 32 x 16 numbers and adds to 16 x 16 f32 sums; AVX512-BF16 multiplies a pair of terms by a row of 16
+/// pairs. Both take the same operands: a panel is two tiles wide, and a tile of B alternates two terms, [16,
+/// 16, 2].
 inline constexpr int64_t kPairPanel = 32, kPairTileElements = 512;
 inline int64_t whole_pair_panels(int64_t count) { return (count + kPairPanel - 1) / kPairPanel * kPairPanel; }
 
-/// C[m,n] = A[m,k] B[k,n], or C += that. m or n is a multiple of 32, the other and k of 16, where operands
-/// have zeros up to a multiple of 32 terms; distances are in elements. Subnormal operands count as zero.
+/// C[m,n] = A[m,k] B[k,n], or C += that. One of m and n is a multiple of 32, the other one and k of 16;
+/// operands have zeros up to a multiple of 32 terms. Distances are in elements. Subnormal operands count as
+/// zero.
 struct PairProduct {
   const bf16* a = nullptr;  ///< terms 32 p to 32 p + 31 of a panel's row i at i * a_row + p * a_depth
   int64_t a_row = 0, a_depth = 0, a_panel = 0;
@@ -28,20 +30,21 @@ struct PairProduct {
   bool accumulate = false;
 };
 
+/// Kernels of such products, and the packing of their operands.
 struct PairProductKernels {
-  /// Around a thread's products: outside it tiles cost nothing when threads change.
+  /// Called around a thread's products, so that elsewhere AMX's tiles cost nothing when threads are switched.
   void (*begin_thread)();
   void (*end_thread)();
   void (*multiply)(const PairProduct&);
-  /// `rows` of a strided matrix of bf16, of N = rows.cols columns, a multiple of 16, as an operand. Up to
-  /// multiples of 32, rows are zeros, and so are columns of the first two.
+  /// Packs `rows` of a strided bf16 matrix with N = rows.cols columns (a multiple of 16) as an operand. Fills
+  /// with zeros up to multiples of 32: rows in all four, columns in the first two.
   using Pack = void(const void* from, int64_t stride, void* to, Rows rows);
   Pack* rows;        ///< [rows / 32][N / 32][32, 32]: an A
   Pack* transposed;  ///< [rows / 16][N / 32] tiles: a B of which rows are columns
   Pack* pairs;       ///< [rows / 32][N / 16] tiles: a B
   Pack* summed;      ///< [rows / 32][N, 32]: an A of which rows are terms
-  /// Rows of sums, times a factor, written to a matrix or added to it; by the type of `to`, where bf16 is
-  /// rounded to nearest even.
+  /// Writes rows of sums, times a factor, to a matrix, or adds them to it; chosen by the type of `to`. bf16
+  /// is rounded to nearest even.
   struct Store {
     const float* from = nullptr;
     int64_t from_stride = 0;
@@ -57,7 +60,7 @@ struct PairProductKernels {
 OTTAVA_PAIR_KERNELS(PairProductKernels, pair_product_kernels)
 namespace ottava::cpu {
 
-/// Held by a thread around its products.
+/// To be held by a thread around its products.
 class PairProductThread {
  public:
   PairProductThread() { pair_product_kernels()->begin_thread(); }

@@ -11,13 +11,13 @@ inline UVec load_words(const bf16* p) {
 }
 inline __m256i load_half(const bf16* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-/// 32 numbers of a row from column c on, zeros past the last of its columns, of which there are 16 or more.
+/// 32 numbers of a row from column c on, with zeros past its last column; 16 or more exist.
 inline UVec terms(const bf16* row, int64_t c, int64_t columns) {
   return c + kTerms <= columns ? load_words(row + c)
                                : bits_as<UVec>(_mm512_zextsi256_si512(load_half(row + c)));
 }
 
-// Row by row, which is how processors fetch ahead.
+// Row by row, which processors can prefetch.
 void pack_rows(const void* from, int64_t stride, void* to, Rows block) {
   constexpr int64_t kSquare = kPairPanel * kTerms;
   bf16* panel = static_cast<bf16*>(to);
@@ -60,7 +60,7 @@ void pack_transposed(const void* from, int64_t stride, void* to, Rows block) {
   }
 }
 
-/// 16 columns of two rows, by turns; the second may not exist.
+/// 16 columns of two rows, interleaved; the second may not exist.
 inline UVec by_turns(const bf16* even, const bf16* odd) {
   const __m512i low = _mm512_cvtepu16_epi32(load_half(even));
   return bits_as<UVec>(

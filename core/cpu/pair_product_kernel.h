@@ -1,6 +1,6 @@
 #pragma once
 
-// Products of pairs, for kernel files only: by AMX or by AVX512-BF16, as the file is compiled.
+// Products of pairs, for kernel files only: by AMX or by AVX512-BF16, depending on how the file is compiled.
 
 #include "core/cpu/vec.h"
 #if defined(__AVX512BF16__)  // clang 14 has another name for AMX's
@@ -11,8 +11,8 @@
 
 namespace ottava::cpu::OTTAVA_ISA {
 
-/// A panel of B stays in the L1 cache for all of A's; meanwhile eight of these fetch the next one into the L2
-/// cache, for which the first would wait.
+/// A panel of B stays in the L1 cache for all panels of A; meanwhile eight of these fetch the next panel of B
+/// into the L2 cache, so that the first need not wait for it.
 inline void multiply(const PairProduct& p) {
   finish_stores();
   const bf16* b = p.b;

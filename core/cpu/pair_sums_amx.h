@@ -1,9 +1,9 @@
 #pragma once
 
 // Sums of pair_product.h by AMX, for kernel files only. Ceiling: an instruction takes 16 cycles for 16 x 16
-// sums of 32 terms; reading a tile takes 8, writing one 16. Four tiles of sums need a tile of A or B for each
-// instruction: of zeros, measured 99% of the instructions' rate where those come from the L1 cache, 73% from
-// the L2 cache; of random numbers 50%. Without fetching panels of B ahead, large products take a tenth
+// sums of 32 terms; reading a tile takes 8 cycles, writing one 16. Four tiles of sums need a tile of A or B
+// for each instruction. Measured on zeros: 99% of the instructions' rate if these come from the L1 cache, 73%
+// from the L2 cache; on random numbers 50%. Without fetching panels of B ahead, large products take a tenth
 // longer.
 
 #include <immintrin.h>
@@ -34,7 +34,7 @@ inline void end_thread() { _tile_release(); }
     _tile_zero(tile);              \
   }
 
-/// `ahead`: two lines of each tile from there on are fetched meanwhile.
+/// `ahead`: from there on, two lines per tile are fetched meanwhile.
 inline void sum_2x2(const PairProduct& p, const bf16* a, const bf16* b, float* c, const bf16* ahead) {
   const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
   const bf16* lower = a + kTile * p.a_row;
@@ -97,7 +97,7 @@ inline void sum_1x2(const PairProduct& p, const bf16* a, const bf16* b, float* c
 
 #undef OTTAVA_TILE_BEGIN
 
-// GCC 12's loads of tiles do not say that they read memory.
+// GCC 12's intrinsics for loading tiles do not declare that they read memory.
 inline void finish_stores() { asm volatile("" ::: "memory"); }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,8 +1,8 @@
 #pragma once
 
-// Sums of pair_product.h by AVX512-BF16, for kernel files only. Ceiling: the multipliers. Zen 4 begins an
-// instruction in each cycle, of 16 sums of two terms: twice the rate of f32 multiply-adds; Granite Rapids one
-// in two cycles, half of that rate. 8 x 2 vectors of sums need 10 loads for 16 instructions.
+// Sums of pair_product.h by AVX512-BF16, for kernel files only. Ceiling: the multipliers. Zen 4 starts an
+// instruction, 16 sums of two terms, in each cycle, which is twice the rate of f32 multiply-adds; Granite
+// Rapids starts one in two cycles, half of that. 8 x 2 vectors of sums need 10 loads for 16 instructions.
 
 #include <immintrin.h>
 
@@ -16,10 +16,10 @@ inline void begin_thread() {}
 inline void end_thread() {}
 inline void finish_stores() {}
 
-/// Rows of sums that stay in registers.
+/// Number of rows of sums that stay in registers.
 inline constexpr int kPairRows = 8;
 
-/// `ahead`: a line for every 32 terms, p.b_depth apart, is fetched meanwhile.
+/// `ahead`: from there on, a line for every 32 terms, p.b_depth apart, is fetched meanwhile.
 template <int vectors>
 inline void sum_pairs(const PairProduct& p, const bf16* a, const bf16* b, float* c, const bf16* ahead) {
   constexpr int64_t kPairBytes = 4, kTogether = 4;  // pairs between two ends of the loop

@@ -9,8 +9,9 @@ namespace ottava::cpu {
 inline constexpr int64_t kPanelColumns = 32;
 inline int64_t panels_of(int64_t columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 
-/// C[m,n] = A[m,k] B[k,n], or C += that, in f32. The terms of each sum are added in the order of k and the
-/// sum is added to C at the end, whatever m and n are: bits do not depend on how C is divided among calls.
+/// C[m,n] = A[m,k] B[k,n], or C += that, in f32. The terms of each sum are added in the order of k, and the
+/// sum is added to C at the end, whatever m and n are; so the bits do not depend on how C is divided among
+/// calls.
 struct PanelProduct {
   const float* a = nullptr;  ///< element (i, p) at i * a_row + p * a_depth
   int64_t a_row = 0, a_depth = 0;

@@ -1,9 +1,9 @@
 #pragma once
 
 // The product of panel_product.h and the packing of panels, for kernel files only. Ceiling: the multipliers.
-// With AVX-512, 14 x 2 vectors of sums stay in registers, and 28 multiply-adds (14 cycles) need 16 loads, of
-// two in each cycle: measured 98% of the instructions' rate where A and B are in the L1 cache, 83% where B's
-// panels come from memory that cores share, 60 to 70% if they are not fetched ahead.
+// With AVX-512, 14 x 2 vectors of sums stay in registers, and 28 multiply-adds (14 cycles) need 16 loads, at
+// two per cycle. Measured: 98% of the instructions' rate if A and B are in the L1 cache, 83% if B's panels
+// come from memory that cores share, 60 to 70% if they are not fetched ahead.
 
 #include "core/cpu/panel_product.h"
 #include "core/cpu/vec.h"
@@ -11,37 +11,39 @@
 namespace ottava::cpu::OTTAVA_ISA {
 
 // Vectors of one register: an array of wider ones would not stay in registers.
-#if defined(__AVX512F__)
-inline constexpr int kRegisterLanes = 16, kSumRows = 14;
-#elif defined(__AVX2__)
-inline constexpr int kRegisterLanes = 8, kSumRows = 6;
-#else
-inline constexpr int kRegisterLanes = 4, kSumRows = 6;
-#endif
+inline constexpr int kRegisterLanes = kRegisterBytes / 4, kSumRows = kRegisterLanes == 16 ? 14 : 6;
 inline constexpr int kSumVectors = 2, kSumColumns = kSumVectors * kRegisterLanes;
-typedef float Register __attribute__((vector_size(kRegisterLanes * 4)));
+using Register = VectorOf<float, kRegisterLanes>;
 
-inline Register load_register(const float* p) {
-  Register r;
-  __builtin_memcpy(&r, p, sizeof r);
-  return r;
+inline Register load_register(const float* p) { return read_lanes<Register>(p); }
+/// Widened.
+inline Register load_register(const bf16* p) {
+  const auto halves = read_lanes<VectorOf<uint16_t, kRegisterLanes>>(p);
+#if defined(__AVX512F__)
+  return bits_as<Register>(widen(halves) << 16);
+#elif defined(__AVX2__)
+  return bits_as<Register>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits_as<__m128i>(halves)), 16));
+#else
+  const VectorOf<uint32_t, kRegisterLanes> words = {halves[0], halves[1], halves[2], halves[3]};
+  return bits_as<Register>(words << 16);
+#endif
 }
 
-/// The same value, of which the compiler no longer knows what it was made of.
+/// The same value, with its origin hidden from the compiler.
 template <class T>
 inline T opaque(T value) {
   asm("" : "+r"(value));
   return value;
 }
 
-/// Where panels of B are: in the core's caches, or further away, where the next one is fetched while one is
+/// Where panels of B are: in the core's caches, or further away, so that the next one is fetched while one is
 /// multiplied.
 enum class Panels { near, far };
 
 inline constexpr int64_t kTermsPerLine = 4, kLineBytes = 64;
 
-/// `rows` rows of C and `vectors` vectors of columns, all of which exist. `ahead`, where panels are far:
-/// lines to be fetched meanwhile, one for every kTermsPerLine terms.
+/// `rows` rows and `vectors` vectors of columns of C, all of which exist. `ahead`, if panels are far: lines
+/// to be fetched meanwhile, one for every kTermsPerLine terms.
 template <Panels panels, int rows, int vectors>
 inline void sum_block(const PanelProduct& t, const float* a, const float* b, float* c, int64_t c_row,
                       const char* ahead) {
@@ -51,9 +53,9 @@ inline void sum_block(const PanelProduct& t, const float* a, const float* b, flo
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sums[i][j] = Register{};
   }
-  // A row's address is one of two pointers and a multiple of one of three distances, which x86 scales: a
-  // distance for every row would be more than there are registers, and a fifth of the time would go into
-  // loading them again.
+  // A row's address is one of two pointers plus a multiple of one of three distances, which x86 addressing
+  // scales. A distance for every row would need more registers than there are, and a fifth of the time would
+  // go into reloading them.
   constexpr int kHalf = (rows + 1) / 2;
   static_assert(kHalf <= 7);
   constexpr int64_t kSize = sizeof(float);
@@ -125,8 +127,8 @@ inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64
   }
 }
 
-/// Rows are divided evenly, so that no group is small. `ahead` is a panel of B, of which each group fetches
-/// some.
+/// Rows are divided evenly, so that no group is small. `ahead` is a panel of B; each group fetches a part of
+/// it.
 template <Panels panels, int vectors>
 inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns,
                         const float* ahead) {
@@ -145,14 +147,14 @@ inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t
   }
 }
 
-/// A part of a panel stays in the L1 cache for all rows. What is far is fetched into the L2 cache, where its
-/// first rows would wait for it.
+/// A part of a panel stays in the L1 cache for all rows. Panels that are far are fetched into the L2 cache
+/// ahead of time; otherwise the first rows would wait for them.
 template <Panels panels>
 inline void multiply(const PanelProduct& t) {
   for (int64_t column = 0; column < t.n; column += kSumColumns) {
     const float* panel = t.b + column / kPanelColumns * t.b_panel;
     const float* b = panel + column % kPanelColumns;
-    // After the last panel come the first one's next terms; to fetch what does not exist does no harm.
+    // The last panel is followed by the first one's next terms. Fetching what does not exist does no harm.
     const bool is_last = column / kPanelColumns == (t.n - 1) / kPanelColumns;
     const float* ahead = t.b_depth != kPanelColumns ? panel
                          : is_last                  ? t.b + t.k * t.b_depth
@@ -165,7 +167,7 @@ inline void multiply(const PanelProduct& t) {
   }
 }
 
-/// Rows [0, k) of one panel from B stored as [k,n]: `columns` of each row exist.
+/// Packs rows [0, k) of one panel from B stored as [k,n]; `columns` elements of each row exist.
 template <class T>
 inline void pack_panel(const T* from, int64_t stride, int64_t columns, int64_t k, float* to) {
   for (int64_t p = 0; p < k; ++p, from += stride, to += kPanelColumns) {
@@ -178,52 +180,56 @@ inline void pack_panel(const T* from, int64_t stride, int64_t columns, int64_t k
   }
 }
 
-/// One stage of a transposition of 16 x 16: blocks of `width` off the diagonal change places.
-template <int width>
-inline void exchange(Vec& a, Vec& b) {
-#define OTTAVA_LANES(take)                                                                            \
-  take(0), take(1), take(2), take(3), take(4), take(5), take(6), take(7), take(8), take(9), take(10), \
-      take(11), take(12), take(13), take(14), take(15)
-#define OTTAVA_UPPER(lane) ((lane)&width ? kLanes + (lane)-width : (lane))
-#define OTTAVA_LOWER(lane) ((lane)&width ? kLanes + (lane) : (lane) + width)
-  const Vec upper = __builtin_shufflevector(a, b, OTTAVA_LANES(OTTAVA_UPPER));
-  b = __builtin_shufflevector(a, b, OTTAVA_LANES(OTTAVA_LOWER));
-  a = upper;
-#undef OTTAVA_LANES
-#undef OTTAVA_UPPER
-#undef OTTAVA_LOWER
+/// One stage of a transposition: blocks of `width` off the diagonal change places.
+template <int width, class R>
+inline R upper_rows(R a, R b) {
+  constexpr int n = kLanesOf<R>;
+#define OTTAVA_LANE(i) ((i)&width ? n + (i)-width : (i))
+  OTTAVA_SHUFFLED(a, b, OTTAVA_LANE)
+#undef OTTAVA_LANE
+}
+template <int width, class R>
+inline R lower_rows(R a, R b) {
+  constexpr int n = kLanesOf<R>;
+#define OTTAVA_LANE(i) ((i)&width ? n + (i) : (i) + width)
+  OTTAVA_SHUFFLED(a, b, OTTAVA_LANE)
+#undef OTTAVA_LANE
 }
 template <int width>
-inline void exchange_all(Vec (&rows)[kLanes]) {
+inline void exchange_all(Register (&rows)[kRegisterLanes]) {
+  if constexpr (width < kRegisterLanes) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) {
-    if ((i & width) == 0) exchange<width>(rows[i], rows[i + width]);
+    for (int i = 0; i < kRegisterLanes; ++i) {
+      if ((i & width) != 0) continue;
+      Register &a = rows[i], &b = rows[i + width];
+      const Register upper = upper_rows<width>(a, b);
+      b = lower_rows<width>(a, b);
+      a = upper;
+    }
   }
 }
 
 /// rows[j][i] becomes rows[i][j].
-inline void transpose(Vec (&rows)[kLanes]) {
+inline void transpose(Register (&rows)[kRegisterLanes]) {
   exchange_all<8>(rows);
   exchange_all<4>(rows);
   exchange_all<2>(rows);
   exchange_all<1>(rows);
 }
 
-/// to[j,i] = from[i,j] for 16 x 16 elements.
+/// to[j,i] = from[i,j] for 16 x 16 elements, in squares of a register's lanes.
 template <class T>
 inline void transpose_square(const T* from, int64_t from_row, float* to, int64_t to_row) {
-#if defined(__AVX512F__)
-  Vec rows[kLanes];
+  for (int i = 0; i < kLanes; i += kRegisterLanes) {
+    for (int j = 0; j < kLanes; j += kRegisterLanes) {
+      Register rows[kRegisterLanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
-  transpose(rows);
+      for (int r = 0; r < kRegisterLanes; ++r) rows[r] = load_register(from + (i + r) * from_row + j);
+      transpose(rows);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) store(to + i * to_row, rows[i]);
-#else  // a stage would be dozens of instructions
-  for (int i = 0; i < kLanes; ++i) {
-    for (int j = 0; j < kLanes; ++j) to[j * to_row + i] = static_cast<float>(from[i * from_row + j]);
+      for (int r = 0; r < kRegisterLanes; ++r) write_lanes(to + (j + r) * to_row + i, rows[r]);
+    }
   }
-#endif
 }
 
 /// The same from B stored transposed, as [n,k].

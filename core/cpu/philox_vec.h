@@ -2,24 +2,21 @@
 
 // Sixteen Philox counters at a time, for kernel files: the same bits as PhiloxStream of core/philox.h.
 
-#include "core/cpu/zip.h"
+#include "core/cpu/vec.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 
-typedef uint64_t UWide __attribute__((vector_size(64)));
+using UWide = VectorOf<uint64_t, kLanes / 2>;
 
-/// The 64-bit products of the even lanes with b. The compiler would multiply 64 by 64 bits, at three times
-/// the cost.
+/// The 64-bit products of the even lanes with b. Left to the compiler this would be a 64 by 64 bit product,
+/// at three times the cost.
 inline UWide multiply_even(UVec a, uint32_t b) {
 #if defined(__AVX512F__)
   return bits_as<UWide>(_mm512_mul_epu32(bits_as<__m512i>(a), _mm512_set1_epi64(b)));
 #elif defined(__AVX2__)
-  __m256i half[2];
-  __builtin_memcpy(half, &a, sizeof half);
-  for (__m256i& x : half) x = _mm256_mul_epu32(x, _mm256_set1_epi64x(b));
-  UWide product;
-  __builtin_memcpy(&product, half, sizeof half);
-  return product;
+  const __m256i factor = _mm256_set1_epi64x(b);
+  return {bits_as<UWide::Half>(_mm256_mul_epu32(bits_as<__m256i>(a.lower), factor)),
+          bits_as<UWide::Half>(_mm256_mul_epu32(bits_as<__m256i>(a.upper), factor))};
 #else
   return (bits_as<UWide>(a) & 0xffffffffu) * uint64_t{b};
 #endif
@@ -36,7 +33,7 @@ inline Product multiply(UVec a, uint32_t b) {
 
 /// words[4 i + j] = word j of PhiloxStream{seed, stream}.bits(first + i), i in [0, 16).
 inline void philox_16(uint64_t seed, uint64_t stream, uint64_t first, uint32_t* words) {
-  const UVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const UVec lane = bits_as<UVec>(lane_numbers());
   UVec c0 = lane + static_cast<uint32_t>(first);
   UVec carry = bits_as<UVec>(c0 < lane) & 1u;
   UVec c1 = carry + static_cast<uint32_t>(first >> 32);
@@ -54,9 +51,10 @@ inline void philox_16(uint64_t seed, uint64_t stream, uint64_t first, uint32_t* 
   // Four columns of 16 to 16 rows of four.
   const UVec low01 = zip_low(c0, c1), high01 = zip_high(c0, c1);
   const UVec low23 = zip_low(c2, c3), high23 = zip_high(c2, c3);
-  const UVec rows[4] = {zip_pairs_low(low01, low23), zip_pairs_high(low01, low23),
-                        zip_pairs_low(high01, high23), zip_pairs_high(high01, high23)};
-  __builtin_memcpy(words, rows, sizeof rows);
+  write_lanes(words, zip_pairs_low(low01, low23));
+  write_lanes(words + kLanes, zip_pairs_high(low01, low23));
+  write_lanes(words + 2 * kLanes, zip_pairs_low(high01, high23));
+  write_lanes(words + 3 * kLanes, zip_pairs_high(high01, high23));
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,81 +1,115 @@
 #pragma once
 
-// Sixteen floats at a time, for kernel files only (those given to ottava_cpu_kernels). GCC's and Clang's
-// vector extensions compile to one AVX-512 register, two AVX2 registers or four SSE registers, so a kernel is
-// written once. Everything is in the instruction set's own namespace: nothing here may be merged with another
-// set's copy.
-
-#include <stdint.h>
-
-#if defined(__x86_64__)
-#include <immintrin.h>  // only where the compiler's own lowering costs several times the one instruction
-#endif
+// Sixteen floats at a time, for kernel files only: one AVX-512 register, two AVX2 registers or four of SSE or
+// NEON (core/cpu/lanes.h), so that a kernel is written once.
 
 #include "core/bf16.h"
+#include "core/cpu/lanes.h"
+#include "core/cpu/zip.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 
 inline constexpr int kLanes = 16;
-typedef float Vec __attribute__((vector_size(64)));
-typedef double DVec __attribute__((vector_size(128)));
-typedef int32_t IVec __attribute__((vector_size(64)));
-typedef uint32_t UVec __attribute__((vector_size(64)));
-typedef uint16_t HVec __attribute__((vector_size(32)));
+using Vec = VectorOf<float, kLanes>;
+using DVec = VectorOf<double, kLanes>;
+using IVec = VectorOf<int32_t, kLanes>;
+using UVec = VectorOf<uint32_t, kLanes>;
+using HVec = VectorOf<uint16_t, kLanes>;
+using BVec = VectorOf<uint8_t, kLanes>;
 
-/// The same bits as another type.
-template <class To, class From>
-inline To bits_as(From v) {
-  static_assert(sizeof(To) == sizeof(From));
-  To r;
-  __builtin_memcpy(&r, &v, sizeof r);
-  return r;
+/// 0 to 15.
+alignas(64) inline constexpr int32_t kLaneNumbers[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                             8, 9, 10, 11, 12, 13, 14, 15};
+inline IVec lane_numbers() { return read_lanes<IVec>(kLaneNumbers); }
+
+/// 16-bit numbers, bytes and floats to lanes of twice or four times the width, and the low bits of lanes.
+#if defined(__AVX512BW__)
+inline UVec widen(HVec h) { return bits_as<UVec>(_mm512_cvtepu16_epi32(bits_as<__m256i>(h))); }
+inline UVec widen(BVec b) { return bits_as<UVec>(_mm512_cvtepu8_epi32(bits_as<__m128i>(b))); }
+inline HVec narrow(UVec u) { return bits_as<HVec>(_mm512_cvtepi32_epi16(bits_as<__m512i>(u))); }
+inline BVec narrow_to_bytes(UVec u) { return bits_as<BVec>(_mm512_cvtepi32_epi8(bits_as<__m512i>(u))); }
+inline DVec widen(Vec v) {
+  const __m512 all = bits_as<__m512>(v);
+  return {bits_as<DVec::Half>(_mm512_cvtps_pd(_mm512_castps512_ps256(all))),
+          bits_as<DVec::Half>(_mm512_cvtps_pd(_mm512_extractf32x8_ps(all, 1)))};
 }
-
-/// 16-bit numbers to 32-bit ones and back (the low halves).
+#elif defined(__AVX2__)
 inline UVec widen(HVec h) {
-#if defined(__AVX512BW__)
-  return bits_as<UVec>(_mm512_cvtepu16_epi32(bits_as<__m256i>(h)));
-#else
-  return __builtin_convertvector(h, UVec);
-#endif
+  const __m256i all = bits_as<__m256i>(h);
+  return {bits_as<UVec::Half>(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(all))),
+          bits_as<UVec::Half>(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(all, 1)))};
 }
+inline UVec widen(BVec b) {
+  const __m128i all = bits_as<__m128i>(b);
+  return {bits_as<UVec::Half>(_mm256_cvtepu8_epi32(all)),
+          bits_as<UVec::Half>(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(all, all)))};
+}
+// Packing saturates: no lane is above what is kept of it.
 inline HVec narrow(UVec u) {
-#if defined(__AVX512BW__)
-  return bits_as<HVec>(_mm512_cvtepi32_epi16(bits_as<__m512i>(u)));
-#else
-  return __builtin_convertvector(u, HVec);
-#endif
+  u &= 0xffffu;
+  const __m256i quarters = _mm256_packus_epi32(bits_as<__m256i>(u.lower), bits_as<__m256i>(u.upper));
+  return bits_as<HVec>(_mm256_permute4x64_epi64(quarters, 0xd8));
 }
-
-#if defined(__AVX2__) && !defined(__AVX512F__)
-// A Vec is two registers here. GCC 12 lowers comparisons and shuffles of vectors wider than a register lane
-// by lane, several times as long as these.
-#define OTTAVA_VEC_IS_TWO_REGISTERS 1
-struct Registers {
-  __m256 lower, upper;
-};
-inline Registers registers_of(Vec v) { return bits_as<Registers>(v); }
-inline Vec of_registers(__m256 lower, __m256 upper) { return bits_as<Vec>(Registers{lower, upper}); }
+inline BVec narrow_to_bytes(UVec u) {
+  const __m256i halves = bits_as<__m256i>(narrow(u & 0xffu));
+  return bits_as<BVec>(_mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+}
+inline DVec::Half widen(Vec::Half v) {
+  const __m256 all = bits_as<__m256>(v);
+  return {bits_as<DVec::Half::Half>(_mm256_cvtps_pd(_mm256_castps256_ps128(all))),
+          bits_as<DVec::Half::Half>(_mm256_cvtps_pd(_mm256_extractf128_ps(all, 1)))};
+}
+inline DVec widen(Vec v) { return {widen(v.lower), widen(v.upper)}; }
+#else
+/// Lanes of twice the width, zero above.
+template <class To, class V>
+inline Two<To> widened(V v) {
+  return {bits_as<To>(zip_low(v, V{})), bits_as<To>(zip_high(v, V{}))};
+}
+/// The lower halves of all lanes of a and of b.
+template <class To, class V>
+inline To narrowed(V a, V b) {
+  constexpr int n = kLanesOf<To>;
+#define OTTAVA_LANE(i) (2 * (i))
+  OTTAVA_SHUFFLED(bits_as<To>(a), bits_as<To>(b), OTTAVA_LANE)
+#undef OTTAVA_LANE
+}
+inline UVec widen(HVec h) {
+  using Register = UVec::Half::Half;
+  return {widened<Register>(h.lower), widened<Register>(h.upper)};
+}
+inline UVec widen(BVec b) { return widen(widened<HVec::Half>(b)); }
+inline HVec narrow(UVec u) {
+  return {narrowed<HVec::Half>(u.lower.lower, u.lower.upper),
+          narrowed<HVec::Half>(u.upper.lower, u.upper.upper)};
+}
+inline BVec narrow_to_bytes(UVec u) {
+  const HVec h = narrow(u);
+  return narrowed<BVec>(h.lower, h.upper);
+}
+inline auto widen(VectorOf<float, 4> v) {
+  const VectorOf<double, 2> lower = {v[0], v[1]}, upper = {v[2], v[3]};
+  return Two{lower, upper};
+}
+inline DVec widen(Vec v) {
+  return {{widen(v.lower.lower), widen(v.lower.upper)}, {widen(v.upper.lower), widen(v.upper.upper)}};
+}
 #endif
 
-/// x - 0 is x whatever x is, while 0 + x is not: an addition would be left of that.
+/// x - 0 is x for every x, but 0 + x is not (-0): the compiler would have to keep an addition.
 inline Vec splat(float x) { return x - Vec{}; }
 
-inline Vec load(const float* p) {
-  Vec v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-inline Vec load(const bf16* p) {
-  HVec h;
-  __builtin_memcpy(&h, p, sizeof h);
-  return bits_as<Vec>(widen(h) << 16);
-}
+/// Loads and stores of sixteen elements, as floats.
+inline Vec load(const float* p) { return read_lanes<Vec>(p); }
+inline Vec load(const bf16* p) { return bits_as<Vec>(widen(read_lanes<HVec>(p)) << 16); }
 
-/// All bits where a > limit, both below 2^31, and a choice by such a mask: no comparison that would be
-/// lowered lane by lane in any set.
+/// All bits set where a > limit, both below 2^31, and a choice by such a mask. Neither uses a comparison that
+/// any set would lower lane by lane.
 inline UVec above(UVec a, uint32_t limit) { return bits_as<UVec>(bits_as<IVec>(limit - a) >> 31); }
 inline UVec select(UVec mask, UVec a, UVec b) { return (mask & a) | (~mask & b); }
+inline Vec select(UVec mask, Vec a, Vec b) {
+  return bits_as<Vec>(select(mask, bits_as<UVec>(a), bits_as<UVec>(b)));
+}
 
 /// Round to nearest even, NaN kept: the same bits as bf16(float).
 inline HVec to_bf16(Vec v) {
@@ -96,11 +130,8 @@ inline Vec rounded_to<bf16>(Vec v) {
   return bits_as<Vec>(widen(to_bf16(v)) << 16);
 }
 
-inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
-inline void store(bf16* p, Vec v) {
-  HVec h = to_bf16(v);
-  __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
-}
+inline void store(float* p, Vec v) { write_lanes(p, v); }
+inline void store(bf16* p, Vec v) { write_lanes(p, to_bf16(v)); }
 
 /// The first n < 16 elements; the other lanes read as zero and are not written.
 template <class T>
@@ -139,15 +170,14 @@ template <class T>
 inline void store(T* p, Vec v, Part part) {
   store_partial(p, v, part.n);
 }
-inline void store_bits(bf16* p, HVec h, Whole) { __builtin_memcpy(static_cast<void*>(p), &h, sizeof h); }
+inline void store_bits(bf16* p, HVec h, Whole) { write_lanes(p, h); }
 inline void store_bits(bf16* p, HVec h, Part part) {
   __builtin_memcpy(static_cast<void*>(p), &h, part.n * sizeof(bf16));
 }
-/// v in the lanes that exist, `other` elsewhere.
+/// v in the lanes that exist, `other` in the rest.
 inline Vec keep(Vec v, Whole, float) { return v; }
 inline Vec keep(Vec v, Part part, float other) {
-  const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < part.n ? v : splat(other);
+  return select(bits_as<UVec>(lane_numbers() < part.n), v, splat(other));
 }
 
 /// Calls body(offset, Whole{}) for each full Vec of [0, n), then body(offset, Part{rest}) if something is
@@ -159,84 +189,33 @@ inline void for_each_vec(int64_t n, Body&& body) {
   if (whole < n) body(whole, Part{static_cast<int>(n - whole)});
 }
 
-inline float sum(Vec v) {
-  float a[kLanes];
-  __builtin_memcpy(a, &v, sizeof v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) a[i] += a[i + width];
-  }
-  return a[0];
-}
-inline DVec widen(Vec v) { return __builtin_convertvector(v, DVec); }
-inline double sum(DVec v) {
-  double a[kLanes];
-  __builtin_memcpy(a, &v, sizeof v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) a[i] += a[i + width];
-  }
-  return a[0];
-}
-/// Where one of the two is NaN, b.
-inline Vec max(Vec a, Vec b) {
-#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
-  const Registers x = registers_of(a), y = registers_of(b);
-  return of_registers(_mm256_max_ps(x.lower, y.lower), _mm256_max_ps(x.upper, y.upper));
-#else
-  return a > b ? a : b;
-#endif
-}
-inline Vec min(Vec a, Vec b) {
-#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
-  const Registers x = registers_of(a), y = registers_of(b);
-  return of_registers(_mm256_min_ps(x.lower, y.lower), _mm256_min_ps(x.upper, y.upper));
-#else
-  return a < b ? a : b;
-#endif
-}
 /// All bits where a < b; none where one of them is NaN.
-inline UVec below(Vec a, Vec b) {
-#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
-  const Registers x = registers_of(a), y = registers_of(b);
-  return bits_as<UVec>(
-      of_registers(_mm256_cmp_ps(x.lower, y.lower, _CMP_LT_OQ), _mm256_cmp_ps(x.upper, y.upper, _CMP_LT_OQ)));
-#else
-  return bits_as<UVec>(a < b);
-#endif
-}
-inline UVec is_nan(Vec a) {
-#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
-  const Registers x = registers_of(a);
-  return bits_as<UVec>(of_registers(_mm256_cmp_ps(x.lower, x.lower, _CMP_UNORD_Q),
-                                    _mm256_cmp_ps(x.upper, x.upper, _CMP_UNORD_Q)));
-#else
-  return bits_as<UVec>(a != a);
-#endif
-}
-inline Vec select(UVec mask, Vec a, Vec b) {
-  return bits_as<Vec>(select(mask, bits_as<UVec>(a), bits_as<UVec>(b)));
-}
-inline float max_lane(Vec v) {
-  float a[kLanes];
-  __builtin_memcpy(a, &v, sizeof v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
-  }
-  return a[0];
-}
+inline UVec below(Vec a, Vec b) { return bits_as<UVec>(a < b); }
+inline UVec is_nan(Vec a) { return bits_as<UVec>(a != a); }
 inline Vec abs(Vec v) {
   UVec u = bits_as<UVec>(v) & 0x7fffffffu;
   return bits_as<Vec>(u);
 }
 inline Vec sqrt(Vec v) {
-  float a[kLanes];
-  __builtin_memcpy(a, &v, sizeof v);
-  for (int i = 0; i < kLanes; ++i) a[i] = __builtin_sqrtf(a[i]);
-  return load(a);
+  return by_register(
+      [](auto r) {
+#if defined(__AVX512F__)
+        return bits_as<decltype(r)>(_mm512_sqrt_ps(bits_as<__m512>(r)));
+#elif defined(__AVX2__)
+        return bits_as<decltype(r)>(_mm256_sqrt_ps(bits_as<__m256>(r)));
+#elif defined(__x86_64__)
+        return bits_as<decltype(r)>(_mm_sqrt_ps(bits_as<__m128>(r)));
+#else
+        for (int i = 0; i < kLanesOf<decltype(r)>; ++i) r[i] = __builtin_sqrtf(r[i]);
+        return r;
+#endif
+      },
+      v);
 }
-/// |v| as its bit pattern: unsigned comparison orders it like the value and NaN above everything, so that a
-/// maximum over these never loses a NaN.
+/// |v| as its bit pattern. Unsigned comparison orders it like the value, with NaN above everything, so a
+/// maximum never loses a NaN.
 inline UVec abs_bits(Vec v) { return bits_as<UVec>(v) & 0x7fffffffu; }
-inline UVec max_bits(UVec a, UVec b) { return a > b ? a : b; }
+inline UVec max_bits(UVec a, UVec b) { return max(a, b); }
 /// Stores v and raises amax to the bits of what is stored.
 template <class Lanes>
 inline void store_with_amax(float* p, Vec v, Lanes lanes, UVec& amax) {
@@ -249,22 +228,13 @@ inline void store_with_amax(bf16* p, Vec v, Lanes lanes, UVec& amax) {
   amax = max_bits(amax, widen(h) << 16 & 0x7fffffffu);
   store_bits(p, h, lanes);
 }
-inline uint32_t max_lane(UVec v) {
-  uint32_t best = 0;
-  for (int i = 0; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
-  return best;
-}
 
 /// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite
 /// reduction by ln 2 and a degree-6 polynomial (the Cephes scheme).
-inline Vec exp(Vec x) {
+[[gnu::always_inline]] inline Vec exp(Vec x) {
   const float kLog2e = 1.44269504088896341f;
-#if defined(__AVX512F__)  // the second operand is the one that a NaN passes through
-  const __m512 low = _mm512_set1_ps(-88.0f), high = _mm512_set1_ps(89.0f);
-  Vec clamped = bits_as<Vec>(_mm512_max_ps(low, _mm512_min_ps(high, bits_as<__m512>(x))));
-#else
-  Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
-#endif
+  // A NaN is the second operand, which passes through.
+  const Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
   Vec shifted =
       clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
   Vec n = shifted - 12582912.0f;

@@ -1,29 +1,44 @@
 #pragma once
 
-#include "core/cpu/vec.h"
+#include "core/cpu/lanes.h"
 
-// Vectors of sixteen lanes taken in turns, for kernel files.
+// Vectors taken in turns, for kernel files.
 namespace ottava::cpu::OTTAVA_ISA {
+
+/// `together` lanes of a, as many of b, the next of a, ...: of their first halves, or of their upper ones.
+template <int together, bool upper, class V>
+[[gnu::always_inline]] inline V by_turns_of(V a, V b) {
+  if constexpr (!kIsTwo<V>) {
+    constexpr int n = kLanesOf<V>, first = upper ? n / 2 : 0;
+#define OTTAVA_LANE(i) (first + (i) / (2 * together) * together + (i) % together + (i) / together % 2 * n)
+    OTTAVA_SHUFFLED(a, b, OTTAVA_LANE)
+#undef OTTAVA_LANE
+  } else if constexpr (upper) {
+    return {by_turns_of<together, false>(a.upper, b.upper), by_turns_of<together, true>(a.upper, b.upper)};
+  } else {
+    return {by_turns_of<together, false>(a.lower, b.lower), by_turns_of<together, true>(a.lower, b.lower)};
+  }
+}
 
 /// Lane 0 of a, lane 0 of b, lane 1 of a, ...: of their first halves.
 template <class V>
-V zip_low(V a, V b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+inline V zip_low(V a, V b) {
+  return by_turns_of<1, false>(a, b);
 }
-/// Likewise of their second halves.
+/// Likewise of their upper halves.
 template <class V>
-V zip_high(V a, V b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+inline V zip_high(V a, V b) {
+  return by_turns_of<1, true>(a, b);
 }
 
-/// The same with two lanes at a time.
+/// The same in units of two lanes.
 template <class V>
-V zip_pairs_low(V a, V b) {
-  return __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23);
+inline V zip_pairs_low(V a, V b) {
+  return by_turns_of<2, false>(a, b);
 }
 template <class V>
-V zip_pairs_high(V a, V b) {
-  return __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31);
+inline V zip_pairs_high(V a, V b) {
+  return by_turns_of<2, true>(a, b);
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

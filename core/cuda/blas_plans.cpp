@@ -20,7 +20,7 @@ class NoAlgorithm : public DeviceError {
   using DeviceError::DeviceError;
 };
 constexpr int kCandidates = 8, kMeasurements = 3;
-// One run shorter than this is the host's time to enqueue it: several are timed together.
+// A run shorter than this would measure the host's time to enqueue it, so several are timed together.
 constexpr double kShortMilliseconds = 0.05;
 constexpr int kShortRuns = 8;
 
@@ -142,7 +142,7 @@ std::string to_string(const BlasProblem& p) {
 
 namespace {
 
-// What to_string leaves out tells problems apart too.
+// What to_string() leaves out also tells problems apart.
 std::string text_of(const Key& key) {
   const BlasProblem& p = key.problem;
   return fmt::format("{}{} ld {} {} {} aligned {} {} {}{}", to_string(p),
@@ -217,7 +217,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasPlans::State::proposals(const P
     check(lt.preference_set(preference.handle, attribute, &value, sizeof value), "PreferenceSetAttribute", p);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace.bytes()));
-  // Partial sums stay f32, whatever D is: they may be added in D only where that is f32.
+  // Partial sums stay f32 whatever D is; they may be accumulated in D only if D is f32.
   const uint32_t in_place = p.d == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0;
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.a_alignment);
@@ -228,7 +228,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasPlans::State::proposals(const P
   int found = 0;
   const cublasStatus_t status = lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d,
                                              preference.handle, kCandidates, results.data(), &found);
-  // What it does not have it may call an invalid value: scales of a kind with an operand of a kind.
+  // What the library does not have it may call an invalid value, such as one kind of scale with another kind
+  // of operand.
   const bool is_refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
   if (is_refused || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
     fail<NoAlgorithm>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace ({})", to_string(p),
@@ -257,7 +258,7 @@ cublasStatus_t BlasPlans::State::measure(Stream& stream, Plan& plan, const BlasP
   return status;
 }
 
-// A proposal that the library then does not run is passed over: its heuristics do not see everything.
+// A proposal that the library then cannot run is passed over: its heuristics do not consider everything.
 void BlasPlans::State::choose_and_run(Stream& stream, Plan& plan, const Key& key,
                                       const BlasOperands& operands) const {
   const std::vector<cublasLtMatmulHeuristicResult_t> proposed = proposals(plan, key);

@@ -18,11 +18,11 @@ struct BlasProblem {
   enum class Operand : uint8_t { plain, transposed };
   enum class Result : uint8_t { overwrite, accumulate };
   /// How a one-byte operand is scaled: by one f32; by one per row of op(A) or column of op(B); by one per 128
-  /// of the contraction, or per 128 x 128; by an e8m0 per 32. Layouts: core/float8/granularity.h; addresses
-  /// are aligned to 16 bytes.
+  /// elements of the contraction, or per 128 x 128; by an e8m0 per 32. Layouts are those of
+  /// core/float8/granularity.h; addresses are aligned to 16 bytes.
   enum class Scale : uint8_t { none, tensor, outer, block_1x128, block_128x128, block_1x32 };
-  /// Of fp8 on sm_89 and sm_90, whose tensor cores add with 14 bits: whether sums of some hundred products
-  /// are promoted to f32 (on sm_90 after every 128), or all are the tensor cores' own.
+  /// For fp8 on sm_89 and sm_90, whose tensor cores add with 14 bits: whether sums are promoted to f32 every
+  /// hundred or so products (on sm_90 after every 128), or stay in the tensor cores throughout.
   enum class Sums : uint8_t { promoted, fast };
 
   DType a = DType::f32, b = DType::f32, d = DType::f32;
@@ -52,24 +52,24 @@ class BlasPlans {
   ~BlasPlans();
   BlasPlans(const BlasPlans&) = delete;
 
-  /// u8, 256-byte aligned; plans made for another size are dropped.
+  /// The workspace, u8, 256-byte aligned. Drops plans made for another size.
   void set_workspace(const Tensor& workspace);
-  /// SMs for which products are planned from here on: fewer than the GPU has where collectives run beside
-  /// them. 0: all. Plans for another number stay and are not used. Throws DeviceError for more than the GPU
-  /// has.
+  /// Number of SMs for which products are planned from here on: fewer than the GPU has if collectives run
+  /// beside them; 0: all. Plans for another number are kept but not used. Throws DeviceError for more than
+  /// the GPU has.
   void set_sm_count(int sms);
-  /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and,
+  /// Runs the product on the stream. Throws DeviceError if the library is missing or has no algorithm and,
   /// once latched, for a problem without a plan.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
-  /// The same, but false, and nothing done, where the library has no algorithm that runs: said in a warning
-  /// the first time, and so from then on.
+  /// The same, but if the library has no algorithm that runs, does nothing and returns false, with a warning
+  /// the first time. The answer for a problem never changes.
   bool run_if_supported(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
   /// How algorithms are chosen from here on: the library's first proposal that runs, or the fastest of its
-  /// first eight, each of them run on the operands in question (so results that accumulate are spoilt, and
-  /// the host waits: for rehearsals).
+  /// first eight. The latter runs each on the operands in question, which spoils results that accumulate and
+  /// makes the host wait: only for rehearsals.
   enum class Selection : uint8_t { first, fastest };
   void select(Selection selection);
-  /// No new plans from here on: what runs in a step is what was planned before it.
+  /// Allows no new plans from here on: a step runs only what was planned before it.
   void latch();
   size_t size() const;
 
@@ -80,16 +80,16 @@ class BlasPlans {
     double milliseconds = 0;  ///< 0: not measured here
     int candidates = 0;       ///< measured; 0: proposed by the library or adopted
   };
-  /// Of all plans.
+  /// The choices of all plans.
   std::vector<Choice> choices() const;
-  /// Whether adopt() takes this as Choice::algorithm. Needs no library.
+  /// Whether adopt() accepts this as Choice::algorithm. Needs no library.
   static constexpr size_t kAlgorithmDigits = 128;
   static bool is_algorithm(std::string_view text) {
     return text.size() == kAlgorithmDigits &&
            text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
   }
-  /// Follows these, for plans that exist and for those made from here on. What the library refuses is chosen
-  /// anew. Throws ConfigError for text that is no algorithm.
+  /// Follows these choices, for existing plans and for those made from here on. What the library refuses is
+  /// chosen anew. Throws ConfigError for text that is not an algorithm.
   void adopt(const std::vector<Choice>& choices);
 
  private:
@@ -97,7 +97,7 @@ class BlasPlans {
   std::unique_ptr<State> state_;
 };
 
-/// "cuBLASLt 13.1.0". Choices are for one version. Throws DeviceError without the library.
+/// "cuBLASLt 13.1.0". Choices are valid for one version only. Throws DeviceError without the library.
 std::string blas_library();
 
 }  // namespace ottava::cuda

@@ -5,7 +5,7 @@
 namespace ottava::cuda {
 
 /// The entry points of cuBLASLt that are used. The library is opened when the first product is planned, so
-/// that the program also starts where it is not installed.
+/// the program also starts where it is not installed.
 struct CublasLt {
   decltype(&::cublasLtCreate) create;
   decltype(&::cublasLtDestroy) destroy;

@@ -86,7 +86,7 @@ void place(const TensorPtr& tensor, const AttentionGraph::Operand& o) {
   if (o.is_result) tensor->set_output(true);
 }
 
-/// Of equal lengths the two masks are one, and kernels for the plain one are the more.
+/// With equal lengths the two masks are the same, and more kernels support the plain one.
 template <class Attributes>
 void set_mask(Attributes& attributes, const AttentionGraph& a) {
   if (a.at(Role::k).dims[2] == a.at(Role::q).dims[2]) {

@@ -13,16 +13,17 @@ bool cudnn_is_built();
 /// "cuDNN 9.19.0". Throws DeviceError without the library or the headers.
 std::string cudnn_library();
 
-/// cuDNN's handle on one GPU and graphs that are ready to run. The library is opened when the first is made,
-/// where the other CUDA libraries are looked for.
+/// cuDNN's handle on one GPU, and graphs that are ready to run. The library is opened when the first of these
+/// is made, and looked for where the other CUDA libraries are (SharedLibrary).
 class CudnnGraphs {
  public:
-  /// Throws DeviceError when this binary was built without it, or the library is missing.
+  /// Throws DeviceError if this binary was built without cuDNN or the library is missing.
   explicit CudnnGraphs(int device);
   ~CudnnGraphs();
   CudnnGraphs(const CudnnGraphs&) = delete;
 
-  /// Plans the graph; its number. Throws DeviceError with cuDNN's words when it has no kernel for it here.
+  /// Plans the graph and returns its number. Throws DeviceError with cuDNN's message if it has no kernel for
+  /// it on this GPU.
   size_t add(const AttentionGraph& graph);
   int64_t workspace_bytes(size_t graph) const;
   /// `addresses` in the order of the graph's operands. Enqueues; may be captured.

@@ -41,8 +41,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
          static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
 }
 
-/// kSize neighbouring elements, moved by one instruction, or 16 bytes at a time: rows_are_aligned() asks for
-/// no more, and sm_100 would move 32 at once.
+/// kSize neighbouring elements, moved by one instruction or, if larger, 16 bytes at a time. Not 32, which
+/// sm_100 could move at once: rows_are_aligned() guarantees only 16.
 template <class T, int kSize>
 struct alignas(kSize * sizeof(T) < 16 ? kSize * sizeof(T) : 16) Pack {
   T values[kSize];
@@ -51,7 +51,7 @@ struct alignas(kSize * sizeof(T) < 16 ? kSize * sizeof(T) : 16) Pack {
   __device__ __forceinline__ void set(int i, float x) { values[i] = from_float<T>(x); }
 };
 static_assert(alignof(Pack<float, 8>) == 16 && alignof(Pack<__nv_bfloat16, 4>) == 8);
-/// Elements in 16 bytes.
+/// Number of elements in 16 bytes.
 template <class T>
 inline constexpr int kPackSize = static_cast<int>(16 / sizeof(T));
 
@@ -64,14 +64,14 @@ __device__ __forceinline__ void store_pack(T* p, int64_t index, const Pack<T, kS
   reinterpret_cast<Pack<T, kSize>*>(p)[index] = pack;
 }
 
-/// True when every row of every tensor starts at a 16-byte boundary, so that rows can be moved in packs.
+/// True if every row of every tensor starts at a 16-byte boundary, so that rows can be moved in packs.
 template <class... Tensors>
 bool rows_are_aligned(int64_t row_bytes, const Tensors&... tensors) {
   return row_bytes % 16 == 0 && ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
 }
 
-/// f.operator()<kSize>() with how many elements of rows of `cols` are moved at once: 16 bytes of them where
-/// all rows are aligned, else one.
+/// Calls f.operator()<kSize>() with the number of elements of rows of `cols` that are moved at once: 16 bytes
+/// of them if all rows are aligned, else one.
 template <class T, class F, class... Tensors>
 void dispatch_pack(int64_t cols, F&& f, const Tensors&... tensors) {
   if (rows_are_aligned(cols * int64_t{sizeof(T)}, tensors...)) return f.template operator()<kPackSize<T>>();

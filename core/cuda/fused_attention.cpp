@@ -7,13 +7,13 @@
 namespace ottava::cuda {
 namespace {
 
-/// What the workspace begins with; cuDNN's own part is aligned as it asks for.
+/// The beginning of the workspace, padded so that cuDNN's own part has the alignment that it asks for.
 int64_t gradient_bytes(const AttentionProblem& p) {
   constexpr int64_t kAlignment = 256;
   return (p.key_gradient_bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// gradients += dK and dV that cuDNN left in bf16. They are of a prefix of each sequence.
+/// gradients += dK and dV, which cuDNN wrote in bf16, for a prefix of each sequence.
 void add_gradients(Stream& stream, const AttentionProblem& p, const AttentionBackward& args) {
   const int64_t of_batch = p.key_gradient_bytes() / p.batch;
   for (int64_t b = 0; b < p.batch; ++b) {

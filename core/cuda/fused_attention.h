@@ -7,22 +7,22 @@
 namespace ottava::cuda {
 
 /// Attention by cuDNN on one GPU, in place of our kernels (AttentionForward::fused): bf16, causal, without
-/// documents. Of keys apart, dK and dV of a call are rounded to bf16 before they are added. A problem is
-/// planned when its workspace is first asked for, which the recording of a step does; a call neither
+/// documents. With separate keys, each call's dK and dV are rounded to bf16 before they are added. A problem
+/// is planned when its workspace is first asked for, as happens when a step is recorded; a call neither
 /// allocates nor plans, so it may be captured.
 class FusedAttention {
  public:
-  /// Of backward: the same bits every time, or whatever is fastest.
+  /// How backward runs: with the same bits every time, or whatever way is fastest.
   enum class Backward : uint8_t { deterministic, free };
-  /// Throws DeviceError: not built, or no library.
+  /// Throws DeviceError if this binary was built without cuDNN or the library is missing.
   FusedAttention(int device, Backward backward) : graphs_(device), backward_(backward) {}
   Backward backward() const { return backward_; }
 
-  /// Plans the problem if it is new. Throws DeviceError when cuDNN has no kernel for it, and, once latched,
-  /// for a problem that was not planned.
+  /// Plans the problem if it is new, and returns its bytes of workspace. Throws DeviceError if cuDNN has no
+  /// kernel for it and, once latched, for a problem that was not planned.
   int64_t workspace_bytes(const AttentionProblem& problem);
-  /// Throw ShapeError for f32, for documents and for addresses that are not aligned to 16 bytes; MemoryError
-  /// for a workspace that is too small.
+  /// Run a problem that was planned. Throw ShapeError for f32, for documents and for addresses that are not
+  /// aligned to 16 bytes; MemoryError for a workspace that is too small.
   void forward(Stream& stream, const AttentionForward& args);
   void backward(Stream& stream, const AttentionBackward& args);
   void latch() { latched_ = true; }

@@ -17,6 +17,7 @@
 
 namespace ottava::cuda {
 
+/// Grid, block and dynamic shared memory of a launch.
 struct LaunchShape {
   dim3 grid, block;
   size_t shared_bytes = 0;  ///< dynamic
@@ -25,12 +26,12 @@ struct LaunchShape {
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/// A Tensor or MatrixRows as kernels take it; that T is its element type was checked before.
+/// The data of a Tensor or MatrixRows, as kernels take it. That T is the element type must have been checked.
 template <class T>
 T* pointer(const auto& x) {
   return static_cast<T*>(x.data);
 }
-/// A grid's extent in x; throws where it would not fit.
+/// A grid's extent in x. Throws ShapeError if it does not fit.
 inline unsigned grid_of(int64_t blocks) {
   if (blocks > 2147483647)
     fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
@@ -40,7 +41,7 @@ inline unsigned grid_of(int64_t blocks) {
 inline LaunchShape one_thread_each(int64_t count, unsigned block) {
   return {.grid = grid_of(ceil_div(count, block)), .block = block};
 }
-/// A grid's extent in y or z; throws where it would not fit.
+/// A grid's extent in y or z. Throws ShapeError if it does not fit.
 inline constexpr int64_t kMostInYZ = 65535;
 inline unsigned grid_of_yz(int64_t blocks) {
   if (blocks > kMostInYZ)
@@ -48,7 +49,7 @@ inline unsigned grid_of_yz(int64_t blocks) {
                      kMostInYZ);
   return static_cast<unsigned>(blocks);
 }
-/// Calls body(first, extent) until `count` items have had their place along y or z.
+/// Calls body(first, extent) for consecutive ranges of `count` items, each of which fits along y or z.
 template <class Body>
 void for_each_grid(int64_t count, Body&& body) {
   for (int64_t first = 0; first < count; first += kMostInYZ)
@@ -90,8 +91,8 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Four 8x8 matrices of 16-bit elements from shared memory; lane l gives the address of row l % 8 of matrix l
-/// / 8.
+/// Loads four 8x8 matrices of 16-bit elements from shared memory; lane l gives the address of row l % 8 of
+/// matrix l / 8.
 template <bool kTransposed>
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&out)[4], const void* row) {
   if constexpr (kTransposed) {
@@ -107,7 +108,8 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&out)[4], const void* r
   }
 }
 
-/// Starts copying 16 bytes past the L1 cache; zeros when not valid (then `global` is not read).
+/// Starts copying 16 bytes to shared memory, bypassing the L1 cache; zeros if not valid (`global` is then not
+/// read).
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(shared)), "l"(global),
                "r"(valid ? 16 : 0)
@@ -121,7 +123,8 @@ __device__ __forceinline__ void cp_async_4(void* shared, const void* global, boo
 }
 /// Closes this thread's group of copies.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Waits until at most kPending of this thread's groups are under way; other threads need a barrier besides.
+/// Waits until at most kPending of this thread's groups are under way. Other threads see the data only after
+/// a barrier.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
@@ -134,7 +137,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-/// A read that may meet other threads' atomic updates.
+/// A read that may run concurrently with other threads' atomic updates.
 __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* p) {
   uint32_t value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(p) : "memory");
@@ -157,12 +160,13 @@ cudaError_t launch_on(cudaStream_t stream, const LaunchShape& shape, void (*kern
 
 namespace ottava::cuda {
 
+/// Throws DeviceError that names `op` unless the call succeeded.
 inline void check(cudaError_t status, std::string_view op) {
   if (status != cudaSuccess) fail<DeviceError>("cuda", "{} failed: {}", op, cudaGetErrorString(status));
 }
 
-/// The item of a thread of one_thread_each(count, block); of blocks that have more items than threads, the
-/// thread's first.
+/// The thread's item under one_thread_each(count, block). If blocks have more items than threads, the
+/// thread's first item.
 __device__ __forceinline__ int64_t thread_of_grid(int64_t block) { return blockIdx.x * block + threadIdx.x; }
 
 /// Enqueues kernel(arguments...). A grid with a zero extent has nothing to do and is not launched. Throws

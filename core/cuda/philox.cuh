@@ -4,7 +4,7 @@
 
 namespace ottava::cuda {
 
-/// Four words of Philox 4x32-10: what PhiloxStream{seed, stream}.bits(index) of core/philox.h gives on the
+/// Four words of Philox 4x32-10: those of PhiloxStream{seed, stream}.bits(index) of core/philox.h on the
 /// host.
 struct PhiloxWords {
   uint32_t words[4];

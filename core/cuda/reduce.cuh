@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
   return x;
 }
 
-/// The sum over kThreads neighbouring threads, given to all of them. Every thread of the block calls it;
+/// The sum over kThreads neighbouring threads, returned to all of them. Every thread of the block calls it;
 /// kThreads is 32 or the block's size.
 template <int kThreads>
 __device__ __forceinline__ float team_sum(float x) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ uint32_t team_max(uint32_t x) {
 
 /// Bits of |x|: ordered like the value, NaN above everything.
 __device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-/// The largest of a pack's.
+/// The largest abs_bits() in a pack.
 template <class T, int kSize>
 __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
   uint32_t largest = 0;
@@ -67,9 +67,9 @@ __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
   return largest;
 }
 
-/// Raises *amax, which may be null, to the largest `bits` of the block. Every thread of the block calls it,
-/// once. A block asks memory once, since all of a grid ask for one address, and mostly only reads: values
-/// past the first few rows rarely rise.
+/// Raises *amax to the largest `bits` of the block; `amax` may be null. Every thread of the block calls it,
+/// once. Since all blocks access the same address, a block does so once, and mostly only reads: past the
+/// first few rows the maximum rarely rises.
 __device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) {
   if (!amax) return;
   OTTAVA_SHARED(uint32_t, largest, [32]);

@@ -7,11 +7,11 @@
 
 namespace ottava::cuda {
 
-/// Groups of rows whose sums are made apart, by one block each, and then added in order: two blocks for each
-/// of an H100's 132 processors, and a constant, so that sums do not depend on the device.
+/// Number of groups of rows whose sums are made separately, by one block each, and then added in order. Two
+/// blocks for each of an H100's 132 SMs; it is constant so that sums do not depend on the device.
 inline constexpr int64_t kRowGroups = 264;
 
-/// What row groups have left in partials [groups, stride]; the columns [first, first + cols) are added up.
+/// Sums that row groups have left in partials [groups, stride]. Columns [first, first + cols) are added up.
 struct RowGroupSums {
   const float* partials;
   int64_t groups, stride, first, cols;

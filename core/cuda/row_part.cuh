@@ -4,14 +4,14 @@
 
 namespace ottava::cuda {
 
-/// Which row, and which of its packs, a thread of a team has.
+/// The row, and the packs in it, that a thread of a team has.
 struct RowPart {
   int64_t row, packs;  ///< packs of this row: none past the last row
   int member;          ///< has packs member, member + the team's size, ...
 };
 
-/// Calls body(k, c) for each pack c of the thread: it is the thread's k-th, or k is kPacks for all that have
-/// no registers.
+/// Calls body(k, c) for each pack c of the thread. It is the thread's k-th pack; k is kPacks for all that
+/// have no registers.
 template <int kTeam, int kPacks, class Body>
 __device__ __forceinline__ void for_packs(const RowPart& part, Body&& body) {
 #pragma unroll

@@ -7,9 +7,11 @@
 /// runtime_absent.cpp: device_count() is 0 and everything else throws DeviceError.
 namespace ottava::cuda {
 
+/// GPUs that this process can use; why there are none, as cuda_unavailable_reason().
 int device_count();
 std::string unavailable_reason();
 
+/// cudaStream_t and cudaEvent_t of a device, as void*; streams are non-blocking.
 void* stream_create(int device);
 void stream_destroy(void* stream) noexcept;
 void stream_synchronize(void* stream);
@@ -18,20 +20,23 @@ void* event_create(int device);
 void event_destroy(void* event) noexcept;
 void event_record(void* event, void* stream);
 void event_wait(void* event, void* stream);
-/// Makes the device this thread's: a thread without one would be given a context on device 0.
+/// Makes `device` this thread's current device, since a thread without one would be given a context on device
+/// 0.
 void event_synchronize(int device, void* event);
 double event_milliseconds(void* start, void* stop);
 
+/// Memory of a device, and pinned memory of the host. allocate() throws MemoryError, with the bytes that are
+/// free, if there is too little.
 void* allocate(int device, size_t bytes);
 void release(int device, void* data) noexcept;
 void* allocate_pinned(size_t bytes);
 void release_pinned(void* data) noexcept;
-/// Any direction (the addresses tell); ordered on the stream.
+/// Copies in any direction (the addresses tell which), ordered on the stream.
 void copy(void* destination, const void* source, size_t bytes, void* stream);
 void fill_zero(void* data, size_t bytes, void* stream);
-/// From here on work on the stream (and on streams that wait for its events) is recorded, not done, and this
-/// thread may neither allocate nor wait; ends with capture_end, which gives the graph ready to be launched
-/// and how many nodes it has.
+/// From capture_begin() on, work on the stream (and on streams that wait for its events) is recorded, not
+/// done, and this thread may neither allocate nor wait. capture_end() returns the graph, ready to be
+/// launched, and its number of nodes.
 struct CapturedGraph {
   void* executable;
   size_t nodes;
@@ -46,10 +51,10 @@ struct MemoryInfo {
 };
 MemoryInfo memory_info(int device);
 std::string device_name(int device);
-/// 90 for sm_90.
+/// Compute capability: 90 for sm_90.
 int compute_capability(int device);
 int sm_count(int device);
-/// Dynamic shared memory that a block may ask for: 232,448 on sm_90, 101,376 on sm_86, 89 and 120.
+/// Bytes of dynamic shared memory that a block may ask for: 232,448 on sm_90, 101,376 on sm_86, 89 and 120.
 int shared_bytes_per_block(int device);
 
 }  // namespace ottava::cuda

@@ -14,10 +14,10 @@ class SharedLibrary {
   /// searched.
   SharedLibrary(const std::string& file, std::string meaning, Symbols symbols = Symbols::own);
 
-  /// For code that calls dlsym itself.
+  /// The handle, for code that calls dlsym itself.
   void* handle() const { return handle_; }
 
-  /// Throws DeviceError when the library has no such function.
+  /// Sets `function` to the library's function of this name. Throws DeviceError if there is none.
   template <class F>
   void find(const char* name, F& function) const {
     function = reinterpret_cast<F>(symbol(name));

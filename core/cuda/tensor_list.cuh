@@ -26,7 +26,7 @@ struct TensorList {
   }
 };
 
-/// Calls body(list, blocks) for consecutive entries; an entry needs ceil(elements / per_block) blocks,
+/// Calls body(list, blocks) for consecutive entries. An entry needs ceil(elements / per_block) blocks,
 /// perhaps none.
 template <class Entry, class Body>
 void for_each_list(const std::vector<Entry>& entries, int64_t per_block, Body&& body) {

@@ -121,8 +121,8 @@ class ZstdStream : public ByteStream {
     out.resize(start + bytes);
     ZSTD_outBuffer to{out.data() + start, bytes, 0};
     while (to.pos < bytes) {
-      // A frame that is not finished may hold decoded bytes back, so zstd is asked once more before more
-      // input is.
+      // An unfinished frame may hold back decoded bytes, so zstd is asked once more before it gets more
+      // input.
       if (!input_.refill() && !pending_) {
         if (inside_) input_.broken("is truncated: the zstd data ends in the middle");
         if (!decoded_any_) input_.broken("is empty, expected zstd data");

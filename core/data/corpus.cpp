@@ -25,7 +25,7 @@ void check_unchanged(const DataFile& entry, const File& file) {
                   entry.path, file.size(), entry.bytes);
 }
 
-// What the file no longer has may have been cut off since it was opened.
+// The file may have been truncated since it was opened.
 void append_whole(const DataFile& entry, const File& file, int64_t begin, int64_t end, std::string& out) {
   if (append_range(file, begin, end - begin, out) != end - begin) check_unchanged(entry, file);
 }
@@ -55,7 +55,7 @@ Corpus::Corpus(std::vector<DataFile> files, BlockSizes sizes)
     : files_(std::move(files)), starts_{0}, sizes_(sizes) {
   for (const DataFile& file : files_) {
     bytes_ += file.bytes;
-    // A long compressed file is one block whatever its length, so it takes up one block's length.
+    // A long compressed file is one block whatever its length, so it counts as one block long.
     bool whole = file.compression != Compression::none;
     starts_.push_back(starts_.back() + (whole ? std::min(file.bytes, sizes_.block_bytes) : file.bytes));
     if (!is_tokenized(file.format)) continue;
@@ -138,8 +138,7 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
   stored.documents = shard.document_starts(stored.begin, stored.end);
   stored.goes_on.resize(stored.documents.size(), false);
   if (entry.format == Format::ottava_shard || entry.format == Format::megatron_shard) return stored;
-  // Without a document table a long document may as well be text without delimiters: it is cut as text
-  // is.
+  // Without a document table, a long document is treated as text without delimiters and cut as such.
   int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
   std::vector<int64_t> pieces;
   stored.goes_on.clear();

@@ -18,32 +18,33 @@ struct Document {
   int32_t file = 0;
   int64_t begin = 0, end = 0;  ///< bytes of Segment::bytes
   int64_t offset = 0;          ///< of `begin` in the file's decompressed content
-  bool goes_on = false;        ///< a piece of a document, of which the one before it in the segment is too
+  bool goes_on = false;        ///< a piece that continues the document of the one before it in the segment
 };
 
-/// What is tokenized and packed by itself. Its documents are in file order.
+/// The unit that is tokenized and packed by itself. Its documents are in file order.
 struct Segment {
   std::string bytes;
   std::vector<Document> documents;
 };
 
+/// How large blocks and documents are.
 struct BlockSizes {
   int64_t block_bytes = 4 << 20;
   int64_t max_text_bytes = 32 << 10;  ///< plain text without separators becomes documents of at most this
 };
 /// Sizes for windows of seq_len + 1 tokens. A block's last partial window is dropped, so blocks hold at least
-/// a hundred or so: 512 * seq_len bytes, no less than 4 MiB. Text without separators is cut into pieces of
-/// about two windows, small enough that shuffling them mixes the text, large enough that few windows lose
-/// context.
+/// a hundred or so windows: 512 * seq_len bytes, but no less than 4 MiB. Text without separators is cut into
+/// pieces of about two windows: small enough that shuffling them mixes the text, large enough that few
+/// windows lose context.
 BlockSizes block_sizes(int64_t seq_len);
 
-/// All files end to end, cut every block_bytes into blocks. A cut moves forward to the next document of its
-/// file; a compressed file, which cannot be entered in the middle, belongs whole to the block in which it
-/// starts. So small files share a block, large ones have many, and how many there are follows from file
-/// sizes only, before anything is read.
+/// All files end to end, cut into blocks of block_bytes. A cut moves forward to the next document of its
+/// file. A compressed file, which cannot be entered in the middle, belongs as a whole to the block in which
+/// it starts. So small files share a block and large ones have many, and the number of blocks follows from
+/// file sizes alone, before anything is read.
 class Corpus {
  public:
-  /// Opens every token shard once, so that a damaged one is found now. Throws FileError.
+  /// Opens every token shard once, so that a damaged one is found at once. Throws FileError.
   Corpus(std::vector<DataFile> files, BlockSizes sizes);
 
   const std::vector<DataFile>& files() const { return files_; }
@@ -53,17 +54,18 @@ class Corpus {
   /// Tokenizers named by the shards, as (path, fingerprint).
   const std::vector<std::pair<std::string, std::string>>& fingerprints() const { return fingerprints_; }
 
-  /// The part of a block that lies in one file, before cuts are moved; of a compressed file always all.
+  /// The part of a block that lies in one file, before cuts are moved; for a compressed file always the whole
+  /// file.
   struct Part {
     int32_t file;
     int64_t begin, end;
   };
   std::vector<Part> parts(int64_t block) const;
-  /// False where all files are bare ids, which do not say where documents begin: Document is then a piece.
+  /// False if all files are bare ids, which do not say where documents begin: a Document is then a piece.
   bool knows_documents() const;
 
-  /// Line (from 1) of an offset in a file's decompressed content; reads the file up to there: for error
-  /// messages.
+  /// Line (from 1) of an offset in a file's decompressed content, for error messages: reads the file up to
+  /// there.
   int64_t line_number(int32_t file, int64_t offset) const;
 
  private:
@@ -76,11 +78,11 @@ class Corpus {
   std::vector<std::pair<std::string, std::string>> fingerprints_;
 };
 
-/// The part of a token shard that belongs to a block: bytes [begin, end) of the file and where its documents
+/// The part of a token shard that belongs to a block: bytes [begin, end) of the file, and where its documents
 /// start.
 struct StoredPart {
   int64_t begin = 0, end = 0, token_bytes = 2;
-  std::vector<int64_t> documents;  ///< or pieces of them, where they are long and have no table
+  std::vector<int64_t> documents;  ///< or pieces, if long documents of files without a table are cut
   std::vector<bool> goes_on;       ///< by piece: Document::goes_on
 
   int64_t tokens() const { return (end - begin) / token_bytes; }
@@ -91,21 +93,21 @@ struct StoredPart {
 /// Throws FileError.
 StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part);
 
-/// Reads one block from its start. Almost always that is one segment; a block with compressed files may be
-/// more, each of two to three block_bytes of content.
+/// Reads one block from its start. It is almost always one segment; a block with compressed files may have
+/// several, each with two to three block_bytes of content.
 class BlockReader {
  public:
   BlockReader(const Corpus& corpus, int64_t block) : corpus_(corpus), parts_(corpus.parts(block)) {}
   /// Overwrites `segment`. Throws FileError or DataError.
   void next(Segment& segment);
-  /// Whether a segment of this many bytes takes no more.
+  /// Whether a segment of this many bytes is full.
   static bool full(int64_t bytes, const BlockSizes& sizes) { return bytes >= 2 * sizes.block_bytes; }
   bool finished() const { return part_ == parts_.size(); }
 
  private:
   void append_plain(Segment& segment, const Corpus::Part& part);
   void append_tokens(Segment& segment, const Corpus::Part& part);
-  /// False when the file has ended.
+  /// Returns false when the file has ended.
   bool append_compressed(Segment& segment, const Corpus::Part& part);
   void append_documents(Segment& segment, int32_t file, int64_t offset, size_t first);
 

@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kRestPerWork = 9;
 
-// Steps of this length visit every block, and any few of them lie far apart.
+// Steps of this length visit every block, and any few consecutive ones are far apart.
 int64_t stride_of(int64_t blocks) {
   int64_t stride = std::max<int64_t>(blocks * 618 / 1000, 1);
   while (std::gcd(stride, blocks) != 1) ++stride;

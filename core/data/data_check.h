@@ -11,35 +11,36 @@
 
 namespace ottava::data {
 
-/// What a look through the data has found so far. A record is a line of JSON lines.
+/// What a look through the data has found so far. A record is one line of JSON lines.
 struct DataCheck {
   int64_t bytes = 0;        ///< looked at, decompressed
-  int64_t documents = 0;    ///< in them; of bare ids pieces (Corpus::knows_documents)
-  bool is_whole = false;    ///< all of the data was looked at
-  int64_t bad_records = 0;  ///< no object with the text; only where these are to be skipped
+  int64_t documents = 0;    ///< in them; pieces if all files are bare ids (Corpus::knows_documents())
+  bool is_whole = false;    ///< all of the data has been looked at
+  int64_t bad_records = 0;  ///< not an object with the text; only where these are to be skipped
   std::string first_bad_record = {};
   int64_t ill_formed = 0;  ///< documents with bytes that are not UTF-8, which are kept as they are
   std::string first_ill_formed = {};
 };
 
-/// Looks at everything but tokens of text, in blocks spread over the corpus: records are parsed, ids of
-/// shards compared with the vocabulary, UTF-8 checked.
+/// Looks through the data in blocks spread over the corpus: parses records, compares the ids of shards with
+/// the vocabulary, checks UTF-8. Text is not tokenized.
 class DataScan {
  public:
   DataScan(const Corpus& corpus, TextEncoder encoder, std::string text_key, BadRecords bad_records);
   ~DataScan();
 
-  /// Goes on for about `seconds`, one segment at least. Throws DataError as DocumentEncoder::append() does.
+  /// Continues for about `seconds`, but at least for one segment. Throws DataError as
+  /// DocumentEncoder::append() does.
   DataCheck look(double seconds);
-  /// Goes on in a thread of its own, of the lowest priority and at work for a tenth of the time at most, so
-  /// that training does not notice.
+  /// Continues in a thread of its own, with the lowest priority and at work for at most a tenth of the time,
+  /// so that training does not notice.
   void look_at_the_rest();
 
   struct Progress {
     DataCheck found;
     std::optional<std::string> problem;  ///< what look() would have thrown; it ended the scan
   };
-  /// Of look_at_the_rest(), from any thread.
+  /// Progress of look_at_the_rest(); may be called from any thread.
   Progress progress() const;
 
  private:

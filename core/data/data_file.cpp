@@ -44,8 +44,7 @@ bool is_json(std::string_view path) {
 
 std::string megatron_bin(const std::string& idx) { return idx.substr(0, idx.size() - 4) + ".bin"; }
 
-// In a folder other files are expected to lie about: only names that say "data" are taken, and none that say
-// "about".
+// A folder may contain other files. Only names that say "data" are taken, and none that say "about the data".
 bool is_data_name(const fs::path& path) {
   std::string name = path.filename().string();
   if (!is_json(name) && !name.ends_with(".bin") &&
@@ -57,14 +56,14 @@ bool is_data_name(const fs::path& path) {
   return true;
 }
 
-// Names may have '#' in them, so a comment begins the line or stands behind white space.
+// Names may contain '#', so a comment begins a line or follows white space.
 size_t comment_begin(std::string_view line) {
   for (size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1))
     if (at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t') return at;
   return line.size();
 }
 
-// The first line is a JSON object; of a line that goes on past `head`, what there is begins as one.
+// The first line is a JSON object or, if it continues past `head`, begins like one.
 bool begins_with_json_object(std::string_view head) {
   if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));

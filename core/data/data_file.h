@@ -10,6 +10,7 @@
 
 namespace ottava::data {
 
+/// What a file of data holds.
 enum class Format : uint8_t {
   text,            ///< plain text; `<|endoftext|>` separates documents
   json_lines,      ///< one JSON object per line, the document is the string under one key
@@ -17,42 +18,46 @@ enum class Format : uint8_t {
   llmc_shard,      ///< llm.c: 1024-byte header, then u16 (GPT-2) or u32 (Llama 3) tokens
   megatron_shard,  ///< Megatron-LM: tokens in .bin, document table in the .idx beside it
   tokens_u16,      ///< nothing but u16 token ids (nanoGPT's train.bin), where the user says so
-  tokens_u32,      ///< the same of u32
+  tokens_u32,      ///< the same with u32
 };
 std::string_view name_of(Format format);
-/// What a user may ask for: auto (each file's own), text, json_lines, tokens_u16, tokens_u32, and JSON lines
-/// of conversations: messages, sharegpt, prompt_completion (core/data/chat/conversation.h).
+/// Formats that a user may name: auto (each file's own), text, json_lines, tokens_u16, tokens_u32, and for
+/// JSON lines of conversations messages, sharegpt, prompt_completion (core/data/chat/conversation.h).
 const std::vector<std::string>& format_names();
-/// Nothing for auto. Throws ConfigError for any other name.
+/// The format of this name; nothing for auto. Throws ConfigError for an unknown name.
 std::optional<Format> format_named(std::string_view name);
 inline bool is_tokenized(Format format) { return format >= Format::ottava_shard; }
 
-/// By the end of the name: .gz, .zst, .zstd.
+/// The compression, by the end of the name: .gz, .zst, .zstd.
 Compression compression_of(std::string_view path);
 
+/// One file of data, as find_data_files() found it.
 struct DataFile {
   std::string path;
   Format format = Format::text;
   Compression compression = Compression::none;
   int64_t bytes = 0;  ///< as stored
   int64_t mtime_ns = 0;
-  /// XXH64 of size, head, middle and tail (4 KiB each): notices files that were exchanged, not every change
-  /// of one (data_version.h), and costs three small reads.
+  /// XXH64 of size, head, middle and tail (4 KiB each). Detects files that were exchanged, at the cost of
+  /// three small reads, but not every change within a file (for which there is data_version.h).
   uint64_t content = 0;
 };
 
-/// The files behind a list of sources, in the order given; each source is
+/// The files behind a list of sources, in the order given. Each source is
 ///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);
 ///   or `@list`, a text file with one source per line (`#` at its start or behind white
 ///   space begins a comment), relative to that file's folder.
-/// Folders and globs give their files in byte order of the path; folders take only files whose names say that
-/// they are data
-/// (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README, LICENSE or the
-/// like), and the log names what they leave out; a link to nothing under such a name is an error. Format,
-/// unless `format` gives it: shards are known by their first bytes; .json .jsonl .ndjson, and files whose
-/// first line is a JSON object, are JSON lines; everything else is text. Empty files are left out. Throws
-/// FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError (nothing to
-/// read).
+///
+/// Folders and globs give their files in byte order of the path. Folders take only files whose names say that
+/// they are data (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README,
+/// LICENSE or the like), and the log names those left out. A broken link under such a name is an error. Empty
+/// files are left out.
+///
+/// Unless `format` is given, shards are known by their first bytes; .json .jsonl .ndjson, and files whose
+/// first line is a JSON object, are JSON lines; everything else is text.
+///
+/// Throws FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError (nothing
+/// to read).
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
                                       std::optional<Format> format = {});
 

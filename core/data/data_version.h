@@ -8,11 +8,11 @@
 
 namespace ottava::data {
 
-/// By which a run that goes on knows that files are those that it read before, sizes and samples
-/// (DataFile::content) being equal. Of at most `whole_bytes` together, tables of Megatron's included, it is
-/// "whole" and a hash of every byte; of more, which would keep the first step waiting, "times" and a hash of
-/// their modification times: equal ones say that nothing has written to them, other ones little, as copies
-/// have times of their own. Throws FileError.
+/// A text by which a run that continues finds out whether files whose sizes and samples (DataFile::content)
+/// are equal are the files that it read before. If they have at most `whole_bytes` together, including the
+/// tables of Megatron's, it is "whole" and a hash of every byte. Reading more would keep the first step
+/// waiting: then it is "times" and a hash of the modification times. Equal times mean that nothing has
+/// written to the files; different times mean little, since copies have times of their own. Throws FileError.
 std::string version_of(const std::vector<DataFile>& files, int64_t whole_bytes = int64_t{256} << 20);
 
 }  // namespace ottava::data

@@ -25,7 +25,7 @@ struct Repaired {
   std::string line, originals;
 };
 
-/// The code of `\uXXXX` at `at`; nothing where that is not what stands there.
+/// The code of `\uXXXX` at `at`; nothing if there is something else.
 std::optional<unsigned> escaped_code(std::string_view line, size_t at) {
   if (line.size() < at + 6 || line[at] != '\\' || line[at + 1] != 'u') return {};
   return parse_number<unsigned>(line.substr(at + 2, 4), 16);
@@ -102,7 +102,7 @@ class Finder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  /// Takes note of any value; false where it is not inside an object.
+  /// Notes any value; false if it is not inside an object.
   bool begin(Found kind) {
     if (depth_ == 0) problem = {1, "expected a JSON object '{...}'"};
     if (std::exchange(is_wanted_, false)) found = kind;
@@ -146,7 +146,7 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
 }  // namespace
 
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
-  // The library takes a zero byte outside a string for the end.
+  // The library takes a zero byte outside a string as the end.
   if (const size_t zero = line.find('\0'); zero != std::string_view::npos)
     return JsonProblem{zero + 1, "a zero byte, which no JSON has: the file has a hole or is damaged"};
   Repaired repaired;

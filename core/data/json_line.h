@@ -13,8 +13,8 @@ struct JsonProblem {
 };
 
 /// Appends the string under `key` of the JSON object (RFC 8259) in `line` to `out`. The whole line is
-/// checked, members of nested objects do not count; of a key that comes twice the last value wins. Returns
-/// nothing on success; on failure `out` is as before.
+/// checked. Members of nested objects do not count; if the key occurs twice, the last value wins. Returns
+/// nothing on success, else the problem, with `out` as before.
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out);
 
 }  // namespace ottava::data

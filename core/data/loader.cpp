@@ -18,7 +18,7 @@ namespace ottava::data {
 namespace {
 
 constexpr std::string_view kWhere = "data";
-// What a killed run may lose of the index.
+// How much of the index a killed run may lose.
 constexpr std::chrono::seconds kSaveInterval{20}, kNoTime{0};
 
 void check_options(const LoaderOptions& o) {
@@ -77,7 +77,7 @@ struct TokenLoader::State {
       }
       place = {.epoch = place.epoch, .position = place.position + 1};
     }
-    // The last unknown blocks were counted just now, so the epoch of the sample can be told.
+    // The last unknown blocks have just been counted, so the sample's epoch is now known.
     if (place.position == corpus.blocks()) return locate(sample);
     return {place, first};
   }
@@ -100,15 +100,15 @@ struct TokenLoader::State {
     if (!queue || sample < front_first) {
       start(locate(sample));
     } else if (jump > longest_jump) {
-      // Ranks skip the samples of others each step; only a jump longer than those before may lead past what
-      // is being prepared.
+      // Ranks skip the samples of others in each step; only a jump longer than earlier ones may lead past
+      // what is being prepared.
       Located at = locate(sample);
       if (before(queue->last_started(), at.place)) start(at);
       longest_jump = jump;
     }
   }
 
-  // Text grows about fourfold when it is decompressed.
+  // Decompressed text is about four times as large.
   double content_bytes() const {
     double bytes = 0;
     for (const DataFile& file : corpus.files())
@@ -126,7 +126,7 @@ struct TokenLoader::State {
     front_first += front.count.windows;
     collected.push_back(front.count);
     if (front.last_of_block) {
-      // A block entered in the middle was known already: that is how its middle was found.
+      // A block that is entered in the middle is known already, or its middle could not have been found.
       if (std::ssize(collected) == front.place.segment + 1) index.set(front.block, std::move(collected));
       collected.clear();
       if (index.complete() && index.total().windows == 0) fail_empty();
@@ -137,8 +137,8 @@ struct TokenLoader::State {
     ++position.segment;
   }
 
-  // What is wrong with records that are to be skipped, where there are only such. Counts of reading are of
-  // several epochs, and an index that was kept has none: the data is looked at again.
+  // What is wrong with records that are to be skipped, if there are no others. Counts from reading cover
+  // several epochs, and a kept index has none, so the data is looked at again.
   void refuse_bad_records() const {
     constexpr double kSeconds = 10;
     if (options.bad_records == BadRecords::error || index.total().documents > 0) return;

@@ -15,6 +15,7 @@
 
 namespace ottava::data {
 
+/// What a TokenLoader reads, and how.
 struct LoaderOptions {
   std::vector<std::string> sources;   ///< files, folders, globs, @lists: core/data/data_file.h
   std::optional<Format> format = {};  ///< of all sources; absent: each file's own
@@ -26,12 +27,12 @@ struct LoaderOptions {
   Order order = Order::shuffled;  ///< sequential for validation: file order, the same in every epoch
   std::string index_folder;       ///< empty: nothing is kept
   IndexAccess index_access = IndexAccess::read_write;
-  int threads = 1;   ///< that tokenize
-  int prefetch = 1;  ///< segments ready beyond those in work: about 4 MiB of tokens each for English
+  int threads = 1;   ///< for tokenizing
+  int prefetch = 1;  ///< segments kept ready beyond those in work: about 4 MiB of tokens each for English
   std::optional<int64_t> block_bytes, max_text_bytes;  ///< default: block_sizes(seq_len), core/data/corpus.h
 };
 
-/// Of what this loader has gone through; a restarted one starts from zero.
+/// Statistics of what this loader has gone through; a restarted one starts from zero.
 struct DataStats {
   int64_t documents = 0, tokens = 0, bytes = 0;  ///< of finished blocks
   int64_t dropped_tokens = 0;  ///< in partial windows at the end of blocks, or in documents that are too long
@@ -39,11 +40,11 @@ struct DataStats {
   int64_t bad_records = 0;     ///< left out, also of blocks that are being read ahead
   std::string first_bad_record = {};  ///< what was wrong with it
   double epochs = 0;                  ///< position: 1.5 is half through the second pass
-  double seconds_waited = 0;          ///< that read() stood still for data
+  double seconds_waited = 0;          ///< that read() waited for data
   int64_t buffer_bytes = 0;           ///< held now for tokens that are ready
 };
 
-/// Where read() writes; each [count, seq_len].
+/// Where read() writes. Each is [count, seq_len].
 struct TokenBatch {
   int32_t* inputs = nullptr;
   int32_t* targets = nullptr;          ///< inputs shifted by one; kNoTarget where the loss does not count
@@ -51,14 +52,14 @@ struct TokenBatch {
 };
 
 /// Training samples by number. Sample s is a window of seq_len + 1 tokens; s counts through all windows of
-/// all blocks of epoch 0 in that epoch's order, then epoch 1, ... The mapping depends on files, tokenizer,
-/// seq_len and seed only: not on ranks, threads or where reading began, so the position of a run is one
-/// number and any rank may read any samples. Reading forwards is prefetched; reading elsewhere costs
-/// tokenizing the blocks of text before it whose window counts are not yet known; blocks of token shards are
+/// all blocks of epoch 0 in that epoch's order, then of epoch 1, and so on. The mapping depends only on
+/// files, tokenizer, seq_len and seed, not on ranks, threads or where reading began. So the position of a run
+/// is one number, and any rank may read any samples. Reading forwards is prefetched. Reading elsewhere costs
+/// tokenizing the earlier blocks of text whose window counts are not yet known; blocks of token shards are
 /// counted by their tables (llm.c's, which have none, by reading them).
 class TokenLoader {
  public:
-  /// Looks at every file, reads and tokenizes nothing. Throws DataError (nothing to train on, a shard made
+  /// Looks at every file but reads and tokenizes no text. Throws DataError (nothing to train on, a shard made
   /// with another tokenizer), FileError (missing, unreadable, damaged header, unwritable index folder),
   /// ConfigError (bad options).
   explicit TokenLoader(LoaderOptions options);
@@ -67,28 +68,28 @@ class TokenLoader {
 
   /// Starts tokenizing for a first read() of this sample, without waiting.
   void start(int64_t first_sample);
-  /// Samples [first_sample, first_sample + count). One thread at a time. Throws what reading and tokenizing
-  /// throw, and DataError when a whole epoch gives no window.
+  /// Writes samples [first_sample, first_sample + count) to `out`. One thread at a time. Throws what reading
+  /// and tokenizing throw, and DataError if a whole epoch gives no window.
   void read(int64_t first_sample, int64_t count, const TokenBatch& out);
 
-  /// Windows per epoch, known once every block has been tokenized (in this run or an earlier one).
+  /// Windows per epoch; known once every block has been tokenized, in this run or an earlier one.
   std::optional<int64_t> samples_per_epoch() const;
-  /// The same, of text after tokenizing every block that is not known yet. Throws as read() does.
+  /// The same, after tokenizing every block of text that is not known yet. Throws as read() does.
   int64_t count_samples();
-  /// About as many, by what is known and the sizes of the files; waits for one segment to be tokenized where
-  /// nothing is known. Throws as read() does.
+  /// An estimate, from what is known and the sizes of the files; if nothing is known, waits for one segment
+  /// to be tokenized. Throws as read() does.
   double estimate_samples();
   DataStats stats() const;
-  /// Of an epoch, as far as its blocks are known.
+  /// Counts of an epoch, as far as its blocks are known.
   SegmentCount known() const;
   const LoaderOptions& options() const;
   const Corpus& corpus() const;
   /// A look through this loader's data, with counts of its own.
   DataScan& scan();
   /// Equal on two machines if tokenizer, seq_len and what is sampled of their copies of the data
-  /// (DataFile::content) are: what ranks and resumed runs compare.
+  /// (DataFile::content) are equal. Ranks and resumed runs compare it.
   uint64_t fingerprint() const;
-  /// version_of() the files when it was first asked for.
+  /// version_of() the files, as they were when this was first called.
   const std::string& version();
 
  private:

@@ -11,36 +11,38 @@
 
 namespace ottava::data {
 
-/// Samples of several sources by one number: sample s is the one that the mixture says, of the source that it
-/// says, in that source's own order and epochs. The position of a run stays one number, and any rank may read
-/// any samples. A single source is a mixture of one.
+/// Samples of several sources by one number. The mixture says which source sample s comes from and which of
+/// its samples it is; each source has its own order and epochs. The position of a run stays one number, and
+/// any rank may read any samples. A single source is a mixture of one.
 class MixedLoader {
  public:
   struct Source {
     std::string name;
     std::unique_ptr<TokenLoader> loader;
   };
-  /// As many sources as the mixture has.
+  /// There must be as many sources as the mixture has.
   MixedLoader(std::vector<Source> sources, Mixture mixture)
       : sources_(std::move(sources)), mixture_(std::move(mixture)) {}
   explicit MixedLoader(LoaderOptions options);
 
-  /// TokenLoader::start() of the sources that are read from there on.
+  /// TokenLoader::start() of the sources that are read from this sample on.
   void start(int64_t first_sample);
-  /// Samples [first_sample, first_sample + count). `sources`, where it is not null, gets the source of each.
+  /// Writes samples [first_sample, first_sample + count) to `out` and, if `sources` is not null, the source
+  /// of each to it.
   void read(int64_t first_sample, int64_t count, const TokenBatch& out, int32_t* sources = nullptr);
 
   const std::vector<Source>& sources() const { return sources_; }
   const Mixture& mixture() const { return mixture_; }
   /// Sums over the sources; `epochs` is the first one's.
   DataStats stats() const;
-  /// Of the data that the first `samples` come from: TokenLoader::fingerprint() of one source; of several, of
-  /// the names and fingerprints of those that are among them.
+  /// Fingerprint of the data that the first `samples` come from: for one source TokenLoader::fingerprint();
+  /// for several, of the names and fingerprints of those that occur.
   uint64_t fingerprint(int64_t samples) const;
-  /// TokenLoader::version() of those sources, by name; that of a single one is empty.
+  /// TokenLoader::version() of the sources that occur in the first `samples`, by name; a single source has an
+  /// empty name.
   std::map<std::string, std::string> versions(int64_t samples) const;
-  /// What decides the order of the first `samples` of several sources: "0: books 6554, web 58982; 4096: ...",
-  /// quotas by sample and name; empty for one source.
+  /// What decides the order of the first `samples` of several sources, quotas by sample and name: "0: books
+  /// 6554, web 58982; 4096: ..."; empty for one source.
   std::string order_text(int64_t samples) const;
 
  private:

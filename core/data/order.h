@@ -8,6 +8,7 @@
 
 namespace ottava::data {
 
+/// In which order blocks and documents are read.
 enum class Order { shuffled, sequential };
 
 /// A permutation of [0, n) by the Fisher-Yates shuffle, drawn from a Philox stream: for i = n-1 ... 1, swap
@@ -27,7 +28,7 @@ inline PhiloxStream block_stream(uint64_t seed, int64_t epoch) {
   return {.seed = seed, .stream = 2 * static_cast<uint64_t>(epoch)};
 }
 /// The stream that orders the documents of one segment in an epoch. Streams are 64-bit numbers drawn from the
-/// seed, so two of them coincide with a chance of 2^-64.
+/// seed, so two of them coincide with probability 2^-64.
 inline PhiloxStream document_stream(uint64_t seed, int64_t epoch, int64_t block, int64_t segment) {
   PhiloxStream epoch_stream{.seed = seed, .stream = 2 * static_cast<uint64_t>(epoch) + 1};
   PhiloxStream of_block{.seed = epoch_stream.word(block), .stream = seed};

@@ -67,7 +67,7 @@ std::optional<std::string_view> DocumentEncoder::text_of(const Document& documen
 // Ends the run, or counts the document among those that are left out.
 void DocumentEncoder::refuse(const Document& document, std::string_view column,
                              std::string_view problem) const {
-  // Finding the line reads the file up to there: for the one that is shown.
+  // Finding the line means reading the file up to there, so it is done only for the one that is shown.
   const bool is_shown = bad_records_ == BadRecords::error || bad_records() == 0;
   const std::string what = is_shown ? fmt::format("{}{}: {}", place(document), column, problem) : "";
   if (bad_records_ == BadRecords::error) fail<DataError>(kWhere, "{}", what);

@@ -12,38 +12,38 @@
 
 namespace ottava::data {
 
-/// A target that is none; kIgnoreIndex of core/ops/cross_entropy.h.
+/// A target that does not count: kIgnoreIndex of core/ops/cross_entropy.h.
 inline constexpr int32_t kNoTarget = -100;
 
-/// What becomes of a line that is no JSON object with the text.
+/// What becomes of a line that is not a JSON object with the text.
 enum class BadRecords { error, skip };
 
 /// Makes tokens of documents. Safe to use from several threads.
 class DocumentEncoder {
  public:
-  /// Throws DataError for a shard that was made with another tokenizer than the encoder's, where that has
-  /// one.
+  /// Throws DataError for a shard that was made with another tokenizer than the encoder's, if that has one.
   DocumentEncoder(const Corpus& corpus, TextEncoder encoder, std::string text_key,
                   BadRecords bad_records = BadRecords::error);
 
-  /// Appends BOS, the tokens and EOS (text; what the encoder has of the two), the tokens as stored (shards),
-  /// or masked ones (core/data/chat/masked_token.h; conversations), to `tokens`; `scratch` is reused memory.
-  /// A JSON document without any text gives nothing, and so does a bad one that is to be skipped. A
-  /// conversation must say something that counts. Throws DataError: malformed JSON line (file, line, column),
-  /// id outside the vocabulary (file, byte, id), or what the tokenizer says about a text.
+  /// Appends a document to `tokens`: for text, its tokens between BOS and EOS, as far as the encoder has
+  /// these; for shards, the tokens as stored; for conversations, tokens that may be masked
+  /// (core/data/chat/masked_token.h). `scratch` is reused memory. A JSON document without any text gives
+  /// nothing, and so does a bad one that is to be skipped. A conversation must have something that counts
+  /// towards the loss. Throws DataError for a malformed JSON line (with file, line, column), an id outside
+  /// the vocabulary (file, byte, id), and whatever the tokenizer refuses.
   void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
               std::string& scratch) const;
 
-  /// All that append() checks but for what the tokenizer says: the text of the document, nothing for tokens,
-  /// for conversations and for a bad record that is to be skipped. Valid as long as `segment` and `scratch`
-  /// are.
+  /// Checks all that append() checks, except for what the tokenizer does. Returns the text of the document,
+  /// or nothing for tokens, conversations and a bad record that is to be skipped. Valid as long as `segment`
+  /// and `scratch` are.
   std::optional<std::string_view> check(const Segment& segment, const Document& document,
                                         std::string& scratch) const;
   /// "'a.jsonl' line 3", "'a.txt', document at byte 812".
   std::string place(const Document& document) const;
 
   const TextEncoder& encoder() const { return encoder_; }
-  /// How many bad records were left out so far, and what was wrong with the first.
+  /// How many bad records have been left out so far, and what was wrong with the first.
   int64_t bad_records() const;
   std::string first_bad_record() const;
 
@@ -64,19 +64,19 @@ class DocumentEncoder {
   mutable std::string first_skipped_;
 };
 
-/// Windows of seq_len + 1 tokens, one after the other without overlap, over the documents of one segment; a
-/// document may begin in one window and go on in the next.
+/// Consecutive windows of seq_len + 1 tokens, without overlap, over the documents of one segment. A document
+/// may begin in one window and continue in the next.
 struct PackedTokens {
   std::vector<int32_t> tokens;  ///< of conversations: masked where the loss does not count
-  /// Positions in `tokens`, ascending. Pieces of a document (Document::goes_on) have one only where the piece
-  /// before them is not theirs.
+  /// Positions in `tokens`, ascending. A piece that continues a document (Document::goes_on) has none if it
+  /// comes right after the piece that it follows there.
   std::vector<int64_t> document_starts;
 
   int64_t windows(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) / (seq_len + 1); }
   int64_t dropped(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) % (seq_len + 1); }
-  /// Window w as training wants it: inputs = first seq_len tokens, targets = last seq_len tokens, kNoTarget
-  /// for masked ones, and for each input the position within the window where its document starts (0 when it
-  /// started before). document_starts may be null.
+  /// Window w in the form that training needs: inputs = the first seq_len tokens, targets = the last seq_len
+  /// tokens (kNoTarget for masked ones), and for each input the position within the window at which its
+  /// document starts (0 if it started earlier). document_starts may be null.
   void copy_window(int64_t window, int64_t seq_len, int32_t* inputs, int32_t* targets,
                    int32_t* document_starts) const;
 };

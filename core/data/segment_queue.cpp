@@ -58,7 +58,7 @@ void SegmentQueue::work() {
         std::unique_lock lock(mutex_);
         size_t limit = options_.threads + options_.ahead;
         changed_.wait(lock, [&] { return stopping_ || items_.size() < limit; });
-        // After an error nothing more is read: the consumer stops there.
+        // After an error nothing more is read, since the consumer stops there.
         if (stopping_ || (!items_.empty() && items_.back()->error)) return;
       }
       item = read_next(raw);
@@ -88,7 +88,7 @@ std::shared_ptr<SegmentQueue::Item> SegmentQueue::read_next(Segment& raw) {
         order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
       }
       reader_ = std::make_unique<BlockReader>(corpus_, order_[next_.position]);
-      // Segments before the one to start at are read, since they may be compressed, but not tokenized.
+      // Segments before the first are read, since they may be compressed, but not tokenized.
       for (int64_t skip = 0; skip < next_.segment; ++skip) reader_->next(raw);
     }
     item->front.place = next_;
@@ -149,7 +149,7 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     order = permutation(count,
                         document_stream(options_.seed, front.place.epoch, front.block, front.place.segment));
   }
-  // Tokens are handed over a window or more at a time, so that the lock is taken rarely.
+  // Tokens are passed on a window or more at a time, so that the lock is taken rarely.
   PackedTokens fresh;
   std::string scratch;
   SegmentCount total{.bytes = std::ssize(raw.bytes)};
@@ -179,7 +179,7 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     auto before = std::ssize(fresh.tokens);
     encoder_.append(raw, document, fresh.tokens, scratch);
     if (std::ssize(fresh.tokens) == before) continue;
-    // Pieces that follow one another as they do in their document are that again.
+    // A piece right after the one that it follows in its document continues that document here too.
     if (!document.goes_on || last != d - 1) fresh.document_starts.push_back(before);
     last = d;
     total.documents += !document.goes_on;

@@ -16,18 +16,18 @@
 
 namespace ottava::data {
 
-/// A segment in the order of training: the `position`-th block of an epoch, and which of the block's
-/// segments.
+/// The place of a segment in the order of training: the epoch, the block's position in it, and the number of
+/// the segment in the block.
 struct SegmentPlace {
   int64_t epoch = 0, position = 0, segment = 0;
 };
 
 /// Segments in the order of training, read, tokenized and packed by background threads, a few ahead of the
-/// consumer. Reading is one after the other (a compressed file can be read in no other way, and it is 50
-/// times faster than tokenizing); tokenizing is parallel. What comes out depends on neither threads nor
-/// timing. The front segment can be used while its later windows are still being made, so training starts
-/// after its first documents. One consumer thread. An exception of a background thread is thrown where the
-/// consumer reaches that segment.
+/// consumer. Segments are read one after the other (a compressed file can be read in no other way, and
+/// reading is 50 times faster than tokenizing) but tokenized in parallel. The result depends neither on
+/// threads nor on timing. The front segment can be used while its later windows are still being made, so
+/// training starts after its first documents. There is one consumer thread. An exception of a background
+/// thread is thrown when the consumer reaches that segment.
 class SegmentQueue {
  public:
   struct Options {
@@ -46,18 +46,18 @@ class SegmentQueue {
     bool last_of_block = false;
     SegmentCount count;  ///< valid once it is finished
   };
-  /// Waits until window `window` of the front segment is ready (true) or the segment turns out to be shorter
-  /// (false).
+  /// Waits until window `window` of the front segment is ready; returns false if the segment turns out to be
+  /// shorter.
   bool wait_for(int64_t window);
   /// A ready window of the front segment.
   void copy_window(int64_t window, int32_t* inputs, int32_t* targets, int32_t* document_starts);
   /// The front segment; waits until it is finished.
   Front finish_front();
   void pop();
-  /// The last segment that has been started.
+  /// The last segment whose tokenizing has started.
   SegmentPlace last_started() const;
   double seconds_waited() const { return seconds_waited_; }
-  /// Memory of the tokens that are held.
+  /// Bytes of the tokens that are held.
   int64_t buffer_bytes() const;
 
  private:

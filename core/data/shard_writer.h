@@ -19,7 +19,7 @@ namespace ottava::data {
 /// FileError.
 class ShardWriter {
  public:
-  /// Tokens are stored as u16 where the vocabulary fits.
+  /// Tokens are stored as u16 if the vocabulary fits, else as u32.
   ShardWriter(const std::string& path, const TextEncoder& encoder);
 
   /// Throws DataError for an id outside the vocabulary. Empty documents are left out.
@@ -40,10 +40,10 @@ class ShardWriter {
   std::unique_ptr<XXH64_state_s, void (*)(XXH64_state_s*)> checksum_;
 };
 
-/// The fingerprint as a shard stores it: at most 64 characters.
+/// The fingerprint as a shard stores it, in at most 64 characters.
 std::string shard_fingerprint(const std::string& fingerprint);
 
-/// XXH64 of the token bytes as the header should have it; reads the whole file.
+/// XXH64 of the token bytes, which the header should have; reads the whole file.
 uint64_t compute_token_checksum(const File& file, int64_t begin, int64_t end);
 
 }  // namespace ottava::data

@@ -18,7 +18,7 @@ std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int6
     count.bytes += stored.end - stored.begin;
     full = BlockReader::full(count.bytes, corpus.sizes());
   }
-  // Where only the middle of a compressed file lies, there is one segment without anything.
+  // A block that has only the middle of a compressed file has one empty segment.
   if (segments.empty()) segments.emplace_back();
   for (SegmentCount& count : segments) {
     count.windows = count.tokens / (seq_len + 1);

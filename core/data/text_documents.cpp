@@ -21,7 +21,7 @@ size_t character_start(std::string_view bytes, size_t at) {
 }
 
 size_t cut_text(std::string_view bytes, bool ended) {
-  // Callers see different amounts of what follows, so all look at the same length.
+  // Callers have different amounts of what follows, so all look at the same length.
   std::string_view seen = bytes.substr(0, kSeparatorSearch);
   if (size_t at = seen.find(kTextSeparator); at != std::string_view::npos) {
     return std::min(seen.find_first_not_of("\r\n", at + kTextSeparator.size()), seen.size());
@@ -60,7 +60,7 @@ void split_documents(Format format, std::string_view bytes, size_t max_text_byte
                      const std::function<void(size_t begin, size_t end)>& visit) {
   size_t at = 0;
   bool after_separator = false;
-  // Who wrote separators said where documents end: no other end belongs between them.
+  // Separators say where documents end, so there is no other end between them.
   const bool has_separators = format == Format::text && bytes.find(kTextSeparator) != std::string_view::npos;
   while (at < bytes.size()) {
     std::string_view stop = format == Format::json_lines ? "\n" : kTextSeparator;

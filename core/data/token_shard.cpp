@@ -31,7 +31,7 @@ std::vector<T> read_array(const File& file, int64_t count, int64_t offset) {
   return values;
 }
 
-// Formats with a table of document starts; it may be larger than memory, so it is searched where it lies.
+// Formats with a table of document starts. It may be larger than memory, so it is searched in the file.
 class TableShard : public TokenShard {
  public:
   using TokenShard::TokenShard;
@@ -87,7 +87,7 @@ class OttavaShard : public TableShard {
   std::vector<int64_t> starts_of(int64_t first, int64_t last) const override {
     std::vector<int64_t> starts = read_array<int64_t>(file_, last - first, (end_ + 7) / 8 * 8 + first * 8);
     for (int64_t& start : starts) {
-      // Kept in range before it is multiplied; the caller reports what is out of order.
+      // Limited before it is multiplied; the caller reports what is out of order.
       if (start < 0 || start > tokens())
         fail<FileError>(kWhere, "'{}': document offset {} lies outside its {} tokens: the table is damaged",
                         file_.path(), start, tokens());
@@ -110,7 +110,7 @@ class MegatronShard : public TableShard {
     int64_t pointers = kHeader + 4 * sequences_, table = pointers + 8 * sequences_;
     std::vector<int64_t> starts = read_array<int64_t>(index_, last - first, table + 8 * first);
     int64_t low = starts.front(), high = starts.back();
-    // Runs of documents are one read of the pointers between them.
+    // A run of documents takes one read of the pointers between them.
     bool sane = low >= 0 && low <= high && high <= sequences_ && std::ranges::is_sorted(starts);
     if (!sane)
       fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {} sequences",
@@ -212,9 +212,9 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
   return std::make_unique<LlmcShard>(std::move(file), 1024, kind->token_bytes, kind->delimiter);
 }
 
-// Whether each second id is as small as the upper half of one of twice the width would be, and a quarter of
-// those before them are larger. No text's ids are like that; those of an alphabet of four are small on both
-// sides. Looks at the beginning, the middle and the end.
+// Whether every second id is as small as the upper half of an id of twice the width would be, while a quarter
+// of those before them are larger. Ids of a text are never like that; those of an alphabet of four are small
+// on both sides. Looks at the beginning, the middle and the end.
 bool looks_twice_as_wide(const File& file, int64_t token_bytes) {
   constexpr int64_t kSample = 4096, kFewest = 32, kUpperLimit = 4;  // of vocabularies up to 262,144
   const int64_t pair = 2 * token_bytes, pairs = file.size() / pair, count = std::min(pairs, kSample / 2);
@@ -235,7 +235,7 @@ bool looks_twice_as_wide(const File& file, int64_t token_bytes) {
   return 4 * larger >= looked_at;
 }
 
-// A header would be trained on as ids.
+// A header would otherwise be trained on as ids.
 void refuse_header(const File& file) {
   std::string head;
   append_range(file, 0, 16, head);

@@ -12,8 +12,8 @@
 
 namespace ottava::data {
 
-/// Header of our own shards, little endian, 128 bytes; then `tokens` tokens, zero bytes up to a multiple of
-/// 8, and documents + 1 offsets (u64, in tokens; the first is 0, the last is `tokens`).
+/// Header of our own shards, little endian, 128 bytes. It is followed by `tokens` tokens, zero bytes up to a
+/// multiple of 8, and documents + 1 offsets (u64, in tokens; the first is 0, the last is `tokens`).
 struct ShardHeader {
   static constexpr std::string_view kMagic = "OTTAVATK";
   static constexpr uint32_t kVersion = 1;
@@ -29,11 +29,11 @@ struct ShardHeader {
 };
 static_assert(sizeof(ShardHeader) == 128);
 
-/// The table beside a Megatron .bin.
+/// Path of the table that belongs to a Megatron .bin.
 std::string megatron_idx(const std::string& bin);
 
-/// What a token file is, by its first bytes (or, for Megatron, by the .idx beside a .bin); nothing if it is
-/// no shard.
+/// The format of a token file, by its first bytes (for Megatron, by the .idx beside a .bin); nothing if it is
+/// not a shard.
 std::optional<Format> sniff_shard(const std::string& path, std::string_view head);
 
 /// Tokens on disk: one contiguous run of u16 or u32 at [begin(), end()) bytes of the file, cut into
@@ -49,7 +49,7 @@ class TokenShard {
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
   int64_t tokens() const { return (end_ - begin_) / token_bytes_; }
-  /// The tokenizer that made the tokens; empty when the format does not say.
+  /// The tokenizer that made the tokens; empty if the format does not say.
   const std::string& fingerprint() const { return fingerprint_; }
 
   /// The byte where the first document at or after byte `offset` starts (end() if none does). A document that

@@ -9,14 +9,14 @@
 
 namespace ottava::data {
 
-/// Whole documents in windows of seq_len + 1 tokens. The longest document goes first, each into the fullest
-/// window that has room for it (best fit decreasing), so that how many windows there are depends on the
-/// lengths only. What is left of a window is a document of pads; the first token of every document is masked,
-/// as pads are.
+/// Packs whole documents into windows of seq_len + 1 tokens. Documents go, the longest first, each into the
+/// fullest window that has room for it (best fit decreasing), so the number of windows depends only on
+/// lengths. The rest of a window is filled by a document of pads. The first token of every document is
+/// masked, as pads are.
 struct WholePacking {
   int64_t seq_len = 0;
   int32_t pad_id = 0;
-  bool share_windows = true;  ///< false: each document has one of its own
+  bool share_windows = true;  ///< false: each document has a window of its own
   std::span<const int32_t> order =
       {};  ///< of documents: which of equally long ones comes first; empty: 0, 1, ...
   std::optional<PhiloxStream> windows = {};  ///< permutes the windows; absent: as they were opened

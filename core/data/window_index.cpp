@@ -155,8 +155,8 @@ void WindowIndex::save() {
 
 namespace {
 
-// It changes whenever the rules of cutting, splitting or packing do, for the data that they concern: a run on
-// other data goes on as if nothing had changed.
+// It changes whenever the rules of cutting, splitting or packing do, but only for the data that they concern;
+// a run on other data continues as if nothing had changed.
 int version_of_rules(const IndexKey& key) {
   const auto any = [&](auto is) { return std::ranges::any_of(key.corpus.files(), is, &DataFile::format); };
   if (key.encoder.chat) return 2;  // 1 left out the system message and the thoughts that stand apart

@@ -11,38 +11,39 @@
 
 namespace ottava::data {
 
-/// What tokenizing one segment gave. It does not depend on the order of its documents, so it holds for every
+/// What tokenizing one segment gave. It does not depend on the order of documents, so it holds for every
 /// epoch.
 struct SegmentCount {
   int64_t windows = 0, documents = 0, tokens = 0, dropped = 0, bytes = 0, too_long = 0;
 };
 
+/// What a WindowIndex does with its file.
 enum class IndexAccess {
   read_write,  ///< keeps the file in the folder up to date
   read_only,   ///< uses it where it is there (all ranks but one)
 };
 
-/// What is known of each block: the counts of its segments. Filled as blocks are tokenized, kept in a file so
-/// that a resumed run need not tokenize what came before. Safe to use from several threads.
+/// What is known of each block: the counts of its segments. It is filled as blocks are tokenized, and kept in
+/// a file so that a resumed run need not tokenize what came before. Safe to use from several threads.
 class WindowIndex {
  public:
-  /// `key` names everything the counts depend on. With a folder, reads `windows-<key>.idx` in it: a damaged
-  /// file or one of another key is reported to the log and not used. An empty folder keeps everything in
-  /// memory. Throws FileError when the folder cannot be made or written.
+  /// `key` is a hash of everything on which the counts depend. Reads `windows-<key>.idx` in the folder; a
+  /// damaged file, or one of another key, is reported to the log and not used. With an empty `folder`
+  /// everything stays in memory. Throws FileError if the folder cannot be made or written.
   WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access = IndexAccess::read_write);
 
-  /// All segments of a block, or nothing while they are not known.
+  /// All segments of a block; nothing while they are not known.
   std::optional<std::vector<SegmentCount>> find(int64_t block) const;
   void set(int64_t block, std::vector<SegmentCount> segments);
-  /// Known blocks.
+  /// Number of known blocks.
   int64_t known() const;
   bool complete() const { return known() == blocks_; }
   /// Sum over known blocks.
   SegmentCount total() const;
 
-  /// Adds what other processes wrote meanwhile, and writes the file if it would say more than it does: to a
-  /// file of its own, renamed, so that readers see the old one or the new one. With read_only it does
-  /// nothing. Throws FileError.
+  /// Takes in what other processes have written meanwhile and, if that leaves something to add, replaces the
+  /// file by rename, so that readers see the old one or the new one. Does nothing with read_only. Throws
+  /// FileError.
   void save();
   const std::string& path() const { return path_; }
 
@@ -61,13 +62,13 @@ class WindowIndex {
   SegmentCount total_;
 };
 
-/// What reading a block of token shards would give, from only the shards' tables (llm.c's have none: their
+/// What reading a block of token shards would give, from the shards' tables alone (llm.c's have none: their
 /// tokens are read); nothing for a block that holds any text. Throws FileError.
 std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len);
 
 /// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer,
-/// BOS and EOS, seq_len. Of Identity::content equal copies of the data agree; `files` adds paths and
-/// modification times, for a cache on this machine.
+/// BOS and EOS, seq_len. With Identity::content, equal copies of the data have equal hashes; `files` adds
+/// paths and modification times, for a cache on this machine.
 struct IndexKey {
   const Corpus& corpus;
   const TextEncoder& encoder;

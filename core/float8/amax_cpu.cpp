@@ -8,20 +8,16 @@ namespace ottava::cpu::OTTAVA_ISA {
 namespace {
 
 /// |x| of 32 bf16 values as 16-bit integers, ordered like the values and NaN above all.
-typedef int16_t Words __attribute__((vector_size(64)));
 constexpr int kWords = 32;
+using Words = VectorOf<int16_t, kWords>;
 
-inline Words magnitudes(const bf16* p) {
-  Words v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v & 0x7fff;
-}
+inline Words magnitudes(const bf16* p) { return read_lanes<Words>(p) & 0x7fff; }
 inline Words magnitudes(const bf16* p, int64_t n) {
   bf16 buffer[kWords] = {};
   __builtin_memcpy(static_cast<void*>(buffer), p, n * sizeof *p);
   return magnitudes(buffer);
 }
-inline Words larger(Words a, Words b) { return a > b ? a : b; }
+inline Words larger(Words a, Words b) { return max(a, b); }
 
 inline Words largest_words(const bf16* x, int64_t n) {
   Words a{}, b{};
@@ -40,14 +36,6 @@ inline UVec bits_of(Words v) {
   const UVec u = bits_as<UVec>(v);
   return max_bits(u << 16, u & 0xffff0000u);
 }
-inline uint32_t largest_lane(UVec v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_epu32(bits_as<__m512i>(v));
-#else
-  return max_lane(v);
-#endif
-}
-
 #if defined(__AVX512BW__)
 template <class Shuffle>
 inline __m512i merge(__m512i a, __m512i b, Shuffle&& shuffle) {
@@ -67,7 +55,7 @@ inline UVec largest_of_each(const Words* v) {
       return part == 0 ? _mm512_shuffle_i64x2(a, b, 0x88) : _mm512_shuffle_i64x2(a, b, 0xdd);
     });
   }
-  // 128 bits for each of four, then 64 for each of eight, interleaved.
+  // 128 bits for each of four vectors, then 64 for each of eight, interleaved.
   for (int i = 0; i < 2; ++i) {
     m[i] = merge(m[2 * i], m[2 * i + 1], [](__m512i a, __m512i b, int part) {
       return part == 0 ? _mm512_unpacklo_epi64(a, b) : _mm512_unpackhi_epi64(a, b);
@@ -85,19 +73,15 @@ inline UVec largest_of_each(const Words* v) {
   alignas(64) uint32_t largest[kLanes];
   for (int i = 0; i < kLanes; ++i) {
 #if defined(__AVX2__)
-    __m256i halves[2];
-    __builtin_memcpy(halves, &v[i], sizeof halves);
-    const __m256i words = _mm256_max_epu16(halves[0], halves[1]);
+    const __m256i words = _mm256_max_epu16(bits_as<__m256i>(v[i].lower), bits_as<__m256i>(v[i].upper));
     const __m128i eight = _mm_max_epu16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     const __m128i smallest = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi32(-1)));
     largest[i] = (~static_cast<uint32_t>(_mm_cvtsi128_si32(smallest)) & 0xffffu) << 16;
 #else
-    largest[i] = largest_lane(bits_of(v[i]));
+    largest[i] = max_lane(bits_of(v[i]));
 #endif
   }
-  UVec all;
-  __builtin_memcpy(&all, largest, sizeof all);
-  return all;
+  return read_lanes<UVec>(largest);
 }
 #endif
 
@@ -122,7 +106,7 @@ inline UVec largest_of_whole_blocks(const bf16* x) {
 
 void blocks(const bf16* x, int64_t n, int64_t block, uint32_t* amax) {
   if (n <= block) {
-    *amax = largest_lane(bits_of(largest_words(x, n)));
+    *amax = max_lane(bits_of(largest_words(x, n)));
     return;
   }
   const int64_t group = kLanes * block;
@@ -136,7 +120,7 @@ void blocks(const bf16* x, int64_t n, int64_t block, uint32_t* amax) {
     } else {
       bits = largest_of_blocks(x + start, rest, block);
     }
-    __builtin_memcpy(amax, &bits, sizeof bits);
+    write_lanes(amax, bits);
   }
 }
 
@@ -152,14 +136,14 @@ void rows(const bf16* x, int64_t stride, int64_t count, int64_t n, uint32_t* ama
     for (int i = 0; i < kLanes; ++i) each[i] = i < count ? largest_words(x + i * stride, n) : Words{};
   }
   const UVec bits = largest_of_each(each);
-  __builtin_memcpy(amax, &bits, sizeof bits);
+  write_lanes(amax, bits);
 }
 
 inline void store_bits(uint32_t* amax, Words v) {
-  HVec halves[2];
-  __builtin_memcpy(halves, &v, sizeof v);
-  const UVec bits[2] = {widen(halves[0]) << 16, widen(halves[1]) << 16};
-  __builtin_memcpy(amax, bits, sizeof bits);
+  uint16_t words[kWords];
+  write_lanes(words, v);
+  write_lanes(amax, widen(read_lanes<HVec>(words)) << 16);
+  write_lanes(amax + kLanes, widen(read_lanes<HVec>(words + kLanes)) << 16);
 }
 
 /// Of whole vectors, into words. Eight rows at a time: so few streams of reads the processor fetches on its
@@ -170,12 +154,12 @@ inline void raise_words(const bf16* x, int64_t stride, int64_t rows, int64_t col
     const int64_t count = rows - r < kRows ? rows - r : kRows;
     for (int64_t c = 0; c < cols; c += kWide * kWords) {
       Words v[kWide];
-      __builtin_memcpy(v, words + c, sizeof v);
+      for (int k = 0; k < kWide; ++k) v[k] = read_lanes<Words>(words + c + k * kWords);
       for (int64_t i = 0; i < count; ++i) {
         const bf16* p = x + (r + i) * stride + c;
         for (int k = 0; k < kWide; ++k) v[k] = larger(v[k], magnitudes(p + k * kWords));
       }
-      __builtin_memcpy(words + c, v, sizeof v);
+      for (int k = 0; k < kWide; ++k) write_lanes(words + c + k * kWords, v[k]);
     }
   }
 }
@@ -193,11 +177,10 @@ uint32_t columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax) {
       const int64_t n = cols - c < kWords ? cols - c : kWords;
       Words v{};
       for (int64_t r = 0; r < rows.end - rows.begin; ++r) v = larger(v, magnitudes(from + r * stride + c, n));
-      __builtin_memcpy(words + c, &v, sizeof v);
+      write_lanes(words + c, v);
     }
     for (int64_t c = 0; c < cols; c += kWords) {
-      Words v;
-      __builtin_memcpy(&v, words + c, sizeof v);
+      const Words v = read_lanes<Words>(words + c);
       largest = larger(largest, v);
       if (const int64_t n = cols - c; n < kWords) {
         uint32_t bits[kWords];
@@ -208,7 +191,7 @@ uint32_t columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax) {
       }
     }
   }
-  return largest_lane(bits_of(largest));
+  return max_lane(bits_of(largest));
 }
 
 /// The power of two below max / amax is one exponent less the other, and one less where the amax has the
@@ -220,12 +203,11 @@ inline UVec inverse_power_of_two(UVec amax, float max) {
 
 uint32_t scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses,
                 uint8_t* exponents) {
-  const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const IVec lane = lane_numbers();
   const uint32_t smallest = bits_as<uint32_t>(fp8::kSmallestAmax);
   UVec largest{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    UVec bits;
-    __builtin_memcpy(&bits, amax + i, sizeof bits);
+    UVec bits = read_lanes<UVec>(amax + i);
     if (n - i < kLanes) bits &= bits_as<UVec>((lane - static_cast<int>(n - i)) >> 31);
     largest = max_bits(largest, bits);
     const UVec finite = ~above(bits, fp8::kInfinityBits - 1);
@@ -246,7 +228,7 @@ uint32_t scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, f
     store(inverses + i, inverse);
     if (exponents) store_codes(exponents + i, bits_as<UVec>(inverse) >> 23, Whole{});
   }
-  return largest_lane(largest);
+  return max_lane(largest);
 }
 
 #if defined(__AVX512BW__)

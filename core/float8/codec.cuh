@@ -19,7 +19,7 @@ inline constexpr uint32_t kOverflowBits = kFormat == DType::e4m3 ? 0x43e80001u :
 template <DType kFormat>
 inline constexpr __nv_fp8_interpretation_t kInterpretation = kFormat == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
 
-/// Calls body.operator()<DType::e4m3>() or the other one's.
+/// Calls body.operator()<DType::e4m3>() or body.operator()<DType::e5m2>().
 template <class Body>
 void dispatch_format(DType format, Body&& body) {
   if (format == DType::e4m3) {
@@ -29,7 +29,7 @@ void dispatch_format(DType format, Body&& body) {
   }
 }
 
-/// What is quantized: sixteen neighbours as bf16, two to a word, the first in the low half.
+/// Sixteen neighbouring values to be quantized, as bf16, two to a word, the first in the low half.
 struct Sixteen {
   uint32_t pairs[8];
 
@@ -37,8 +37,8 @@ struct Sixteen {
     return __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
   }
 };
-/// The first `valid` (at most 16, perhaps none) from p, zeros for the rest. `wide`: valid is 16 or less than
-/// 1, and p is aligned to 16 bytes.
+/// Loads the first `valid` values (at most 16, perhaps none) from p, and zeros for the rest. `wide` promises
+/// that valid is either 16 or less than 1, and that p is aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ Sixteen load_sixteen(const T* p, int64_t valid, bool wide) {
   Sixteen x{};
@@ -70,8 +70,8 @@ __device__ __forceinline__ Sixteen load_sixteen(const T* p, int64_t valid, bool 
   return x;
 }
 
-/// Largest magnitudes of pairs, and their bits as of a float: unsigned comparison keeps a NaN, as in
-/// core/cuda/reduce.cuh.
+/// The largest magnitudes of two pairs, and the bits of either half as a float. Unsigned comparison keeps a
+/// NaN, as in core/cuda/reduce.cuh.
 __device__ __forceinline__ uint32_t max_of_pairs(uint32_t a, uint32_t b) {
   return __vmaxu2(a & 0x7fff7fffu, b & 0x7fff7fffu);
 }
@@ -88,7 +88,7 @@ __device__ __forceinline__ uint32_t largest_bits(const Sixteen& x) {
 struct Losses {
   uint32_t underflow = 0, saturation = 0;
 };
-/// Adds up the block's. Every thread of the block calls it.
+/// Adds the losses of the whole block to the counters. Every thread of the block calls it.
 __device__ __forceinline__ void add_losses(unsigned long long* counters, Losses seen) {
   if (!counters) return;
 #pragma unroll
@@ -151,7 +151,7 @@ __device__ __forceinline__ Codes load_codes(const uint8_t* p, int64_t valid, boo
   return codes;
 }
 
-/// The scale of a group, whose amax, if it is not finite, is reported.
+/// The scale of a group; reports an amax that is not finite.
 template <DType kFormat>
 __device__ __forceinline__ Scale scale_of_group(uint32_t amax_bits, ScaleRounding rounding,
                                                 uint32_t* non_finite) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ Scale scale_of_group(uint32_t amax_bits, ScaleRoundin
   if (!scale.finite && non_finite) atomicMax(non_finite, 1u);
   return scale;
 }
-/// Stores an inverse scale as its granularity does.
+/// Stores an inverse scale in its granularity's type.
 template <Granularity kGranularity>
 __device__ __forceinline__ void store_inverse(void* inverses, int64_t index, float inverse) {
   if constexpr (kGranularity == Granularity::block_1x32) {
@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_inverse(void* inverses, int64_t index, flo
     static_cast<float*>(inverses)[index] = inverse;
   }
 }
-/// What padding between inverse scales holds.
+/// Stores a zero where inverse scales have padding.
 template <Granularity kGranularity>
 __device__ __forceinline__ void store_padding(void* inverses, int64_t index) {
   if constexpr (kGranularity == Granularity::block_1x32) {

@@ -1,13 +1,11 @@
 #pragma once
 
-// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as core/float8/formats.h,
-// for every float.
+// FP8 codes of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as
+// core/float8/formats.h for every float.
 
 #include "core/cpu/vec.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
-
-typedef uint8_t BVec __attribute__((vector_size(16)));
 
 struct E4M3 {
   static constexpr int kMantissa = 3, kDrop = 23 - kMantissa;
@@ -24,7 +22,7 @@ struct E5M2 {
   static constexpr float kMinNormal = 0x1p-14f, kStep = 0x1p-16f;
 };
 
-/// All below 2^31.
+/// The smaller and the larger of each lane and `limit`; all below 2^31.
 inline UVec at_most(UVec a, uint32_t limit) {
 #if defined(__AVX512F__)
   return bits_as<UVec>(_mm512_min_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(limit))));
@@ -40,8 +38,8 @@ inline UVec at_least(UVec a, uint32_t limit) {
 #endif
 }
 
-/// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's
-/// low bits are the number of steps, and each binade begins 2^mantissa codes after the one below.
+/// Rounds a number by adding 2^23 steps of its binade (for subnormals, of the smallest normal binade). The
+/// sum's low bits are then the number of steps, and each binade begins 2^mantissa codes after the one below.
 template <class F>
 inline UVec fp8_codes(Vec x) {
   const UVec u = bits_as<UVec>(x), magnitude = u & 0x7fffffffu;
@@ -53,10 +51,15 @@ inline UVec fp8_codes(Vec x) {
   return select(above(magnitude, 0x7f800000u), UVec{} + 0x7fu, code | (u >> 24 & 0x80u));
 }
 
+inline Vec to_floats(IVec v) {
+  return by_register(
+      [](auto r) { return __builtin_convertvector(r, VectorOf<float, kLanesOf<decltype(r)>>); }, v);
+}
+
 template <class F>
 inline Vec fp8_values(UVec codes) {
   const UVec magnitude = codes & 0x7fu, sign = (codes & 0x80u) << 24;
-  const Vec subnormal = __builtin_convertvector(bits_as<IVec>(magnitude), Vec) * F::kStep;
+  const Vec subnormal = to_floats(bits_as<IVec>(magnitude)) * F::kStep;
   const UVec normal = (magnitude << F::kDrop) + (F::kRebias << F::kDrop);
   UVec value = select(above(magnitude, (1u << F::kMantissa) - 1), normal, bits_as<UVec>(subnormal));
   value = select(above(magnitude, F::kMaxCode), UVec{} + 0x7fc00000u, value);
@@ -65,33 +68,15 @@ inline Vec fp8_values(UVec codes) {
   return bits_as<Vec>(value | sign);
 }
 
-inline UVec load_codes(const uint8_t* p, Whole) {
-  BVec b;
-  __builtin_memcpy(&b, p, sizeof b);
-#if defined(__AVX512F__)
-  return bits_as<UVec>(_mm512_cvtepu8_epi32(bits_as<__m128i>(b)));
-#else
-  return widen(__builtin_convertvector(b, HVec));  // in two steps: GCC 12 would take them out one by one
-#endif
-}
+inline UVec load_codes(const uint8_t* p, Whole) { return widen(read_lanes<BVec>(p)); }
 inline UVec load_codes(const uint8_t* p, Part part) {
   uint8_t buffer[kLanes] = {};
   __builtin_memcpy(buffer, p, part.n);
   return load_codes(buffer, Whole{});
 }
-inline BVec narrow_codes(UVec codes) {
-#if defined(__AVX512F__)
-  return bits_as<BVec>(_mm512_cvtepi32_epi8(bits_as<__m512i>(codes)));
-#else
-  return __builtin_convertvector(narrow(codes), BVec);
-#endif
-}
-inline void store_codes(uint8_t* p, UVec codes, Whole) {
-  const BVec b = narrow_codes(codes);
-  __builtin_memcpy(p, &b, sizeof b);
-}
+inline void store_codes(uint8_t* p, UVec codes, Whole) { write_lanes(p, narrow_to_bytes(codes)); }
 inline void store_codes(uint8_t* p, UVec codes, Part part) {
-  const BVec b = narrow_codes(codes);
+  const BVec b = narrow_to_bytes(codes);
   __builtin_memcpy(p, &b, part.n);
 }
 

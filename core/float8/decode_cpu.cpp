@@ -23,8 +23,8 @@ inline bool are_numbers(__m512i codes) {
   constexpr char kLast = F::kMantissa == 3 ? 0x7e : 0x7c;
   return _mm512_cmpgt_epi8_mask(magnitudes, _mm512_set1_epi8(kLast)) == 0;
 }
-/// Codes in the upper bytes of words as half-precision floats, E4M3's 2^-8 times what they are: its smallest
-/// numbers are those of half precision too.
+/// Reads codes in the upper bytes of words as half-precision floats. E4M3's come out as 2^-8 times their
+/// values; its smallest numbers are those of half precision too.
 template <class F>
 inline __m512i halves(__m512i upper_bytes) {
   if constexpr (F::kMantissa == 2) return upper_bytes;
@@ -98,7 +98,7 @@ inline int64_t decode_numbers(const uint8_t*, int64_t, T*, InverseOf&&) {
 
 #endif
 
-/// A run of codes: 64 at a time where that can be, else one group of at most 32 exactly.
+/// A run of codes: 64 at a time if possible, else one group of at most 32 exactly.
 template <class F, class T, class InverseOf>
 inline void decode_run(const uint8_t* codes, int64_t n, T* y, InverseOf&& inverse_of) {
   for (int64_t i = 0; i < n;) {
@@ -124,8 +124,8 @@ void decode(const uint8_t* codes, int64_t n, int64_t block, const float* inverse
        : decode_blocks<E4M3>(codes, n, block, inverses, static_cast<T*>(y));
 }
 
-/// 64 x 64 codes at a time: lines of either side are read and written whole. Neither side is a stream that
-/// the machine would fetch ahead: the next tile's lines are asked for meanwhile.
+/// 64 x 64 codes at a time, so that whole lines are read and written on both sides. Neither side is a stream
+/// that the machine would prefetch, so the next tile's lines are prefetched meanwhile.
 void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride, Rows block) {
   constexpr int kTile = kStripRows;
   for (int64_t c = 0; c < block.cols; c += kTile) {

@@ -95,9 +95,9 @@ void encode_row_in_range(const EncodeRow& a) {
   if constexpr (kCount) a.counts->underflow += zeros.after - zeros.before;
 }
 
-/// Columns of codes on their way to memory, past the caches and two lines at a time: where columns lie a
-/// power of two apart, the few lines that fit a set of a cache would push each other out. A little at a time,
-/// while the next columns are encoded.
+/// Columns of codes on their way to memory, bypassing the caches, two lines at a time: if columns are a power
+/// of two apart, the few lines that fit a set of a cache would evict each other. A little is written at a
+/// time, while the next columns are encoded.
 struct LineStream {
   static constexpr int kRows = 2 * kTileRows;
   const uint8_t (*from)[kRows];
@@ -111,7 +111,8 @@ struct LineStream {
     }
     ++from, to += to_stride, --left;
   }
-  /// To be called before another thread reads them: such stores are not ordered with those that follow.
+  /// To be called before another thread reads them, because such stores are not ordered with those that
+  /// follow.
   void finish() {
     while (left > 0) step();
     _mm_sfence();
@@ -200,8 +201,8 @@ void encode_row_as_needed(const EncodeRow& a) {
   encode_row_exactly<F, kCount>(a);
 }
 
-/// encode_tile(tile, rows, cols, its row, its column) for each. Down the columns: a line of the transpose
-/// follows the other.
+/// Calls encode_tile(tile, rows, cols, its row, its column) for each tile, down the columns, so that the
+/// transpose is written line after line.
 template <class EncodeTile>
 void for_each_tile(const EncodeTransposed& a, EncodeTile&& encode_tile) {
   for (int64_t c = 0; c < a.cols; c += kTileCols) {

@@ -8,7 +8,7 @@
 
 namespace ottava::cpu::OTTAVA_ISA {
 
-/// Losses as Quantize::counters has them; 32-bit lanes do not overflow in a row of up to 2^31 vectors.
+/// Losses as Quantize::counters defines them. 32-bit lanes do not overflow in a row of up to 2^31 vectors.
 struct Losses {
   IVec underflow{}, saturation{};
   template <class F>
@@ -17,14 +17,14 @@ struct Losses {
     saturation -= bits_as<IVec>(above(abs_bits(scaled), F::kOverflowBits - 1));
   }
   void add_to(fp8::QuantizeCounts& counts) const {
-    for (int i = 0; i < kLanes; ++i) {
-      counts.underflow += underflow[i];
-      counts.saturation += saturation[i];
-    }
+    int32_t lost[2][kLanes];
+    write_lanes(lost[0], underflow), write_lanes(lost[1], saturation);
+    for (int i = 0; i < kLanes; ++i) counts.underflow += lost[0][i], counts.saturation += lost[1][i];
   }
 };
 
-/// n codes with scale_of(index of the first of sixteen), about 20 instructions per sixteen.
+/// n codes; each sixteen elements have the scale scale_of(index of the first). About 20 instructions per
+/// sixteen.
 template <class F, bool kCount, class ScaleOf>
 inline void encode_exactly(const bf16* x, int64_t n, uint8_t* out, Losses& losses, ScaleOf&& scale_of) {
   for_each_vec(n, [&](int64_t c, auto lanes) {
@@ -37,11 +37,11 @@ inline void encode_exactly(const bf16* x, int64_t n, uint8_t* out, Losses& losse
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
 
-/// In the low byte of each lane, the code of x (bits of floats) times scale without its sign, which is
-/// whatever the seventh bit happens to be. No clamp and no test for NaN: the products are in range. 6
-/// instructions per sixteen. The product is rounded by adding 2^23 steps of its binade, whose exponent,
-/// shifted, is the code at which the binade begins, up to a constant; the steps carry that constant along in
-/// their low bits. It is even, so that ties are rounded as without it.
+/// In the low byte of each lane, the code of x (bits of floats) times scale, without its sign: bit 7 is
+/// arbitrary. The products are in range, so there is no clamp and no test for NaN. 6 instructions per
+/// sixteen. The product is rounded by adding 2^23 steps of its binade. The binade's shifted exponent is, up
+/// to a constant, the code at which the binade begins; the steps carry that constant in their low bits. It is
+/// even, so ties are rounded as without it.
 template <class F>
 inline __m512i magnitude_codes(__m512i x, __m512 scale) {
   constexpr uint32_t kFirst = F::kMinNormalBits >> F::kDrop;
@@ -56,7 +56,7 @@ inline __m512i magnitude_codes(__m512i x, __m512 scale) {
       _mm512_fmadd_ps(binade, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(kSteps))), v);
   return _mm512_add_epi32(_mm512_castps_si512(sum), _mm512_srli_epi32(_mm512_castps_si512(binade), F::kDrop));
 }
-/// Of thirty-two values the even and the odd ones as floats: bf16 is the upper half of one.
+/// The even and the odd ones of thirty-two bf16 values, as floats: bf16 is the upper half of a float.
 inline __m512i even_floats(__m512i w) { return _mm512_slli_epi32(w, 16); }
 inline __m512i odd_floats(__m512i w) {
   return _mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
@@ -72,13 +72,13 @@ struct FloatCoder {
   using Scale = __m512;
   static Scale splat(float scale) { return _mm512_set1_ps(scale); }
 
-  /// Codes of values a and b, but for their signs, in the order of packs: eight of a, eight of b and so on.
+  /// Codes of values a and b, without their signs, in the order of packs: eight of a, eight of b and so on.
   static __m512i magnitudes(__m512i a, __m512i b, Scale scale_a, Scale scale_b) {
     return _mm512_packus_epi32(pairs(a, scale_a), pairs(b, scale_b));
   }
 
  private:
-  /// Of thirty-two values; two codes in the low half of each lane, nothing above.
+  /// Codes of thirty-two values: two in the low half of each lane, zeros above.
   static __m512i pairs(__m512i w, Scale scale) {
     const __m512i even = magnitude_codes<F>(even_floats(w), scale),
                   odd = magnitude_codes<F>(odd_floats(w), scale);
@@ -98,7 +98,7 @@ struct ColumnScales {
     odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high);
   }
 };
-/// One byte of each of four registers, the first lowest.
+/// In each lane, the low bytes of four registers, the first one lowest.
 inline __m512i join_bytes(__m512i a, __m512i b, __m512i c, __m512i d) {
   const __m512i low = choose(0xff, a, _mm512_slli_epi32(b, 8)),
                 high = choose(0xff, c, _mm512_slli_epi32(d, 8));
@@ -107,11 +107,11 @@ inline __m512i join_bytes(__m512i a, __m512i b, __m512i c, __m512i d) {
 
 #if defined(__AVX512FP16__)
 
-/// magnitude_codes() as E4M3 of thirty-two bf16 values times powers of two, in the low byte of each word:
-/// bits of bf16 less `down` (the exponents of both formats and of the scale) are those of fp16 with three
-/// bits of fraction less. What lies below fp16's range is below half of E4M3's smallest number anyway. 7
-/// instructions. The sum's low byte holds the steps and its high byte four times the exponent: the code is
-/// the one and twice the other.
+/// magnitude_codes() to E4M3 for thirty-two bf16 values times powers of two, in the low byte of each word.
+/// The bits of bf16 minus `down` (the exponents of both formats and of the scale) are those of fp16 with
+/// three fewer bits of fraction. What lies below fp16's range is below half of E4M3's smallest number anyway.
+/// 7 instructions. The sum's low byte holds the steps and its high byte four times the exponent; the code is
+/// the first plus twice the second.
 inline __m512i word_magnitude_codes(__m512i w, __m512i down) {
   constexpr int kMinNormal = (15 - 6) << 10;
   constexpr int kSteps =
@@ -125,12 +125,12 @@ inline __m512i word_magnitude_codes(__m512i w, __m512i down) {
   return _mm512_maddubs_epi16(_mm512_castph_si512(sum), _mm512_set1_epi16(0x0201));
 }
 
-/// `down` of a power of two: 127 - 15 less its exponent, where bf16 has its own.
+/// `down` for a scale that is a power of two: 127 - 15 minus its exponent, in the place of bf16's exponent.
 constexpr uint32_t kDownOfOne = (127 - 15 + 127) << 7;
 inline __m512i down_of(float scale) {
   return _mm512_set1_epi16(static_cast<short>(kDownOfOne - (bits_as<uint32_t>(scale) >> 16)));
 }
-/// Of thirty-two.
+/// The same for thirty-two scales.
 inline __m512i downs_of(const float* scales) {
   auto half = [](const float* p) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(p), 16));

@@ -11,7 +11,7 @@ struct Float8Codes {
   Tensor codes;          ///< e4m3 or e5m2 [R,C]
   Tensor scale_inverse;  ///< scale_dtype(), scale_shape(R, C)
   bool empty() const { return codes.empty(); }
-  /// Memory that both take.
+  /// Bytes of both.
   int64_t bytes() const { return empty() ? 0 : codes.bytes() + scale_inverse.bytes(); }
 };
 

@@ -7,8 +7,8 @@
 #include "core/dtype.h"
 
 // The FP8 formats (arXiv:2209.05433), the MX scale byte, and the one formula that turns an amax into a scale.
-// Scalar definitions: every kernel, on any device, gives the same bits. What is constexpr here also runs in
-// CUDA kernels.
+// These scalar definitions are the reference: every kernel, on any device, gives the same bits. What is
+// constexpr here also runs in CUDA kernels.
 namespace ottava::fp8 {
 
 /// E4M3: bias 7, no infinity, NaN 0x7f and 0xff. E5M2: bias 15, infinity 0x7c, NaN above. Both have
@@ -29,8 +29,8 @@ inline const Format& format_of(DType dtype) {
   fail<ShapeError>("fp8", "{} is not an FP8 format: expected e4m3 or e5m2", name_of(dtype));
 }
 
-/// Nearest value, ties to even; past the largest number (infinity too) the largest number; NaN becomes 0x7f
-/// whatever its sign.
+/// The code of the nearest value, ties to even. Magnitudes past the largest number, infinity included, become
+/// the largest number; NaN becomes 0x7f whatever its sign.
 constexpr uint8_t encode(float x, const Format& f) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
   const uint32_t sign = u >> 24 & 0x80u;
@@ -49,6 +49,7 @@ constexpr uint8_t encode(float x, const Format& f) {
                               ((rounded >> drop) - (static_cast<uint32_t>(127 - f.bias) << f.mantissa_bits)));
 }
 
+/// The value of a code; exact.
 constexpr float decode(uint8_t code, const Format& f) {
   const uint32_t magnitude = code & 0x7fu, sign = static_cast<uint32_t>(code & 0x80u) << 24;
   if (magnitude > f.max_code) {
@@ -66,8 +67,7 @@ constexpr float decode(uint8_t code, const Format& f) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
-/// UE8M0: 2^(code - 127), 0xff is NaN. Encoding takes only powers of two; anything else has no code and
-/// gives NaN.
+/// UE8M0: 2^(code - 127); 0xff is NaN. Only powers of two have a code; anything else is encoded as NaN.
 constexpr uint8_t encode_e8m0(float power_of_two) {
   const uint32_t u = std::bit_cast<uint32_t>(power_of_two);
   if (u == 0x00400000u) return 0;  // 2^-127, a subnormal float
@@ -82,16 +82,16 @@ constexpr float decode_e8m0(uint8_t code) {
 /// How a scale is rounded after the division.
 enum class ScaleRounding : uint8_t { none, down_to_power_of_two };
 
-/// A pair that belongs together: codes hold x * scale, and x is codes * inverse.
+/// A scale and its inverse: codes hold x * scale, and x is codes * inverse.
 struct Scale {
   float scale = 1, inverse = 1;
   bool finite = true;  ///< false for a non-finite amax: the pair is then (1, 1) and the step must be skipped
 };
 
-/// An amax below this one counts as this one: an all-zero tensor has a finite scale.
+/// A smaller amax counts as this one, so that an all-zero tensor has a finite scale.
 inline constexpr float kSmallestAmax = 1e-12f;
 
-/// Amaxes from here on are infinite or NaN.
+/// Amax bits from here on are infinite or NaN.
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
 /// scale = max / max(amax, 1e-12), rounded down to a power of two if asked for; inverse = 1 / scale. IEEE

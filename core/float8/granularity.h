@@ -8,54 +8,55 @@
 
 namespace ottava::fp8 {
 
-/// What shares one scale. A matrix is [outer, inner] with the contraction inside; blocks run along it. The
-/// last block of a row or column may be short.
+/// What shares one scale. A matrix is [outer, inner], where products contract the inner extent; blocks run
+/// along it. The last block of a row or column may be short.
 enum class Granularity : uint8_t { tensor, row, block_1x128, block_128x128, block_1x32 };
 
 /// Where the amax of a group comes from.
 enum class AmaxSource : uint8_t {
-  given,   ///< measured before: by the producer of the matrix or in a pass of its own; ranks may reduce it
-  groups,  ///< of each group, by quantizing itself
+  given,   ///< measured beforehand, by the matrix's producer or in a pass of its own; ranks may reduce it
+  groups,  ///< quantizing itself measures each group
 };
-/// How rows of a matrix that ranks hold parts of are gathered as codes.
+/// How the rows of a matrix that is split among ranks are gathered as codes.
 enum class RowGather : uint8_t {
   common_scale,   ///< quantized with one amax of all ranks; no scale travels
   scale_rows,     ///< inverse scales are gathered along rows with the codes
-  scale_columns,  ///< along columns of their matrix
-  none,           ///< not: rows are gathered in the compute type and quantized after that
+  scale_columns,  ///< inverse scales are gathered along the columns of their matrix
+  none,           ///< not at all: rows are gathered in the compute type and then quantized
 };
 
-/// How a product that contracts rows of a matrix gets its codes, beside the row-wise ones.
+/// How a product that contracts the rows of a matrix gets its codes, when the row-wise ones exist.
 enum class ColumnwiseCodes : uint8_t {
-  none,        ///< it reads the row-wise ones
-  transposed,  ///< the row-wise ones, transposed, and as many scales as they have
-  quantized,   ///< made of the values: groups of columns have scales of their own
+  none,        ///< it reads the row-wise codes
+  transposed,  ///< the row-wise codes are transposed; the number of scales stays the same
+  quantized,   ///< made from the values, since groups along columns have scales of their own
 };
 
-/// Everything that depends on the granularity and is not arithmetic: what makes, keeps, reads or sends an FP8
-/// matrix asks here.
+/// Everything that depends on the granularity and is not arithmetic. Code that makes, keeps, reads or sends
+/// an FP8 matrix asks here.
 struct GranularityTraits {
   std::string_view name;
   DType scale_dtype = DType::f32;
   int64_t block_rows = 1, block_columns = 1;  ///< elements that share a scale; 0: all of that extent
   AmaxSource amax = AmaxSource::groups;
-  /// Column-wise codes need the amax of every column before quantizing; ranks may reduce them.
+  /// Column-wise codes need the amax of every column before quantizing; ranks may reduce these amaxes.
   bool needs_column_amax = false;
   /// The inverse scales of the transposed matrix are those of the matrix: one set of codes serves both
   /// orientations.
   bool is_transpose_invariant = false;
   bool is_row_local = false;  ///< a row's producer knows its scales
-  bool is_tiled = false;      ///< inverse scales lie in tiles, without which they travel (fp8/scale_tiles.h)
+  bool is_tiled = false;      ///< inverse scales lie in tiles, but travel untiled (fp8/scale_tiles.h)
   RowGather row_gather = RowGather::none;
   int64_t alignment = 16;  ///< the contraction of a product is a multiple of this
-  /// Bits by Granularity: what the other operand of a product may have.
+  /// The granularities, as bits, that the other operand of a product may have.
   uint32_t pairs = 0;
 
   constexpr bool has_blocks() const { return block_columns > 1; }
   constexpr bool has_one_scale() const { return block_rows == 0; }
 };
+/// The bit of a granularity in GranularityTraits::pairs.
 constexpr uint32_t bit(Granularity g) { return 1u << static_cast<uint32_t>(g); }
-/// By Granularity.
+/// Indexed by Granularity.
 inline constexpr GranularityTraits kGranularityTraits[] = {
     {.name = "tensor",
      .block_rows = 0,
@@ -91,8 +92,8 @@ constexpr const GranularityTraits& traits(Granularity g) {
   return kGranularityTraits[static_cast<size_t>(g)];
 }
 constexpr std::string_view name_of(Granularity g) { return traits(g).name; }
-/// Tensor cores want the contraction inside, and scales that are not transpose-invariant belong to one
-/// direction.
+/// Tensor cores need the contraction in the inner extent, and scales that are not transpose-invariant belong
+/// to one direction.
 constexpr ColumnwiseCodes columnwise_codes(Granularity g, DeviceType device) {
   if (!traits(g).is_transpose_invariant) return ColumnwiseCodes::quantized;
   return device == DeviceType::cuda ? ColumnwiseCodes::transposed : ColumnwiseCodes::none;
@@ -131,6 +132,7 @@ class ScaleLayout {
   Granularity granularity_;
   int64_t rows_, blocks_;
 };
+/// ScaleLayout for a single element.
 inline int64_t scale_index(Granularity granularity, const Shape& matrix, int64_t row, int64_t col) {
   return ScaleLayout(granularity, matrix.rows(), matrix.cols())(row, col);
 }

@@ -7,9 +7,9 @@
 
 namespace ottava::cpu {
 
-/// Calls make(row, Tensor [1,C]) for every row of x, whose data are not looked at, and quantizes what it has
-/// written there while that is in the cache: into `kept`, if the rows are wanted, else into a row of the
-/// thread's own.
+/// Calls make(row, Tensor [1,C]) for every row and quantizes what it writes there while that is in the cache.
+/// Of x only dtype and shape matter. Rows are written to `kept` if they are wanted, else to a row that the
+/// thread reuses.
 template <class Make>
 void for_each_quantized_row(const fp8::RowOutput& output, const Tensor& x, const Tensor& kept, Make&& make) {
   const int64_t rows = x.rows(), cols = x.cols();

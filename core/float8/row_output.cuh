@@ -4,8 +4,8 @@
 #include "core/float8/codec.cuh"
 #include "core/float8/row_output.h"
 
-// FP8 output of kernels in which kTeam threads, a warp or the block, make a row together, in packs of 16
-// bytes.
+// FP8 output of kernels in which a team of kTeam threads (a warp or the block) makes a row together, in packs
+// of 16 bytes.
 namespace ottava::fp8::cuda {
 
 inline constexpr int kRowPacks = 8;  // of a row, per thread, in registers, unless the operation says less
@@ -32,13 +32,13 @@ inline RowTargets row_targets(const RowOutput& o) {
           o.out.codes.cols()};
 }
 
-/// What an operation makes at a time of a row whose halves belong together: pack c of the first, which lies
-/// part.packs before that of the second.
+/// What an operation makes at a time where the halves of a row belong together: pack c of the first half, and
+/// the pack of the second half that lies part.packs further on.
 template <class P>
 struct TwoPacks {
   P first, second;
 };
-/// Calls body(pack, j) for what was made: j is 1 for the second of two.
+/// Calls body(pack, j) for each pack that was made; j is 1 for the second of two.
 template <class T, int kSize, class Body>
 __device__ __forceinline__ void for_each_pack(const Pack<T, kSize>& pack, Body&& body) {
   body(pack, 0);
@@ -49,9 +49,9 @@ __device__ __forceinline__ void for_each_pack(const TwoPacks<P>& packs, Body&& b
   body(packs.second, 1);
 }
 
-/// Codes of a pack of the row. Eight bytes each of bf16, so that a warp fills 256 bytes, whole lines: sixteen
-/// would need two neighbouring packs in a thread, and which packs a thread has decides the order in which a
-/// norm adds up its row.
+/// Writes the codes of a pack: eight bytes for a pack of bf16, so that a warp fills 256 bytes, whole lines.
+/// Sixteen bytes would need two neighbouring packs in one thread, but which packs a thread has decides the
+/// order in which a norm adds up its row.
 template <DType kFormat, class T, int kSize>
 __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, int64_t c,
                                             const Pack<T, kSize>& pack, float scale, Losses& losses) {
@@ -69,7 +69,7 @@ struct RowsSeen {
   Losses losses;
   uint32_t largest = 0;
 };
-/// Counts and measures the block's rows. Every thread of the block calls it, once.
+/// Reports what the block's threads have seen. Every thread of the block calls it, once.
 __device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& seen) {
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.counters) {
     atomicAdd(to.counters, static_cast<unsigned long long>(to.rows * to.cols));
@@ -78,7 +78,7 @@ __device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& see
   add_losses(to.counters, seen.losses);
 }
 
-/// A row with a scale of its own: measured as it is made, then written.
+/// Writes a row with a scale of its own: it is measured while it is made, then written.
 template <DType kFormat, int kTeam, int kPacks, class Make, class Again>
 __device__ __forceinline__ void write_measured_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                                    Make&& make, Again&& again) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void write_measured_row(const RowTargets& to, const R
   });
 }
 
-/// A row whose packs are written one by one: with the tensor's scale, or that of their group of 128.
+/// Writes a row pack by pack, with the tensor's scale or the scale of the pack's group of 128.
 template <DType kFormat, bool kGroups, int kTeam, int kPacks, class Make>
 __device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                                    Make&& make) {
@@ -145,14 +145,15 @@ __device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const R
 /// A row with one scale is measured before it is written, and as much of it as fits stays in registers.
 template <Granularity kGranularity>
 inline constexpr bool kMeasuresRow = kGranularity == Granularity::row;
-/// Neighbouring elements of a row that share a scale of their own; 1 where all or no rows do.
+/// How many neighbouring elements of a row share a scale of their own; 1 where a scale belongs to whole rows
+/// or to the tensor.
 template <Granularity kGranularity>
 inline constexpr int64_t kGroup = kGranularity == Granularity::block_1x128 ? 128 : 1;
 
-/// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th (of a row of two halves: TwoPacks,
-/// and part.packs counts one half); for k == kPacks, one of the later ones, which for scales per row again(c)
-/// gives once more. Two halves with scales per 1x128 are multiples of 128. Every thread of the block calls
-/// it.
+/// Writes a row in FP8. make(k, c) gives its pack c, which is the thread's k-th; for a row of two halves it
+/// gives TwoPacks, and part.packs counts one half. k == kPacks stands for all later packs; with scales per
+/// row, again(c) gives these once more. Two halves with scales per 1x128 must be multiples of 128. Every
+/// thread of the block calls it.
 template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make, class Again>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                           Make&& make, Again&& again) {
@@ -162,7 +163,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
     write_row_by_packs<kFormat, (kGroup<kGranularity> > 1), kTeam, kPacks>(to, part, seen, make);
   }
 }
-/// A block's only row of each team, whose later packs are made twice.
+/// The same for a team's only row, whose later packs are made twice; then reports.
 template <DType kFormat, Granularity kGranularity, int kTeam, class Make>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
   RowsSeen seen;

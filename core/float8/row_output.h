@@ -6,11 +6,12 @@
 
 namespace ottava::fp8 {
 
-/// Where an operation leaves its bf16 output [N,C] in FP8, from the pass that makes it, with scales that a
-/// row knows by itself or a tensor's that is known before: the same codes, inverse scales, counts and flags
-/// as quantize() gives for the output as it would be stored. Codes are e4m3 or, with granularity tensor,
-/// e5m2: what recipes have. C is a multiple of 16 and, on a GPU, addresses are aligned to 16 bytes. The
-/// operation's `amax` must be left out: rows and blocks have their own, and `largest` serves as one.
+/// Where an operation writes its bf16 output [N,C] in FP8, in the pass that makes it. The scale is one that a
+/// row knows by itself, or a tensor's that is known beforehand. Codes, inverse scales, counts and flags are
+/// those that quantize() would give for the output as stored. Codes are e4m3 or, with granularity tensor,
+/// also e5m2, as recipes need. C is a multiple of 16 and, on a GPU, addresses are aligned to 16 bytes. The
+/// operation's own `amax` must be left out: rows and blocks have their own amaxes, and `largest` serves as
+/// the whole's.
 struct RowOutput {
   Granularity granularity = Granularity::row;  ///< row, 1x128 or, with `amax`, tensor
   ScaleRounding rounding = ScaleRounding::none;
@@ -20,7 +21,7 @@ struct RowOutput {
   bool empty() const { return out.empty(); }
 };
 
-/// Throws ShapeError unless `output` fits a result of this type and shape and `amax` is left out.
+/// Throws ShapeError unless `output` fits a result of dtype `made` and this shape, and `amax` is left out.
 void check_row_output(std::string_view op, const RowOutput& output, DType made, Shape shape,
                       const Tensor& amax);
 

@@ -31,7 +31,7 @@ class RowPieces {
       if (is_f32_ && held_ != col) {
         const float* x = static_cast<const float*>(values_) + col;
         amax_kernels().round(x, n, rounded_);
-        // What follows reads only the buffer: memory is idle meanwhile.
+        // What follows reads only the buffer, so memory is idle meanwhile.
         for (int64_t i = 0; i < n; i += kFloatsOfLine) __builtin_prefetch(x + n + i, 0, kIntoL2);
         held_ = col;
       }
@@ -90,7 +90,7 @@ void RowQuantizer::set_inverses(int64_t row, int64_t col, int64_t n, const float
 }
 
 void RowQuantizer::set_exponents(int64_t row, int64_t col, int64_t n, const uint8_t* exponents) const {
-  // Four blocks of a row lie side by side, the next four a tile further.
+  // Four blocks of a row are neighbours; the next four are a tile further on.
   auto* to = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, col);
   int64_t b = 0;
   for (; b + 4 <= n; b += 4, to += 512) std::memcpy(to, exponents + b, 4);

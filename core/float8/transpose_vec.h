@@ -13,8 +13,8 @@ inline constexpr int kStripRows = 64, kStripCols = 16;
 
 #if defined(__AVX512BW__)
 
-/// Four rows of sixteen bytes, sixteen rows apart, in one register each; four rounds that interleave row i
-/// with row i + 8. Per 32 bytes two shuffles and one and a half insertions from memory.
+/// Each register takes four rows of sixteen bytes, sixteen rows apart; four rounds interleave row i with row
+/// i + 8. Per 32 bytes this takes two shuffles and one and a half insertions from memory.
 inline void transpose_strip(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride) {
   __m512i rows[16], next[16];
   for (int i = 0; i < 16; ++i) {
@@ -36,8 +36,8 @@ inline void transpose_strip(const uint8_t* from, int64_t from_stride, uint8_t* t
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_stride, rows[i]);
 }
 
-/// Sixteen registers of four bytes (four rows) per column. To row i of `to` goes lane i of each; rows lie
-/// `to_stride` apart and each four of them `four_stride`. 64 shuffles.
+/// `columns`: sixteen registers whose lanes hold four bytes (four rows) of a column. Lane i of each goes to
+/// row i of `to`. Rows lie `to_stride` apart, each group of four rows `four_stride`. 64 shuffles.
 inline void store_transposed_dwords(const __m512i* columns, uint8_t* to, int64_t to_stride,
                                     int64_t four_stride) {
   __m512i a[16], b[16];

@@ -6,7 +6,8 @@
 
 namespace ottava {
 
-/// An open file descriptor, closed at the end; where the system takes a number, it is one. Move-only.
+/// An open file descriptor, closed by the destructor. Converts to the number that system calls take.
+/// Move-only.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -23,7 +24,7 @@ class Descriptor {
   void close() {
     if (is_open()) ::close(release());
   }
-  /// The number, which the caller closes.
+  /// Gives up the number, which the caller must close.
   int release() { return std::exchange(number_, -1); }
 
  private:

@@ -126,13 +126,13 @@ size_t File::write_blocks(const char* from, size_t bytes, int64_t offset) {
   return done;
 }
 
-// Small pieces go together: waiting for each would take longer than writing it.
+// Small pieces go together, since waiting for each would take longer than writing it.
 void File::write_behind(int64_t offset, int64_t bytes) {
   constexpr int64_t kLeast = int64_t{8} << 20;
   fresh_ = fresh_.bytes() == 0 ? Span{offset, offset + bytes}
                                : Span{std::min(fresh_.begin, offset), std::max(fresh_.end, offset + bytes)};
   if (fresh_.bytes() < kLeast) return;
-  // What fails is reported once: here, or to sync() where nobody has asked before.
+  // A failure is reported once: here, or by sync() if nothing has asked before.
   const auto sync_range = [&](const Span& span, unsigned flags) {
     if (::sync_file_range(descriptor_, span.begin, span.bytes(), flags) == 0) return;
     if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EINTR) fail_errno(path_, "write");

@@ -23,23 +23,23 @@ class File {
 
   const std::string& path() const { return path_; }
   int64_t size() const;
-  /// Reads exactly `bytes`; the end of the file before that is an error.
+  /// Reads exactly `bytes` bytes; it is an error if the file ends before that.
   void read_at(void* data, size_t bytes, int64_t offset) const;
   void write_at(const void* data, size_t bytes, int64_t offset);
-  /// write_at for long files: what is written goes to the device while more is written, and little of it
-  /// stays in memory (else a file as large as memory's free part is kept there, and each of its pages is a
-  /// new one). Where `data` lies as far behind a multiple of kBlock as `offset`, whole blocks go to the
-  /// device as they are (O_DIRECT), for a sixth of the processor time, if the file system can. A failure of
-  /// the device is thrown as that of a write. Does not say that the device has everything: sync() does.
+  /// write_at() for long files: data goes to the device while more is written, and little of it stays in
+  /// memory (otherwise the page cache would keep a file as large as free memory, each page newly allocated).
+  /// If `data` and `offset` are equal modulo kBlock, and the file system can, whole blocks go directly to the
+  /// device (O_DIRECT), for a sixth of the processor time. A failure of the device is thrown as one of a
+  /// write. Does not guarantee that the device has everything; sync() does.
   void write_uncached(const void* data, size_t bytes, int64_t offset);
   static constexpr int64_t kBlock = 4096;
-  /// Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is
-  /// known now.
+  /// Makes the file `bytes` long and, if the file system can, reserves the space, so that a full disk is
+  /// noticed now.
   void reserve(int64_t bytes);
   void truncate(int64_t bytes);
   /// Flushes to the device.
   void sync();
-  /// Closes and reports what closing reports (NFS writes back here).
+  /// Closes the file and throws errors that closing reports (NFS writes back here).
   void close();
 
  private:
@@ -56,12 +56,12 @@ class File {
   Span fresh_, on_the_way_;  ///< of write_behind()
 };
 
-/// The whole file. Throws FileError when it is longer than `limit_bytes`.
+/// The whole file. Throws FileError if it is longer than `limit_bytes`.
 std::string read_file(const std::string& path, int64_t limit_bytes = int64_t{1} << 30);
 /// Creates or empties the file, writes all of it and flushes it to the device. Throws FileError.
 void write_file_synced(const std::string& path, std::string_view content);
 
-/// Throws FileError in the name of `where`.
+/// Renames a file. Throws FileError in the name of `where`.
 void rename_file(std::string_view where, const std::string& from, const std::string& to);
 
 /// Flushes the entries of a folder (what was created, renamed or removed in it).

@@ -7,8 +7,8 @@ namespace ottava {
 
 /// `text` as one gzip member, at zlib's fastest level.
 std::string gzip(std::string_view text);
-/// The text of one gzip member. Throws FileError that names `where` for what is none, is cut off, or holds
-/// more than `limit_bytes`.
+/// The text of one gzip member. Throws FileError that names `where` if `packed` is not one, is cut off, or
+/// holds more than `limit_bytes`.
 std::string gunzip(std::string_view packed, std::string_view where, size_t limit_bytes = size_t{1} << 30);
 
 }  // namespace ottava

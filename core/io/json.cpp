@@ -95,7 +95,8 @@ void Json::append_to(std::string& out, int indent, int depth) const {
     append_json_string(out, *text);
   } else if (const Array* array = std::get_if<Array>(&value_)) {
     out += '[';
-    // Lists of records take a line each; other arrays are short here (shapes, names) and stay on one.
+    // In lists of records each takes a line; other arrays are short here (shapes, names) and stay on one
+    // line.
     bool lines = indent > 0 && !array->empty() && array->front().is_object();
     for (size_t i = 0; i < array->size(); ++i) {
       if (i > 0) out += ',';

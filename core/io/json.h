@@ -30,9 +30,9 @@ class Json {
   Json(Array value) : value_(std::move(value)) {}
   Json(Object value) : value_(std::move(value)) {}
 
-  /// Strict: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels. An integer
-  /// beyond int64 becomes a double, which as_integer() refuses. `where` opens the message of the FileError
-  /// ("config.json"), which knows a Git LFS pointer from other text.
+  /// Parses strictly: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels. An
+  /// integer beyond int64 becomes a double, which as_integer() refuses. Throws FileError whose message begins
+  /// with `where` ("config.json") and which recognises a Git LFS pointer.
   static Json parse(std::string_view text, std::string_view where);
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
@@ -45,7 +45,7 @@ class Json {
   /// "an object", "a string", ...
   std::string_view kind() const;
 
-  /// Typed values; `what` names the value in the FileError when the kind is another one.
+  /// Typed values. Throw FileError that names `what` if the kind is another one.
   bool as_bool(std::string_view what) const;
   int64_t as_integer(std::string_view what) const;
   double as_number(std::string_view what) const;
@@ -53,18 +53,18 @@ class Json {
   const Array& as_array(std::string_view what) const;
   const Object& as_object(std::string_view what) const;
 
-  /// Member of an object, or null when this is no object or has no such member.
+  /// Member of an object; null if this is not an object or has no such member.
   const Json* find(std::string_view name) const;
   /// Member of an object. Throws FileError naming `what` and the missing member.
   const Json& at(std::string_view name, std::string_view what) const;
-  /// Appends a member; this must be an object or null (which becomes one). The caller sees to it that names
-  /// differ.
+  /// Appends a member; this must be an object or null (which becomes one). The caller must make sure that
+  /// names differ.
   Json& set(std::string_view name, Json value);
   /// Appends an element; this must be an array or null (which becomes one).
   Json& push(Json value);
 
-  /// `indent` 0: one line without spaces. Doubles are written with the fewest digits that read back the same;
-  /// what is not finite becomes null (JSON has no word for it).
+  /// The text; with `indent` 0 one line without spaces. Doubles are written with the fewest digits that read
+  /// back the same; those that are not finite become null (JSON cannot express them).
   std::string dump(int indent = 0) const;
 
  private:

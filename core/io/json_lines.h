@@ -17,12 +17,12 @@ namespace ottava {
 /// lines and at most one torn at the end.
 class JsonLines {
  public:
-  /// Continues the file of a run that resumes after step `resumed_at`: lines from the first one past it, or
-  /// torn, are cut off, since the run will write them again. A run that starts anew (0) moves a file that is
-  /// there to `path.previous`.
+  /// Continues the file of a run that resumes after step `resumed_at`: cuts it off at the first line past
+  /// that step, or the first torn one, since the run will write these again. A run that starts anew (0) moves
+  /// an existing file to `path.previous`.
   JsonLines(const std::string& path, int64_t resumed_at);
   void append(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
-  /// A line with a value that is no number.
+  /// Appends a line with a value that is not a number.
   void append(int64_t step, const std::string& name, Json value);
 
  private:

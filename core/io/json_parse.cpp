@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
-// Builds our value from the library's events. The library checks grammar and UTF-8; names that appear twice
-// and nesting without end are ours to refuse: its own value keeps the last of two names without a word.
+// Builds our value from the library's events. The library checks grammar and UTF-8. Duplicate names and
+// endless nesting must be refused here: the library's own value silently keeps the last of two names.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}
@@ -90,7 +90,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
 Json Json::parse(std::string_view text, std::string_view where) {
   if (is_lfs_pointer(text)) fail<FileError>(where, "{}", kLfsPointer);
-  // The library takes a zero byte outside a string for the end.
+  // The library takes a zero byte outside a string as the end.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail<FileError>(where, "malformed JSON near byte {}: a zero byte", zero + 1);
   Builder builder(where);

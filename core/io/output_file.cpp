@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
   fail<FileError>("file", "cannot write {}: {}", path, std::strerror(errno));
 }
 
-// Renaming would put a file in the place of a link.
+// Renaming would replace a link by a file.
 fs::path behind_links(fs::path path) {
   constexpr int kMost = 40;  // as the system follows
   for (int i = 0; i < kMost && fs::is_symlink(path); ++i) path = path.parent_path() / fs::read_symlink(path);

@@ -20,7 +20,7 @@ namespace ottava {
 struct SafetensorsEntry {
   std::string name;
   std::string_view type;       ///< "F32", "BF16", ... as stored; static text
-  std::optional<DType> dtype;  ///< empty for types that we have no use for (BOOL, I8, ...)
+  std::optional<DType> dtype;  ///< empty for types that are not used here (BOOL, I8, ...)
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;  ///< bytes, from the start of the data
 
@@ -31,6 +31,7 @@ struct SafetensorsEntry {
   int64_t columns() const { return shape.size() < 2 ? 1 : shape.back(); }
 };
 
+/// The header of a file, parsed.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> tensors;                      ///< in order of their data
   std::vector<std::pair<std::string, std::string>> metadata;  ///< "__metadata__"
@@ -45,9 +46,8 @@ SafetensorsEntry make_safetensors_entry(std::string name, DType dtype, std::vect
 /// with. The same tensors give the same bytes.
 std::string make_safetensors_header(const SafetensorsHeader& header);
 
-/// Bytes of the JSON, from the first 8 bytes of a file. Throws FileError for a length that the file or the
-/// format's limit of 100 MB does not allow, and says so when the bytes look like a Git LFS pointer or a
-/// PyTorch file.
+/// Bytes of the JSON, from the first 8 bytes of a file. Throws FileError for a length beyond the file or the
+/// format's limit of 100 MB; the message says so if the bytes look like a Git LFS pointer or a PyTorch file.
 int64_t parse_safetensors_length(std::string_view first_bytes, int64_t file_bytes, std::string_view where);
 /// The JSON of a file with `data_bytes` of data. Nothing in it is trusted: duplicate names, unknown types,
 /// offsets that do not fit the shape, holes, overlaps and data outside the file throw FileError that begins

@@ -24,8 +24,8 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
 /// The weights of an HF folder: `{stem}.safetensors.index.json` with its files, or `{stem}.safetensors`.
 class SafetensorsFolder {
  public:
-  /// Opens all files and checks that the index and their headers agree. Throws FileError; a folder that holds
-  /// only PyTorch files is told so.
+  /// Opens all files and checks that the index and their headers agree. Throws FileError, which says so if
+  /// the folder holds only PyTorch files.
   explicit SafetensorsFolder(const std::string& folder, std::string_view stem = "model");
 
   struct Location {

@@ -37,20 +37,21 @@ void for_each_span(int64_t columns, const TensorRectangle& r, int64_t limit, F&&
   }
 }
 
-/// Largest piece that is read or written at once, and so the size of the buffers below.
+/// Largest piece that is read or written at once, and thus the largest size of the buffers below.
 inline constexpr int64_t kTransferBytes = int64_t{1} << 20;
 
-/// Reads a rectangle piece by piece through `buffer` (resized to at most kTransferBytes) and hands each piece
-/// over in its stored type. Throws FileError when the rectangle is outside the tensor or the file is
+/// Reads a rectangle piece by piece through `buffer` (resized to at most kTransferBytes) and passes each
+/// piece to `take` in its stored type. Throws FileError if the rectangle is outside the tensor or the file is
 /// truncated.
 void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
                     const TensorRectangle& rectangle, std::vector<char>& buffer,
                     const std::function<void(const ElementSpan&, const void* stored)>& take);
 
-/// The stored type of a tensor of weights. Throws FileError for another than f32, bf16 and f16.
+/// The stored type of a tensor of weights. Throws FileError unless it is f32, bf16 or f16.
 DType weight_dtype_of(const SafetensorsFile& file, const SafetensorsEntry& entry);
 
-/// Reads a rectangle of an f32, bf16 or f16 tensor into dense memory of another of these types.
+/// Reads a rectangle of an f32, bf16 or f16 tensor into dense memory, converting between these types. Throws
+/// FileError.
 void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
                     const TensorRectangle& rectangle, FloatSpan to);
 

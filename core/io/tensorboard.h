@@ -17,9 +17,9 @@ class TensorBoardWriter {
   /// its own; `resumed_at` > 0 makes TensorBoard forget what earlier files say of later steps. Throws
   /// FileError.
   explicit TensorBoardWriter(const std::string& folder, int64_t resumed_at = 0);
-  /// TensorBoard keeps 32 bits of the value.
+  /// Adds a value, of which TensorBoard keeps 32 bits.
   void add_scalar(std::string_view tag, double value, int64_t step);
-  /// Shown under "Text", as Markdown.
+  /// Adds a text, shown under "Text" as Markdown.
   void add_text(std::string_view tag, std::string_view text, int64_t step);
   /// Flushes to the device.
   void flush() { file_.sync(); }

@@ -22,7 +22,7 @@ class Allocation {
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }
   explicit operator bool() const { return node_ != nullptr; }
-  /// Lets go of this handle; with the last one later allocations may use the bytes.
+  /// Gives this handle up; once the last one is gone, later allocations may use the bytes.
   void release() { node_.reset(); }
 
  private:
@@ -38,12 +38,12 @@ class Allocation {
 
 /// All memory of a rank. A recording arena hands out tensors without data while a step runs on `meta` and
 /// packs what it saw into a plan; a replaying arena allocates the plan's one block and hands out the same
-/// sequence of tensors with data. The sequence is checked: a step that asks for something else than what was
-/// recorded is an error, not a growth.
+/// sequence of tensors with data. The sequence is checked: a step that asks for anything but what was
+/// recorded is an error; the arena never grows.
 ///
-/// Lives are counted in host order. Work on another stream is covered by two rules that its callers keep:
-/// such work first waits for everything enqueued on the compute stream so far, and the bytes it uses are
-/// released only after the compute stream has waited for it.
+/// Lifetimes are counted in host order. Callers that work on another stream keep two rules: such work first
+/// waits for everything enqueued on the compute stream so far, and the bytes it uses are released only after
+/// the compute stream has waited for it.
 class Arena {
  public:
   Arena() = default;  ///< recording
@@ -51,10 +51,10 @@ class Arena {
   Arena(MemoryPlan plan, Device device);
   Arena(const Arena&) = delete;
 
-  /// Memory for the life of the arena; only before the first phase. Zero on the host.
+  /// Memory for the life of the arena; only before the first phase. Filled with zeros on the host.
   Tensor persistent(std::string_view name, DType dtype, Shape shape,
                     MemoryCategory category = MemoryCategory::data);
-  /// Memory within a phase. In a phase only.
+  /// Memory within the current phase, of which there must be one.
   Allocation allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
 
   /// A phase is one complete pass: nothing allocated in it survives it. Recording a phase name again is an
@@ -72,7 +72,7 @@ class Arena {
   /// What was recorded, packed.
   MemoryPlan plan() const;
   bool is_recording() const { return !device_; }
-  /// u8: all of it. Not while recording.
+  /// The whole block as u8. Not while recording.
   Tensor block() const { return {const_cast<void*>(block_.data()), DType::u8, {block_bytes()}}; }
   int64_t block_bytes() const { return static_cast<int64_t>(block_.bytes()); }
 

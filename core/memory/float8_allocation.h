@@ -5,7 +5,7 @@
 
 namespace ottava {
 
-/// A Float8Tensor in the arena: the memory of either orientation or of both.
+/// A Float8Tensor in the arena: memory for one orientation or both.
 struct Float8Allocation {
   struct Codes {
     Allocation codes, scale_inverse;

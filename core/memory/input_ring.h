@@ -13,27 +13,28 @@
 
 namespace ottava {
 
-/// The way of a micro-batch's inputs (i32) from the host to a GPU, ahead of its turn: on a stream of their
-/// own they go through pinned host memory to a slot of device memory while the compute stream is at the
-/// micro-batch before. There they wait until the compute stream copies them to the place that its kernels,
-/// and graphs of them, always read. Slots are used in turn; events keep both streams and the host from
-/// overtaking each other.
+/// Brings a micro-batch's inputs (i32) from the host to a GPU ahead of their turn. While the compute stream
+/// is busy with the micro-batch before, they go on a stream of their own through pinned host memory to a slot
+/// of device memory. There they wait until the compute stream copies them to the place that its kernels, and
+/// graphs of them, always read. Slots are used in turn; events keep both streams and the host from overtaking
+/// each other.
 class InputRing {
  public:
   static constexpr size_t kSlots = 2;
 
-  /// Persistent memory for `names.size()` arrays of up to `elements` in each slot; on `meta` nothing else.
+  /// Takes persistent memory for `names.size()` arrays of up to `elements` elements in each slot; on `meta`
+  /// that is all it does.
   InputRing(Stream& compute, Arena& arena, std::span<const std::string_view> names, int64_t elements);
 
-  /// Starts the upload of one array for each name. May be called once more than take(): then it waits, on the
-  /// host, for the upload before the last to have left pinned memory.
+  /// Starts the upload of one array for each name. May run one call ahead of take(); it then waits, on the
+  /// host, until the upload before the last has left pinned memory.
   void upload(std::span<const std::span<const int32_t>> arrays);
-  /// places[i] = array i of the oldest upload that was not taken, in the order of the compute stream.
+  /// places[i] = array i of the oldest upload not yet taken, ordered on the compute stream.
   void take(std::span<const Tensor> places);
 
   /// Null on `meta`.
   Stream* copies() { return copies_ ? &*copies_ : nullptr; }
-  /// Notes uploads, on copies(); null: no longer.
+  /// Profiles uploads, on copies(); null stops it.
   void set_profile(StepProfile* profile) { profile_ = profile; }
 
  private:

@@ -33,9 +33,9 @@ class TakenBytes {
 };
 
 /// What is taken at which time: a segment tree over the moments at which something is allocated, the only
-/// ones at which two lives can begin to overlap. A node knows what is taken during all of it by an allocation
-/// that is filed there, and what is taken at any moment of it. Ranges that touch are one, so that both stay
-/// short.
+/// ones at which two lifetimes can begin to overlap. A node knows which bytes are taken throughout its time,
+/// by allocations that are filed there, and which are taken at any moment of it. Ranges that touch are
+/// merged, so that both lists stay short.
 class Occupancy {
  public:
   explicit Occupancy(const std::vector<PlannedAllocation>& allocations) {

@@ -5,17 +5,17 @@
 
 namespace ottava {
 
-/// Pinned host memory that inputs pass through on their way to a GPU: from there the copy engine takes them
-/// at full speed while the host goes on, which pageable memory does not allow.
+/// Pinned host memory that inputs pass through on their way to a GPU. From there, unlike from pageable
+/// memory, the copy engine takes them at full speed while the host goes on.
 class PinnedInputs {
  public:
   PinnedInputs() = default;
   PinnedInputs(Device device, int64_t bytes);
 
-  /// Everything held is free again. The copies made from it must be done.
+  /// Frees everything held. Copies from it must have ended.
   void begin() { used_ = 0; }
-  /// A pinned copy of what the host has for `like`, until the next begin(). Throws MemoryError when more is
-  /// asked for than the constructor was told.
+  /// A pinned copy of the elements at `host`, with dtype and shape of `like`; valid until the next begin().
+  /// Throws MemoryError if more is asked for than the constructor was told.
   Tensor hold(const void* host, const Tensor& like);
 
  private:

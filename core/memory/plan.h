@@ -8,7 +8,7 @@
 
 namespace ottava {
 
-/// What a piece of memory is for; the report adds up by it.
+/// What a piece of memory is for; reports add up by category.
 enum class MemoryCategory {
   parameters,  ///< FP32 master weights (shards)
   compute,     ///< their copies in the compute type or FP8
@@ -17,13 +17,13 @@ enum class MemoryCategory {
   unsharded,    ///< gathered parameters and unreduced gradients
   activations,  ///< saved from forward to backward
   scratch,      ///< lives within one layer
-  workspace,    ///< of libraries
+  workspace,    ///< for libraries
   data,         ///< tokens, scalars, counters
 };
 std::string_view name_of(MemoryCategory category);
 
-/// One allocation of a recorded run. Times count allocations and releases of its phase; persistent ones are
-/// never released.
+/// One allocation of a recorded run, alive in [begin, end). Times count the allocations and releases of its
+/// phase; persistent ones are never released.
 struct PlannedAllocation {
   std::string name;
   MemoryCategory category;
@@ -33,6 +33,7 @@ struct PlannedAllocation {
 };
 
 inline constexpr int64_t kMemoryAlignment = 256;
+/// `bytes` rounded up to a multiple of kMemoryAlignment.
 constexpr int64_t aligned(int64_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
@@ -51,10 +52,9 @@ struct MemoryPlan {
   std::vector<Phase> phases;
 
   int64_t total_bytes() const;
-  /// The persistent allocation of this name becomes so large. Throws Error where there is none.
+  /// Gives the persistent allocation of this name another size. Throws Error if there is none.
   void resize_persistent(std::string_view name, int64_t bytes);
-  /// Bytes by category: persistent ones in full; of the phase with most bytes, what is alive at its fullest
-  /// moment.
+  /// Bytes by category: all persistent ones, and of the largest phase those alive at its fullest moment.
   struct Row {
     MemoryCategory category;
     int64_t bytes;
@@ -64,8 +64,8 @@ struct MemoryPlan {
   std::vector<PlannedAllocation> largest(int n) const;
 };
 
-/// Gives every allocation an offset so that no two that are alive together overlap: larger ones first, each
-/// at the lowest offset that is free over its life. Returns the packed size.
+/// Gives every allocation an offset so that no two that are alive at the same time overlap: larger ones
+/// first, each at the lowest offset that is free for its whole life. Returns the packed size in bytes.
 int64_t pack(std::vector<PlannedAllocation>& allocations);
 /// Most bytes alive at one time.
 int64_t most_alive(const std::vector<PlannedAllocation>& allocations);

@@ -13,13 +13,13 @@ struct StepMetrics {
   double global_avg_loss = 0;  ///< over all tokens of the step
   double global_max_loss = 0;  ///< largest of the ranks' means
   std::optional<double> z_loss =
-      {};                ///< over all tokens; not part of the losses above. Absent: there is none
+      {};                ///< over all tokens; not part of the losses above; absent if there is none
   double grad_norm = 0;  ///< global, before clipping
   double learning_rate = 0;
   int64_t tokens_seen = 0;              ///< since the beginning of training, all ranks
   double tokens_per_second = 0;         ///< per device
   int devices = 1;                      ///< ranks of the job
-  double tflops = 0;                    ///< model FLOPs (README of core/metrics) per device and second
+  double tflops = 0;                    ///< model FLOPs (models/llama/llama_config.h) per device and second
   double mfu_percent = 0;               ///< model FLOPs against the BF16 peak: the conventional figure
   double conservative_mfu_percent = 0;  ///< against the FP8 peak where anything runs in FP8
   bool runs_float8 = false;             ///< the line shows the conservative figure too
@@ -34,16 +34,17 @@ struct StepMetrics {
   std::optional<int64_t> skipped_spikes = {};  ///< so far; absent where none are skipped
 };
 
-/// TorchTitan's line, with learning rate, tokens so far and, of several ranks, the job's rate; then the
-/// honest utilization: `step: 10  loss:  4.1234  grad_norm:  1.2345  lr: 3.0e-04  tokens: 1,048,576  memory:
+/// TorchTitan's line, with learning rate, tokens so far and, for several ranks, the rate of the whole job;
+/// then the honest utilization: `step: 10 loss: 4.1234 grad_norm: 1.2345 lr: 3.0e-04 tokens: 1,048,576
+/// memory:
 /// 0.51GiB(0.37%)
 ///  tps: 365,000 per rank, 1,460,000 in all  tflops: 26.26  mfu: 2.66%  util: 3.10%`
 /// With FP8, `mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%`: never only the conservative figure or the
 /// utilization.
 std::string step_line(const StepMetrics& metrics, bool colors);
 
-/// "41.53%", or ">100%": the conventional figure counts attention that the mask hides, and products in FP8
-/// against the BF16 peak, so that it may leave what a device can do behind; the metrics have the number.
+/// "41.53%", or ">100%". The conventional figure counts attention that the mask hides, and FP8 products
+/// against the BF16 peak, so it may exceed what a device can do; the metrics have the number.
 std::string mfu_text(double percent, int digits = 2);
 
 /// "1,234,567".

@@ -13,13 +13,13 @@ void check_float(std::string_view op, std::string_view name, const Tensor& tenso
 void check_tensor(std::string_view op, std::string_view name, const Tensor& tensor, DType dtype, Shape shape);
 void check_like(std::string_view op, std::string_view name, const Tensor& tensor, std::string_view like_name,
                 const Tensor& like);
-/// check_tensor() of one that may be left out.
+/// check_tensor() for a tensor that may be left out.
 inline void check_optional(std::string_view op, std::string_view name, const Tensor& tensor, DType dtype,
                            Shape shape) {
   if (!tensor.empty()) check_tensor(op, name, tensor, dtype, shape);
 }
 
-/// Raises the u32 [1] tensor, where there is one, to at least `bits`; safe from several threads.
+/// Raises `amax`, u32 [1], to at least `bits`, unless it was left out. Safe from several threads.
 inline void raise_amax(const Tensor& amax, uint32_t bits) {
   if (amax.empty()) return;
   std::atomic_ref<uint32_t> cell(*amax.as<uint32_t>());

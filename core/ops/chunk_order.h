@@ -5,8 +5,8 @@
 
 namespace ottava {
 
-/// Chunks of sequences in two orders: by the R ranks that share each of B sequences, of which rank r holds
-/// chunks r and 2 R - 1 - r, and by position.
+/// Chunks of B sequences in two orders: by position, and by the R ranks that share each sequence, where rank
+/// r holds chunks r and 2 R - 1 - r.
 ///     by_position[b, k] = by_rank[r, half, b];  k = r in half 0, 2 R - 1 - r in half 1
 /// by_rank is [R, 2, B, chunk, C], by_position [B, 2 R, chunk, C], both as matrices [rows, C] of one dtype.
 struct ChunkOrder {

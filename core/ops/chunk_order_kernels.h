@@ -14,7 +14,7 @@ struct ChunkCopy {
 
   int64_t chunks() const { return 2 * ranks * batch; }
 };
-/// The place by rank of the chunk that is at this place by position.
+/// The place, by rank, of the chunk at this place by position.
 constexpr int64_t place_by_rank(int64_t by_position, int64_t ranks, int64_t batch) {
   const int64_t b = by_position / (2 * ranks), k = by_position % (2 * ranks);
   return (k < ranks ? 2 * k : 2 * (2 * ranks - 1 - k) + 1) * batch + b;

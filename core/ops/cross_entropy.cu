@@ -32,7 +32,7 @@ struct BackwardArguments {
 struct Running {
   float max = -kInfinity, sum = 0;
 
-  // An empty part has maximum -inf: relative to 0 then, or its exponentials would be NaN.
+  // An empty part has maximum -inf; it is then taken relative to 0, or its exponentials would be NaN.
   static __device__ __forceinline__ float base(float max) { return max == -kInfinity ? 0.0f : max; }
   __device__ __forceinline__ void add(const Running& other) {
     const float larger = fmaxf(max, other.max), b = base(larger);

@@ -7,10 +7,10 @@
 
 namespace ottava {
 
-/// Softmax cross-entropy of a chunk of rows whose vocabulary may be split among ranks. Between the steps a
-/// vocab-parallel caller combines `row_max` (max) and `row_sum`, `row_target` (sum) over its ranks. Logits
-/// f32 [n,V]; targets i32 [n], global ids, `kIgnoreIndex` for rows that do not count; columns >=
-/// `valid_columns` are padding (-inf).
+/// Softmax cross-entropy of a chunk of rows whose vocabulary may be split among ranks. It has three steps;
+/// between them a vocab-parallel caller combines `row_max` (by max) and `row_sum` and `row_target` (by sum)
+/// over its ranks. Logits f32 [n,V]; targets i32 [n], global ids, `kIgnoreIndex` for rows that do not count;
+/// columns >= `valid_columns` are padding (-inf).
 inline constexpr int32_t kIgnoreIndex = -100;
 
 struct CrossEntropy {
@@ -19,18 +19,18 @@ struct CrossEntropy {
   int64_t vocab_begin = 0;              ///< global id of column 0
   int64_t valid_columns = 0;
 };
-/// row_max = max_v logits.
+/// First step: row_max = max_v logits. Overwrites. Throws ShapeError, as the other steps do.
 void cross_entropy_max(Stream& stream, const CrossEntropy& args);
-/// row_sum = sum_v exp(logit - row_max); row_target = logit of the target, 0 where it is not among these
-/// columns.
+/// Second step: row_sum = sum_v exp(logit - row_max); row_target = the target's logit, or 0 where it is not
+/// among these columns. Overwrites.
 void cross_entropy_sum(Stream& stream, const CrossEntropy& args);
 
-/// With lse = log row_sum + row_max and c = z_loss_weight (the z-loss of arXiv:2204.02311, which keeps lse
-/// near 0):
+/// Third step. With lse = log row_sum + row_max and c = z_loss_weight (the z-loss of arXiv:2204.02311, which
+/// keeps lse near 0):
 ///     losses[n]   = lse - row_target                                  0 for ignored rows
 ///     z_losses[n] = c lse^2                                           0 for ignored rows
 ///     dlogits [n,V] f32|bf16 = (softmax (1 + 2 c lse) - onehot) * grad_scale[0]
-/// Zero rows for ignored targets, zero padding columns. All outputs are overwritten.
+/// Rows of ignored targets and padding columns of dlogits are 0. All outputs are overwritten.
 struct CrossEntropyBackward {
   CrossEntropy forward;
   Tensor losses;      ///< f32 [n]
@@ -41,8 +41,8 @@ struct CrossEntropyBackward {
 };
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
 
-/// The three steps in one for a vocabulary that is not divided: the same values, and the logits cross memory
-/// once.
+/// The three steps in one, for a vocabulary that is not split: the same values, but the logits cross memory
+/// only once.
 void cross_entropy(Stream& stream, const CrossEntropyBackward& args);
 
 }  // namespace ottava

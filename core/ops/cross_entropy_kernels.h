@@ -5,8 +5,9 @@
 
 namespace ottava {
 
-/// Rows of the steps of the cross-entropy on the CPU. `backward` writes one row of dlogits, is chosen by
-/// their type and takes what softmax is multiplied by, which is not looked at for an ignored row.
+/// The steps of the cross-entropy for some rows, on the CPU. `backward` writes one row of dlogits and is
+/// chosen by their type; `softmax_scale` is what softmax is multiplied by, and is not used for an ignored
+/// row.
 struct CrossEntropyKernels {
   void (*max)(const CrossEntropy&, cpu::Rows);
   void (*sum)(const CrossEntropy&, cpu::Rows);

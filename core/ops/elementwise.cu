@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kBlock = 256, kPacksPerThread = 2;
 
-/// body.run<kSize>(i) on every pack of n elements, then body.run<1>(i) on what does not fill one.
+/// Calls body.run<kSize>(i) on every pack of n elements, then body.run<1>(i) on what does not fill a pack.
 template <int kSize, class Body>
 __global__ void __launch_bounds__(kBlock) map_kernel(Body body, int64_t n) {
   const int64_t packs = n / kSize;
@@ -104,8 +104,8 @@ struct CopyColumns {
   }
 };
 
-// One block: the sums asked for here are of a few thousand losses, and no workspace or second launch is worth
-// it.
+// One block: sums here are of a few thousand losses, for which neither a workspace nor a second launch is
+// worthwhile.
 constexpr int kSumBlock = 512;
 template <class T>
 __global__ void __launch_bounds__(kSumBlock) sum_kernel(const T* x, float* out, int64_t n) {

@@ -54,8 +54,8 @@ void embedding_forward_on_cpu(const EmbeddingForward& a) {
   });
 }
 
-// A counting sort: stable, so that each row's tokens stay in order. Serial: N + V integers beside N * C
-// floats.
+// A counting sort, which is stable, so that each row's tokens stay in order. It is serial, since N + V
+// integers are little beside N * C floats.
 TokensByRow sort_tokens(const EmbeddingBackward& a) {
   const int64_t vocab = a.dtable.rows(), count = a.tokens.numel();
   const int32_t* tokens = a.tokens.as<int32_t>();
@@ -74,8 +74,8 @@ TokensByRow sort_tokens(const EmbeddingBackward& a) {
   return {first, order};
 }
 
-// Threads share the columns, not the rows: text repeats a few tokens very often, and each column still sums
-// in order.
+// Threads divide the columns, not the rows, because text repeats a few tokens very often; each column is
+// still summed in order.
 void embedding_backward_on_cpu(const EmbeddingBackward& a) {
   const TokensByRow tokens = sort_tokens(a);
   const int64_t vocab = a.dtable.rows(), cols = a.dtable.cols();
@@ -86,8 +86,8 @@ void embedding_backward_on_cpu(const EmbeddingBackward& a) {
 }  // namespace
 
 Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) {
-  // The GPU's sort: a total, a count and an end per row, tokens by row in any order and in order. The CPU
-  // needs less.
+  // For the GPU's sort: a total, a count and an end per row, and the tokens by row, in any order and in
+  // order. The CPU needs less.
   return {1 + 2 * vocab_local + 2 * tokens + 1};
 }
 

@@ -5,8 +5,8 @@
 
 namespace ottava {
 
-/// Tokens sorted by table row: those of row v are order[first[v]] .. order[first[v + 1] - 1], in ascending
-/// position.
+/// Tokens sorted by table row: the positions of those of row v are order[first[v]] .. order[first[v + 1] -
+/// 1], ascending.
 struct TokensByRow {
   const int32_t* first;
   const int32_t* order;

@@ -6,7 +6,7 @@
 
 namespace ottava {
 
-/// The elements of a tensor, on the host. T is its dtype's. Synchronizes the stream.
+/// The elements of a tensor, copied to the host. T is the type of its elements. Synchronizes the stream.
 template <class T>
 std::vector<T> host_values(Stream& stream, const Tensor& tensor) {
   std::vector<T> values(tensor.numel());
@@ -15,8 +15,8 @@ std::vector<T> host_values(Stream& stream, const Tensor& tensor) {
   return values;
 }
 
-/// Copies as many elements as the tensor has to or from memory of the host, which stays until the stream has
-/// come so far. T is the tensor's dtype's.
+/// Copies all elements of the tensor to or from host memory, which must live until the stream has done the
+/// copy. T is the type of the tensor's elements.
 template <class T>
 void copy_to_host(Stream& stream, const Tensor& from, T* to) {
   copy(stream, from, view_of(to, from.shape));

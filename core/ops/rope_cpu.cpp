@@ -21,14 +21,12 @@ void rotate_head(T* x, const float* cos, const float* sin, int64_t half, float s
 template <class T>
 void rotate_heads_of_16(T* x, const float* cos_sin, int64_t heads, float sign, UVec& amax) {
   Vec table = load(cos_sin);
-  Vec c = __builtin_shufflevector(table, table, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
-  Vec s =
-      __builtin_shufflevector(table, -table, 24, 25, 26, 27, 28, 29, 30, 31, 8, 9, 10, 11, 12, 13, 14, 15) *
-      sign;
+  Vec other = swapped<8>(table);
+  const UVec is_lower = bits_as<UVec>(lane_numbers() < 8);
+  Vec c = select(is_lower, table, other), s = select(is_lower, -other, table) * sign;
   for (int64_t h = 0; h < heads; ++h, x += 16) {
     Vec v = load(x);
-    Vec swapped = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-    store_with_amax(x, v * c + swapped * s, Whole{}, amax);
+    store_with_amax(x, v * c + swapped<8>(v) * s, Whole{}, amax);
   }
 }
 

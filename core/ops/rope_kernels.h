@@ -5,7 +5,7 @@
 
 namespace ottava {
 
-/// Rows of rope() on the CPU; bits of their amax, if that is wanted.
+/// rope() for some rows, on the CPU; returns the bits of their amax if that is wanted.
 struct RopeKernels {
   cpu::FloatKernel<uint32_t(const Rope&, cpu::Rows)> rotate;
 };

@@ -13,8 +13,8 @@ namespace ottava {
 /// Enough for 64 threads, few enough that adding the partial sums costs little beside making them.
 inline constexpr int64_t kRowGroups = 64;
 
-/// Calls body(partial, begin, end) for the rows of each group; partial = partials + group * cols is set to
-/// zero before.
+/// Calls body(partial, begin, end) for the rows of each group, where partial = partials + group * cols has
+/// been set to zero.
 template <class Body>
 void for_each_row_group(int64_t rows, int64_t cols, float* partials, Body&& body) {
   parallel_for_index(kRowGroups, 1, [&](int64_t g) {
@@ -24,8 +24,8 @@ void for_each_row_group(int64_t rows, int64_t cols, float* partials, Body&& body
   });
 }
 
-/// out[c] += sum of partials[g][c] over the groups, in order; partials has `stride` columns, out the first
-/// `cols`.
+/// out[c] += the sum of partials[g][c] over the groups g, in order. partials has `stride` columns, of which
+/// the first `cols` are added.
 inline void add_row_groups(const float* partials, int64_t stride, float* out, int64_t cols) {
   parallel_for(cols, 256, [&](int64_t begin, int64_t end) {
     for (int64_t g = 0; g < kRowGroups; ++g) {

@@ -6,7 +6,7 @@ namespace ottava::cuda {
 
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-/// silu(gate) * up of a pack as it is stored: for swiglu and whatever is fused with it.
+/// silu(gate) * up of a pack, as stored, for swiglu and whatever is fused with it.
 template <class T, int kSize>
 __device__ __forceinline__ Pack<T, kSize> swiglu_of(const Pack<T, kSize>& gate, const Pack<T, kSize>& up) {
   Pack<T, kSize> out;
@@ -15,7 +15,7 @@ __device__ __forceinline__ Pack<T, kSize> swiglu_of(const Pack<T, kSize>& gate, 
   return out;
 }
 
-/// Both halves of dgate_up, as they are stored; and out, made again from the same values.
+/// Both halves of dgate_up, and out, made again from the same values, all as stored.
 template <class T, int kSize>
 struct SwigluGradient {
   Pack<T, kSize> dgate, dup, out;

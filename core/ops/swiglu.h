@@ -14,19 +14,19 @@ struct SwigluForward {
   Tensor amax;            ///< may be left out: u32 [1], raised to the bits of max |out| as stored
   fp8::RowOutput float8;  ///< may be left out: out in FP8
 };
-/// Recorded as `swiglu_quantize` where it leaves FP8.
+/// Recorded as `swiglu_quantize` where it writes FP8. Throws ShapeError.
 void swiglu_forward(Stream& stream, const SwigluForward& args);
 
 /// dgate = dout * up * s * (1 + gate * (1 - s)), dup = dout * gate * s, with s = sigmoid(gate). Overwrites
-/// dgate_up [N,2F], which may alias gate_up. If `out` is given, silu(gate) * up is written again: the
-/// recomputation that the weight gradient of the next layer needs, for no extra reads.
+/// dgate_up [N,2F], which may alias gate_up. If `out` is given, silu(gate) * up is written to it again: the
+/// next layer's weight gradient needs it, and here it costs no extra reads.
 struct SwigluBackward {
   Tensor dout, gate_up, dgate_up;
   Tensor out;             ///< may be left out
-  Tensor amax;            ///< of dgate_up; may be left out
+  Tensor amax;            ///< may be left out: u32 [1], raised to the bits of max |dgate_up| as stored
   fp8::RowOutput float8;  ///< may be left out: dgate_up in FP8, beside it; a row's groups span both halves
 };
-/// Recorded as `swiglu_backward_quantize` where it leaves FP8.
+/// Recorded as `swiglu_backward_quantize` where it writes FP8. Throws ShapeError.
 void swiglu_backward(Stream& stream, const SwigluBackward& args);
 
 }  // namespace ottava

@@ -7,7 +7,7 @@
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
 
-Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }
+[[gnu::always_inline]] inline Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }
 
 template <class T>
 uint32_t forward(const SwigluForward& a, Rows rows) {

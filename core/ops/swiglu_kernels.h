@@ -5,13 +5,14 @@
 
 namespace ottava {
 
-/// Rows of swiglu_forward / backward on the CPU; rows.cols is F. Both return the bits of max |output|.
+/// swiglu_forward() and swiglu_backward() for some rows, on the CPU; rows.cols is F. Both return the bits of
+/// max |output|.
 struct SwigluKernels {
   cpu::FloatKernel<uint32_t(const SwigluForward&, cpu::Rows)> forward;
   cpu::FloatKernel<uint32_t(const SwigluBackward&, cpu::Rows)> backward;
 };
 
-/// What the operation is called in messages, costs and on a GPU.
+/// The operation's name in messages, costs and launches.
 std::string_view name_of(const SwigluForward& args);
 std::string_view name_of(const SwigluBackward& args);
 

@@ -18,11 +18,7 @@ class RandomWords {
       philox_16(seed, stream, first / 4 + (i / 4), words_ + i);
     }
   }
-  UVec load(int64_t i) const {
-    UVec v;
-    __builtin_memcpy(&v, words_ + skip_ + i, sizeof v);
-    return v;
-  }
+  UVec load(int64_t i) const { return read_lanes<UVec>(words_ + skip_ + i); }
 
  private:
   uint32_t words_[kPiece + 2 * 4 * kLanes];
@@ -31,7 +27,7 @@ class RandomWords {
 
 /// v cut to bf16 after adding a threshold in [0, 2^16) to its bits; infinities and NaN are stored as they
 /// are.
-HVec stochastic_bf16(Vec v, UVec threshold) {
+[[gnu::always_inline]] inline HVec stochastic_bf16(Vec v, UVec threshold) {
   UVec u = bits_as<UVec>(v);
   UVec finite = bits_as<UVec>((u & 0x7f800000u) != 0x7f800000u);
   UVec cut = (u + threshold) >> 16;

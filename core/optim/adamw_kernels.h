@@ -21,8 +21,8 @@ struct AdamwStep {
   AdamwHyper hyper;
   float factor;
 };
-/// The steps return the bits of max |bf16 of the new value|; which one runs is the type of the states,
-/// `[...]` that of compute.
+/// Steps return the bits of max |bf16 of the new value|. The type of the states selects the member, the type
+/// of compute the kernel in it.
 struct AdamwKernels {
   cpu::FloatKernel<uint32_t(const AdamwStep&, const AdamwChunk&)> f32_states;
   cpu::FloatKernel<uint32_t(const AdamwStep&, const AdamwChunk&)> bf16_states;

@@ -5,6 +5,7 @@
 
 namespace ottava {
 
+/// Sums of squares on the CPU, in f64.
 struct GradNormKernels {
   double (*sum_of_squares)(const float* x, int64_t n);
 };

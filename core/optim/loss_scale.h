@@ -4,10 +4,10 @@
 
 namespace ottava {
 
-/// What the loss is multiplied by, so that small gradients survive in a narrow format: a constant (1 is
-/// none), or dynamic (arXiv:1710.03740): starts at 2^16, doubles after 1000 steps in a row without overflow,
-/// halves on overflow, and stays within [1, 2^32]. The norm and the weights see unscaled gradients; a step
-/// that overflows is skipped by its caller.
+/// What the loss is multiplied by, so that small gradients survive in a narrow format. Either constant (1:
+/// none) or dynamic (arXiv:1710.03740): it starts at 2^16, doubles after 1000 consecutive steps without
+/// overflow, halves on overflow, and stays within [1, 2^32]. The norm and the weights see unscaled gradients;
+/// the caller skips a step that overflows.
 class LossScale {
  public:
   static constexpr double kInitial = 65536, kLargest = 4294967296.0;
@@ -19,7 +19,7 @@ class LossScale {
 
   double value() const { return state_.scale; }
   bool is_dynamic() const { return is_dynamic_; }
-  /// To be called once per step, with whether a gradient was not finite.
+  /// To be called once per step; `overflow`: a gradient was not finite.
   void update(bool overflow);
 
   /// What a checkpoint keeps.

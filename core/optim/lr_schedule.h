@@ -6,6 +6,7 @@
 
 namespace ottava {
 
+/// What the learning rate follows from.
 struct LrScheduleOptions {
   double lr = 0;      ///< optimizer.lr
   int64_t steps = 0;  ///< training.steps, the horizon unless schedule.total_steps is given
@@ -18,11 +19,11 @@ struct LrScheduleOptions {
 ///     S = T + 1 - w - D          one virtual step, so that the last real step is not 0
 ///     k < w: f = (k+1)/w;  k < w+S: f = 1;  else p = (k+1-(w+S))/D, f = 1-p | 1-sqrt(p) | (1+cos(pi p))/2
 ///     lr * f in the warm-up and stable phases, lr * (m + (1-m) f) in the decay, m = min_lr_factor
-/// Past the horizon p stays 1; where nothing decays, D = 0, f stays 1. round() is to nearest, ties to even,
-/// as Python's. Throws ConfigError for T < 1 or k < 0.
+/// Past the horizon p stays 1. If D = 0, nothing decays and f stays 1. round() is to nearest, ties to even,
+/// as in Python. Throws ConfigError for T < 1 or k < 0.
 double learning_rate(const LrScheduleOptions& options, int64_t k);
 
-/// D of T >= 1.
+/// D of the formula above, for T >= 1.
 int64_t decay_steps(const LrScheduleOptions& options);
 
 }  // namespace ottava

@@ -17,9 +17,9 @@ struct MuonKernels {
   cpu::FloatKernel<void(const float* gradient, float* momentum, void* update, int64_t n, float factor,
                         const MuonHyper& hyper)>
       momentum;  ///< by update's type
-  /// Return the bits of max |bf16 of the new value|.
+  /// By compute's type. Return the bits of max |bf16 of the new value|.
   cpu::FloatKernel<uint32_t(const MuonWeightChunk&)> apply_f32, apply_bf16;
-  /// x = a x + b y, of x's type; where a is 0, x is not looked at.
+  /// x = a x + b y, by x's type; if a is 0, x is not read.
   cpu::FloatKernel<void(void* x, const float* y, int64_t n, float a, float b)> combine;
 };
 

@@ -33,7 +33,7 @@ void declare_muon(config::Section& s, OptimizerConfig& c) {
            "weight_decay, or times sqrt(max(1, rows / columns))");
 }
 
-// Updates are made in float32: a number just below 1 or above 0 must not become 1 or 0 there.
+// Updates are made in float32, in which a number just below 1 or above 0 must not become 1 or 0.
 void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
   for (const auto& [key, decay] :
        {std::pair{"beta1", c.beta1}, std::pair{"beta2", c.beta2}, std::pair{"momentum", c.momentum}}) {

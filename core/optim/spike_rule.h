@@ -14,7 +14,7 @@
 
 namespace ottava {
 
-/// skip_spike() on memory that the caller can read: one thread.
+/// Memory of skip_spike(), for one thread that can read it: of the host, or in a kernel.
 struct SpikeMemory {
   const float* loss_sum;
   float* window;
@@ -23,7 +23,7 @@ struct SpikeMemory {
   int32_t* skipped;
 };
 
-/// Largest value that is no spike.
+/// The largest value that is not a spike.
 OTTAVA_BOTH inline float spike_bound(const float* values, int64_t n, int64_t window, double sigma) {
   if (2 * n < window || n < 2) return INFINITY;
   double sum = 0, squares = 0;

@@ -6,7 +6,8 @@
 
 namespace ottava {
 
-/// Of an optimizer's tensor number `index`: `name` has this type and shape, or throws ShapeError.
+/// Throws ShapeError unless `tensor`, called `name` and belonging to entry `index` of an optimizer's list,
+/// has this dtype and shape.
 inline void require(std::string_view op, size_t index, std::string_view name, const Tensor& tensor,
                     DType dtype, const Shape& shape) {
   if (tensor.dtype == dtype && tensor.shape == shape) return;

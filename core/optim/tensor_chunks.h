@@ -9,8 +9,9 @@
 
 namespace ottava {
 
-/// Elements of many tensors as one list of pieces of at most kSize, none across two tensors: threads share
-/// the list evenly however different the tensors are, and the pieces do not depend on the number of threads.
+/// The elements of many tensors as one list of chunks of at most kSize elements, none across two tensors.
+/// Threads share the list evenly however different the tensors' sizes are, and the chunks do not depend on
+/// the number of threads.
 class TensorChunks {
  public:
   static constexpr int64_t kSize = 16384;
@@ -44,7 +45,7 @@ class TensorChunks {
   std::vector<int64_t> first_ = {0};  ///< first_[t]: index of tensor t's first chunk
 };
 
-/// Of what `part` gives of each item: a tensor or a shape.
+/// The chunks of `part` of each item, a tensor or a shape.
 template <class Items, class Part>
 TensorChunks chunks_of(const Items& items, const Part& part) {
   TensorChunks chunks;

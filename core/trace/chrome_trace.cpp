@@ -52,7 +52,7 @@ void ChromeTrace::slice(const Slice& s, const Json& args) {
 }
 
 void ChromeTrace::arrow(int64_t id, Point from, Point to) {
-  // Ids are of the file, and files of several ranks become one.
+  // Ids hold for a whole file, and files of several ranks may become one.
   const int64_t unique = id * rank_.world_size + rank_.rank;
   begin('s', "ac2g", from);
   events_ += fmt::format(R"(,"cat":"ac2g","id":{}}})", unique);

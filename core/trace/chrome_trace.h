@@ -10,8 +10,8 @@
 namespace ottava {
 
 /// One rank's part of a timeline as JSON for Perfetto and chrome://tracing, with the names that tools for
-/// PyTorch's traces look for. Files of several ranks have one clock and one process for each rank, so that
-/// their events may stand in one file.
+/// PyTorch's traces look for. Files of several ranks share one clock and give each rank a process of its own,
+/// so that their events may go into one file.
 class ChromeTrace {
  public:
   struct Rank {
@@ -19,26 +19,26 @@ class ChromeTrace {
     std::string name;     ///< "rank 3, node0, dp_shard 3"
     std::string backend;  ///< "tcp", "nccl", ...
   };
-  /// `origin_ns` is where the timeline begins, on this rank's clock.
+  /// `origin_ns`: the beginning of the timeline, on this rank's clock.
   ChromeTrace(Rank rank, int64_t origin_ns);
 
-  /// Tracks stand in the order of their numbers.
+  /// Names a track. Viewers show tracks in the order of their numbers.
   void track(int number, std::string_view name);
   struct Slice {
     int track = 0;
     std::string_view name, category;
     int64_t begin_ns = 0, end_ns = 0;  ///< on this rank's clock
   };
-  /// Slices of a track nest or are apart.
+  /// Slices of one track must nest or be disjoint.
   void slice(const Slice& slice, const Json& args = {});
   struct Point {
     int track = 0;
     int64_t at_ns = 0;
   };
-  /// An arrow from the slice around `from` to the slice around `to`; `id` is that of no other arrow of the
-  /// rank.
+  /// An arrow from the slice around `from` to the slice around `to`; `id` must be unique among the rank's
+  /// arrows.
   void arrow(int64_t id, Point from, Point to);
-  /// A member of the file's outermost object.
+  /// Adds a member to the file's outermost object.
   void about(std::string name, Json value);
 
   size_t bytes() const { return events_.size(); }
@@ -55,7 +55,7 @@ class ChromeTrace {
   Json about_;
 };
 
-/// Files of several ranks, of one timeline, as one: what the first says of itself, and the events of all.
+/// Several ranks' files of one timeline as one file: the first one's members, and the events of all.
 std::string merged_traces(const std::vector<std::string>& texts);
 
 }  // namespace ottava

@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// What threads of the host do beside the operations of a step: reading, saving, the step as a whole. Safe to
-/// use from several threads.
+/// Spans of what host threads do beside the operations of a step: reading, saving, the step as a whole. Safe
+/// to use from several threads.
 class HostSpans {
  public:
   enum class Track : uint8_t { host, data, saves };
@@ -31,9 +31,9 @@ class HostSpans {
     std::list<Span>::iterator span_;
   };
 
-  /// In the order of their beginnings; what has not ended yet ends now.
+  /// Spans that did not end before `begin_ns`, in the order in which they began; one still open ends now.
   std::vector<Span> since(int64_t begin_ns) const;
-  /// Keeps only what has not ended.
+  /// Drops all spans that have ended.
   void forget_ended();
 
  private:

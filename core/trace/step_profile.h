@@ -10,14 +10,14 @@
 
 namespace ottava {
 
-/// Of the host's steady clock, in which everything in a trace is told.
+/// Now, on the host's steady clock, to which all times in a trace refer.
 int64_t steady_nanoseconds();
 
-/// Places events of a device on the host's steady clock. The two drift apart by some microseconds in a
-/// second: make a new one for each stretch that is traced.
+/// Places events of a device on the host's steady clock. The two clocks drift apart by some microseconds per
+/// second, so make a new one for each stretch that is traced.
 class DeviceClock {
  public:
-  /// Waits for the stream: the end of its work is the point where both clocks are read.
+  /// Waits for the stream; both clocks are read where its work ends.
   explicit DeviceClock(Stream& stream);
   /// `event` must have been reached.
   int64_t nanoseconds_of(const Event& event) const;
@@ -27,12 +27,12 @@ class DeviceClock {
   int64_t nanoseconds_ = 0;
 };
 
-/// What a rank's step does on one stream, as nested spans between events on it: on a GPU they are what the
-/// device took and not what the host took to enqueue it. On `meta`, where nothing takes time, spans hold what
-/// is planned for them.
+/// What a rank's step does on one stream, as nested spans between events on it. On a GPU they show the
+/// device's time, not the time the host took to enqueue the work. On `meta`, where nothing takes time, they
+/// hold what is planned.
 class StepProfile {
  public:
-  /// Ranges of NVTX (nvtx.h) around the spans, or not.
+  /// Whether spans are also ranges of NVTX (nvtx.h).
   enum class Ranges : uint8_t { none, nvtx };
   explicit StepProfile(Stream& stream, Ranges ranges = Ranges::none) : stream_(stream), ranges_(ranges) {}
 
@@ -48,15 +48,15 @@ class StepProfile {
     std::string label;
     Kind kind = Kind::operation;
     int parent = -1;                        ///< index of the span around it
-    int64_t begin_ns = 0, end_ns = 0;       ///< DeviceClock's; not on `meta`
-    double flops = 0, bytes = 0;            ///< planned, of spans inside too; only on `meta`
+    int64_t begin_ns = 0, end_ns = 0;       ///< on the host's clock, by DeviceClock; not on `meta`
+    double flops = 0, bytes = 0;            ///< planned, including inner spans; only on `meta`
     size_t first_event = 0, end_event = 0;  ///< of RecordedOrder::events; only on `meta`
   };
-  /// In the order of their beginnings, since the last call; waits for the stream.
+  /// Spans since the last call, in the order in which they began. Waits for the stream.
   std::vector<Span> take_spans(const DeviceClock& clock);
 
-  /// Seconds by label of operations since the last take_spans(), what they waited included; time of one
-  /// inside another counts once, for the inner one. Waits for the stream.
+  /// Seconds by label of the operations since the last take_spans(), waiting included. An operation inside
+  /// another counts once, for the inner one. Waits for the stream.
   std::map<std::string, double, std::less<>> seconds();
 
   /// Adds a span while it lives; nothing where `profile` is null.

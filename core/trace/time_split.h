@@ -5,12 +5,13 @@
 
 namespace ottava {
 
+/// A stretch of time, [begin, end).
 struct Interval {
   int64_t begin = 0, end = 0;
 };
 
-/// Where the time of a rank went, from the first beginning to the last end. Moments in which several things
-/// happen count once: compute + exposed + idle = total, and exposed + overlapped = communication.
+/// Where a rank's time went, from the first beginning to the last end. A moment in which several things
+/// happen counts once: compute + exposed + idle = total, and exposed + overlapped = communication.
 struct TimeSplit {
   int64_t total = 0, compute = 0, communication = 0;
   int64_t exposed = 0;     ///< communication while nothing is computed

@@ -86,8 +86,8 @@ void run(const StepContext& c, Pass pass, Args args, void (*op)(Stream&, const A
 
 }  // namespace
 
-/// What a call of attention takes of a tensor: everything, or one of the two chunks that a context-parallel
-/// rank holds of each of its sequences.
+/// The rows that a call of attention takes: all, or one of the two chunks of each sequence that a
+/// context-parallel rank holds.
 struct AttentionLayer::Rows {
   explicit Rows(const LlamaBatch& batch) : sequences(batch.batch), tokens(sequences * batch.sequence) {}
   Rows(const ContextParallelGroup& group, const LlamaBatch& batch, int which)

@@ -9,8 +9,9 @@
 
 namespace ottava {
 
-/// Shape of a micro-batch on this rank, and what every block shares. With context parallel ranks the rows are
-/// ContextParallelGroup's: `batch` is twice the sequences, `sequence` a chunk, and positions are given.
+/// Shape of a micro-batch on this rank, and what all blocks share. With context parallel, rows are as
+/// ContextParallelGroup says: `batch` is twice the number of sequences, `sequence` the length of a chunk, and
+/// positions are given.
 struct LlamaBatch {
   int64_t batch = 0, sequence = 0;
   Tensor rope_table;
@@ -45,21 +46,21 @@ class AttentionLayer {
   };
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, Saved& saved) const;
-  /// Gradient of the stream after the layer in, before it out, in the same memory and placed for `reader`,
-  /// which added to it last; null: none did. Consumes `saved`.
+  /// Takes the gradient of the stream after the layer and returns that before it, in the same memory. It is
+  /// placed for `reader`, the layer that added to the stream last; null: none did. Consumes `saved`.
   LinearOperand backward(const StepContext& context, const LlamaBatch& batch, LinearOperand dout,
                          Saved& saved, const Linear* reader) const;
-  /// Of so many KV heads on a rank, those whose keys and values travel at once where ranks share sequences: a
-  /// quarter, as far as they divide.
+  /// Where ranks share sequences, how many of a rank's KV heads have their keys and values travel at once: a
+  /// quarter, as far as the number divides.
   static int64_t heads_at_once(int64_t kv_heads);
-  /// Reads the gradient of the layer's output.
+  /// The linear layer that reads the gradient of this layer's output.
   const Linear& last_linear() const { return wo_; }
-  /// Appends keys and values at `position`; a prompt (position 0) or one token.
+  /// forward() for a prompt (position 0) or a single token; appends keys and values at `position`.
   ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                           const KeyValueCache& cache, int64_t position) const;
 
  private:
-  /// qkv of the norm's output, normalised and rotated.
+  /// Makes qkv from the norm's output, normalised and rotated.
   void project(const StepContext& context, const LlamaBatch& batch, const LinearOperand& x, LinearInput* kept,
                Saved& saved) const;
   void attend(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
@@ -69,9 +70,9 @@ class AttentionLayer {
   void attend_rows_backward(const StepContext& context, const LlamaBatch& batch, const Rows& rows,
                             const SeparateKeys& keys, const Allocation& dattention, const Allocation& dqkv,
                             const Saved& saved) const;
-  /// The same where ranks share sequences: a group of KV heads at a time, so that keys and values of the next
-  /// travel while this one's attention is computed, as do the gradients of the one before. In backward those
-  /// of the first group travel beside wo's products.
+  /// The same where ranks share sequences: one group of KV heads at a time. While one group's attention is
+  /// computed, the next group's keys and values travel, and so do the gradients of the group before. In
+  /// backward the first group's keys and values travel beside wo's products.
   ContextParallelGroup::Gathering gather_first_group(const StepContext& context, const Saved& saved) const;
   void attend_apart(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
   void attend_apart_backward(const StepContext& context, const LlamaBatch& batch,
@@ -80,7 +81,7 @@ class AttentionLayer {
   Allocation attend_backward(const StepContext& context, const LlamaBatch& batch,
                              const Allocation& dattention, const Saved& saved,
                              ContextParallelGroup::Gathering first) const;
-  /// From the gradient of what attention reads to that of what wqkv wrote, in its place.
+  /// Turns the gradient of what attention reads into that of what wqkv wrote, in place.
   void project_backward(const StepContext& context, const LlamaBatch& batch, const Allocation& dqkv,
                         Saved& saved) const;
 

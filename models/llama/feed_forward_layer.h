@@ -27,13 +27,13 @@ class FeedForwardLayer {
   };
   ResidualStream forward(const StepContext& context, ResidualStream in, Recompute recompute,
                          Saved& saved) const;
-  /// What backward needs of a recomputed block: the output is not made.
+  /// Makes again what backward needs of a recomputed block, but not the output.
   void recompute(const StepContext& context, ResidualStream in, Saved& saved) const;
-  /// Gradient of the stream after the layer in, before it out, in the same memory and placed for `reader`,
-  /// which added to it last. Consumes `saved`.
+  /// Takes the gradient of the stream after the layer and returns that before it, in the same memory. It is
+  /// placed for `reader`, the layer that added to the stream last. Consumes `saved`.
   LinearOperand backward(const StepContext& context, LinearOperand dout, Saved& saved,
                          const Linear& reader) const;
-  /// Reads the gradient of the layer's output.
+  /// The linear layer that reads the gradient of this layer's output.
   const Linear& last_linear() const { return w2_; }
 
  private:

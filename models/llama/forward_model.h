@@ -17,16 +17,16 @@ class ForwardModel {
   };
   ForwardModel(Options options, Device device);
 
-  /// Plans and takes memory for the weights, for what `build` takes of the arena, and for the phases that
-  /// `run` goes through; both are called several times, first on `meta`.
+  /// Plans and takes memory for the weights, for what `build` takes from the arena, and for the phases that
+  /// `run` goes through. Both are called several times, first on `meta`.
   void take_memory(const std::function<void(Arena& arena)>& build,
                    const std::function<void(const StepContext& context)>& run);
 
   const LlamaModel& model() const { return *model_; }
-  /// To be filled, then refresh_compute_copies().
+  /// To be filled by the caller, who then calls refresh_compute_copies().
   Fsdp& parameters() { return *parameters_; }
   Stream& stream() { return stream_; }
-  /// Of a pass on the device.
+  /// The context of a pass on the device.
   StepContext context() { return context_of(*arena_, stream_); }
 
  private:

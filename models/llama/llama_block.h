@@ -14,7 +14,7 @@ struct LlamaBlockSaved {
   FeedForwardLayer::Saved feed_forward;
 };
 
-/// Of each linear layer of a block.
+/// How the transfers of each linear layer of a block run.
 struct BlockOverlap {
   Overlap wqkv = Overlap::bulk, wo = Overlap::bulk, w13 = Overlap::bulk, w2 = Overlap::bulk;
   bool operator==(const BlockOverlap&) const = default;
@@ -47,14 +47,14 @@ class LlamaBlock {
 
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, LlamaBlockSaved& saved) const;
-  /// Gradient of the stream [n,C] after the block in, before it out (in the same memory). Consumes `saved`.
-  /// `before`: the last_linear() of the block before; null for the first.
+  /// Takes the gradient of the stream [n,C] after the block and returns that before it, in the same memory.
+  /// Consumes `saved`. `before`: the last_linear() of the block before; null for the first.
   LinearOperand backward(const StepContext& context, const LlamaBatch& batch, LinearOperand dout,
                          LlamaBlockSaved saved, const Linear* before) const;
-  /// The reader of `dout`, for its producer.
+  /// The layer that reads `dout`, for its producer.
   const Linear& last_linear() const { return feed_forward_.last_linear(); }
-  /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one
-  /// token.
+  /// One pass without gradients, for a prompt (position 0) or a single token, that appends keys and values at
+  /// `position`.
   ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                           const KeyValueCache& cache, int64_t position) const;
 

@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-/// The shape of a Llama-family model. Qwen2 is `qkv_bias`, Qwen3 `qk_norm`; everything else is the same.
+/// The shape of a Llama-family model. Qwen2 sets `qkv_bias`, Qwen3 `qk_norm`; everything else is the same.
 struct LlamaConfig {
   int64_t dim = 256;
   int64_t layers = 6;
@@ -26,8 +26,8 @@ struct LlamaConfig {
   bool qk_norm = false;
 };
 
-/// debugmodel, 1B, 3B, 8B, 70B, 405B (the table in README.md). Throws ConfigError with the list for any other
-/// name.
+/// One of debugmodel, 1B, 3B, 8B, 70B, 405B (the table in models/README.md). Throws ConfigError with the list
+/// for any other name.
 LlamaConfig llama_flavor(std::string_view name);
 
 /// Width of the SwiGLU: int(8 dim / 3), times `multiplier` if > 0, rounded up to a multiple of `multiple_of`.
@@ -38,7 +38,8 @@ int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of);
 void validate(const LlamaConfig& config);
 
 int64_t parameter_count(const LlamaConfig& config);
-/// TorchTitan's: 6 (N - N_embedding) + 12 L H head_dim T; a tied matrix counts once, as the output layer.
+/// FLOPs as TorchTitan counts them: 6 (N - N_embedding) + 12 L H head_dim T. A tied matrix counts once, as
+/// the output layer.
 double model_flops_per_token(const LlamaConfig& config, int64_t sequence);
 
 }  // namespace ottava

@@ -125,7 +125,7 @@ void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& log
   if (keep && product.weight_gradient_is_fp8()) kept = std::move(x);
 }
 
-// The rows of y have served: their gradient takes their place.
+// The rows of y are no longer needed, so their gradient takes their place.
 void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, const Float8Allocation& kept,
                                  const Tensor& y) const {
   StepContext::Scope scope(c, "output");

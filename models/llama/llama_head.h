@@ -8,18 +8,19 @@
 namespace ottava {
 
 /// Final norm, output layer and cross-entropy. Logits are made, used and dropped in chunks of rows, forward
-/// and backward together, so those of the whole batch never exist. With tensor parallel the vocabulary is cut
-/// among ranks and three small all-reduces per chunk combine the softmax (logits are not gathered, unless
-/// loss_parallel is off).
+/// and backward together, so those of the whole batch never exist at once. With tensor parallel the
+/// vocabulary is cut among ranks, and three small all-reduces per chunk combine the softmax; logits are
+/// gathered only if loss_parallel is off.
 class LlamaHead {
  public:
   struct Options {
     int64_t chunk_rows = 1024;
     bool loss_parallel =
-        true;  ///< false: each rank gathers the logits of a chunk and works out its softmax by itself
+        true;  ///< false: each rank gathers a chunk's logits and computes the softmax by itself
     float z_loss_weight = 0;
   };
-  /// `float8`: the output layer in FP8, on `padded_rows` local rows if that is more than there are.
+  /// How the output layer runs: in FP8 if `float8` is set, then on `padded_rows` local rows if that is more
+  /// than there are.
   struct Output {
     std::optional<Float8Product> float8;
     int64_t padded_rows = 0;
@@ -34,13 +35,13 @@ class LlamaHead {
     Tensor token_losses = {};   ///< f32 [N], overwritten: 0 where the loss does not count; may be absent
     Tensor z_loss_sum = {};     ///< f32 [1], accumulated: sum of the z-losses of valid tokens; may be absent
   };
-  /// Gradient of the residual stream, placed for `reader`, which added to it last (null: none here);
-  /// accumulates the gradients of norm and output.
+  /// Returns the gradient of the residual stream, placed for `reader`, the layer that added to it last (null:
+  /// none on this rank). Accumulates loss.sum and the gradients of norm and output.
   LinearOperand forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
                                  const Linear* reader) const;
-  /// Adds to loss.sum and fills loss.token_losses.
+  /// Forward only: adds to loss.sum and fills loss.token_losses.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
-  /// Logits f32 [rows, V] of the rows given (generation); in the compute type.
+  /// out f32 [rows, V] = the logits of the rows given, computed in the compute type; for generation.
   void logits(const StepContext& context, ResidualStream in, const Tensor& out) const;
 
  private:

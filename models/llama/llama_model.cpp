@@ -77,7 +77,7 @@ void LlamaModel::embed_backward(const StepContext& c, const Tensor& tokens, cons
 
 namespace {
 
-// In a trace, everything that a layer does and waits for; nothing is made where none is kept.
+// In a trace, everything that a layer does and waits for. The label is made only if there is a trace.
 std::string layer_label(const StepContext& c, size_t layer, std::string_view pass) {
   return c.profile ? fmt::format("layers.{} {}", layer, pass) : std::string();
 }
@@ -222,7 +222,7 @@ void LlamaModel::generate(const StepContext& c, const Generation& in, const Tens
     c.parameters.reshard(unit);
   }
   c.parameters.unshard(last_);
-  // Only the last token's logits are wanted: of a prompt (one sequence), its last row.
+  // Only the last token's logits are wanted: for a prompt (one sequence), its last row.
   const int64_t rows = in.tokens.numel(), wanted = in.tokens.shape[0];
   auto last_rows = [&](const Allocation& x) {
     Allocation tail = c.scratch("last token", c.compute, {wanted, config_.dim});

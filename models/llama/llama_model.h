@@ -16,22 +16,22 @@ struct LlamaModelOptions {
   float z_loss_weight = 0;           ///< core/ops/cross_entropy.h
   std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
   BlockOverlap overlap = {};         ///< of every block, with tensor parallel
-  /// Attention by cuDNN, on a GPU and without documents (apps/decide/attention_choice.h); null: our kernels.
+  /// Attention by cuDNN, on a GPU and without documents; null: our kernels.
   std::shared_ptr<cuda::FusedAttention> fused_attention = {};
 };
 
 /// One micro-batch on this rank.
 struct MicroBatch {
-  Tensor tokens;                ///< i32 [B,T]
-  Tensor targets;               ///< i32 [B,T]
-  Tensor document_start;        ///< i32 [B,T], absent for plain causal attention
-  Tensor positions;             ///< i32 [B,T], with document_start, where positions restart, and of chunks
-  Tensor token_losses = {};     ///< f32 [B*T] out, of evaluate(); may be absent
+  Tensor tokens;             ///< i32 [B,T]
+  Tensor targets;            ///< i32 [B,T]
+  Tensor document_start;     ///< i32 [B,T], absent for plain causal attention
+  Tensor positions;          ///< i32 [B,T]; with document_start (positions restart) and with context parallel
+  Tensor token_losses = {};  ///< f32 [B*T] out, of evaluate(); may be absent
   Tensor sequence_losses = {};  ///< f32 [B] out: sum of the token losses of each sequence; may be absent
   Tensor z_loss_sum = {};       ///< f32 [1], accumulated: sum of the tokens' z-losses; may be absent
 };
 
-/// What a run of units keeps of a micro-batch from its forward to its backward.
+/// What a range of units keeps of a micro-batch from its forward to its backward.
 struct LlamaSaved {
   std::vector<LlamaBlockSaved> blocks;
   LinearOperand gradient;              ///< of the stream that the head read
@@ -47,7 +47,7 @@ class LlamaModel {
              int tensor_parallel_size, LlamaModelOptions options, const LlamaFloat8& float8 = {});
 
   const LlamaConfig& config() const { return config_; }
-  /// By unit, what backward reads of its weights: a recomputed block runs forward products, too.
+  /// For each unit, the uses of its weights in backward: a recomputed block runs forward products, too.
   std::span<const WeightUse> backward_uses() const { return backward_uses_; }
   /// All units, from the first to the last.
   StageUnits all_units() const { return {0, parameters_.units}; }
@@ -58,26 +58,27 @@ class LlamaModel {
   };
   /// Forward and backward of one micro-batch: gradients and loss.sum are accumulated.
   void forward_backward(const StepContext& context, const MicroBatch& batch, const Loss& loss) const;
-  /// Its forward through a run of units. `in`: the residual stream [n,C] that the units before them made, n
-  /// the rank's rows; absent for the first. Returns that after them, added up; absent for the last: the head
-  /// runs forward and backward at once. Overwrites `saved`.
+  /// The micro-batch's forward through a range of units. `in`: the residual stream [n,C] before them, n being
+  /// the rank's rows; absent for the first units. Returns the stream after them, added up; nothing for the
+  /// last units, since the head runs forward and backward at once. Overwrites `saved`.
   Allocation forward(const StepContext& context, StageUnits units, const MicroBatch& batch, const Loss& loss,
                      Allocation in, LlamaSaved& saved) const;
-  /// Its backward: from the gradient of what forward() returned to that of `in`. Consumes `saved`.
+  /// The micro-batch's backward: takes the gradient of what forward() returned and returns that of its `in`.
+  /// Consumes `saved`.
   Allocation backward(const StepContext& context, StageUnits units, const MicroBatch& batch, Allocation dout,
                       LlamaSaved saved) const;
-  /// backward() in two: first the gradient of `in` (and those of norms and the embedding), later the
-  /// weights'. The same sums in the same order, if micro-batches come in the same order in both.
+  /// backward() in two halves: first the gradient of `in` (with those of norms and the embedding), later the
+  /// weights'. The sums and their order are the same, if micro-batches come in the same order in both.
   Allocation input_gradient(const StepContext& context, StageUnits units, const MicroBatch& batch,
                             Allocation dout, LlamaSaved& saved) const;
   void weight_gradients(const StepContext& context, StageUnits units, LlamaSaved saved) const;
-  /// Adds the losses of one micro-batch to loss_sum, and fills its token_losses: forward() without anything
-  /// kept.
+  /// forward() without keeping anything: adds the losses of one micro-batch to loss_sum and fills its
+  /// token_losses.
   Allocation evaluate(const StepContext& context, StageUnits units, const MicroBatch& batch,
                       const Tensor& loss_sum, Allocation in) const;
 
-  /// Logits f32 [B,V] after the last of `tokens`, which stand at `position` and follow what `caches` (one per
-  /// block) hold; T > 1 only at position 0 and with B = 1.
+  /// logits f32 [B,V] = those after the last of `tokens`, which begin at `position` and follow what `caches`
+  /// (one per block) hold. T > 1 only at position 0 and with B = 1.
   struct Generation {
     Tensor tokens;         ///< i32 [B,T]
     Tensor positions;      ///< i32 [B*T]
@@ -91,7 +92,7 @@ class LlamaModel {
   void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;
   bool has_embedding(StageUnits units) const { return units.begin == 0; }
   bool has_head(StageUnits units) const { return units.end == parameters_.units; }
-  /// The stream at the beginning of the units.
+  /// The stream before the units.
   ResidualStream enter(const StepContext& context, StageUnits units, const MicroBatch& batch,
                        Allocation in) const;
   Allocation go_back(const StepContext& context, StageUnits units, const MicroBatch& batch, Allocation dout,

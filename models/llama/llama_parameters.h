@@ -13,8 +13,9 @@ struct LlamaBlockParameters {
   int ffn_norm = -1, w13 = -1, w2 = -1;
 };
 
-/// The parameter table of a model. Units in forward order: 0 the embedding, 1..layers the blocks, last norm +
-/// output. With tied embeddings `output == embedding`, which is unit 0: gathered for both uses.
+/// The parameter table of a model. Units in forward order: 0 is the embedding, 1..layers are the blocks, the
+/// last is norm and output. With tied embeddings `output == embedding`, which stays in unit 0 and is gathered
+/// for both uses.
 struct LlamaParameters {
   std::vector<ParameterSpec> specs;
   int embedding = -1, norm = -1, output = -1;
@@ -22,7 +23,8 @@ struct LlamaParameters {
   int units = 0;
 };
 
-/// Names, shapes, initialisation (README.md), tensor-parallel placement and HF names of every parameter.
+/// Names, shapes, initialisation (models/README.md), tensor-parallel placement and HF names of every
+/// parameter.
 LlamaParameters llama_parameters(const LlamaConfig& config);
 
 }  // namespace ottava

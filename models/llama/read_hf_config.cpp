@@ -8,7 +8,7 @@
 namespace ottava {
 namespace {
 
-/// Extents by their names here and there.
+/// Extents, by their names here and in HF.
 constexpr std::pair<int64_t LlamaConfig::*, int64_t HfConfig::*> kExtents[] = {
     {&LlamaConfig::dim, &HfConfig::hidden_size},
     {&LlamaConfig::layers, &HfConfig::num_hidden_layers},

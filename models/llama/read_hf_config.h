@@ -8,16 +8,17 @@
 
 namespace ottava {
 
-/// Our model of an HF config: Qwen2 has biases on q, k and v, Qwen3 norms on q and k.
+/// The model that an HF config describes: Qwen2 has biases on q, k and v, Qwen3 norms on q and k.
 LlamaConfig llama_config_of(const HfConfig& config);
 
-/// The HF config under which our weights compute the same numbers. Throws ConfigError for a model that has
-/// both biases and norms on q and k: no HF family does.
+/// The HF config with which our weights compute the same numbers. Throws ConfigError for a model with both
+/// biases and norms on q and k: no HF family has both.
 HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings);
 
 /// The model of `folder`/config.json. Throws FileError.
 LlamaConfig read_hf_config(const std::string& folder);
-/// Its max_position_embeddings, the longest sequence that its RoPE is meant for. Throws FileError.
+/// max_position_embeddings of `folder`/config.json, the longest sequence that its RoPE is meant for. Throws
+/// FileError.
 int64_t read_hf_positions(const std::string& folder);
 
 }  // namespace ottava

@@ -2,7 +2,8 @@
 
 namespace ottava {
 
-/// What of a block's forward pass is computed again in backward. Every mode gives bitwise the same gradients.
+/// Which parts of a block's forward pass are computed again in backward. Every mode gives bitwise the same
+/// gradients.
 enum class Recompute {
   nothing,
   elementwise,  ///< outputs of the norms and of the activation: cheap to make, a third of the memory

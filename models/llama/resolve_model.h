@@ -20,16 +20,16 @@ struct ModelValue {
 };
 
 /// The model that section `model` describes: the flavor's dimensions, or those of an HF config.json (`base`),
-/// with every key that is set in their place, and the tokenizer's vocabulary unless model.vocab_size is set.
-/// With model.dim set the model is one's own: RoPE as by default (theta 500,000, no scaling), not as the
-/// flavor's. `values`, if given, lists every property with its origin. Throws ConfigError, also for a
-/// vocabulary smaller than the tokenizer's and for sequences longer than model.max_seq_len.
+/// each replaced by its key where that is set, and the tokenizer's vocabulary unless model.vocab_size is set.
+/// With model.dim set the model counts as the user's own: RoPE is the default (theta 500,000, no scaling),
+/// not the flavor's. `values`, if given, receives every property with its origin. Throws ConfigError, also
+/// for a vocabulary smaller than the tokenizer's and for sequences longer than model.max_seq_len.
 LlamaConfig resolve_model(const ModelConfig& config, const std::optional<LlamaConfig>& base,
                           int64_t tokenizer_vocab, int64_t sequence,
                           std::vector<ModelValue>* values = nullptr);
 
-/// What each block computes again: none; selective "op": elementwise outputs; selective n: every n-th block
-/// whole; full.
+/// What each block computes again: nothing (none), elementwise outputs (selective "op"), every n-th block
+/// whole (selective n), or all blocks whole (full).
 std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& config, int64_t layers);
 
 }  // namespace ottava

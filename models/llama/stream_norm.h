@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// The residual stream between layers, as sum + delta: the addition happens in the next norm, which reads
-/// both anyway.
+/// The residual stream between layers, as sum + delta: the next norm, which reads both anyway, does the
+/// addition.
 struct ResidualStream {
   Allocation sum;    ///< [n,C]
   Allocation delta;  ///< [n,C], overwritten by the sum; absent after the embedding
@@ -16,7 +16,7 @@ struct ResidualStream {
 /// RMSNorm of the residual stream in front of a linear layer.
 class StreamNorm {
  public:
-  /// `weight`: its parameter.
+  /// `weight`: index of its parameter.
   StreamNorm(std::string name, int weight, float eps) : name_(std::move(name)), weight_(weight), eps_(eps) {}
 
   /// What backward needs.
@@ -24,14 +24,15 @@ class StreamNorm {
     Allocation x;     ///< [n,C], the stream's sum
     Allocation rstd;  ///< [n]
   };
-  /// norm(in.sum + in.delta), placed as `reader` wants it for what it keeps. Overwrites `saved`.
+  /// norm(in.sum + in.delta), placed as `reader` wants it given what it keeps (`kept`). Overwrites `saved`.
   LinearOperand forward(const StepContext& context, ResidualStream in, const Linear& reader,
                         const LinearInput* kept, Saved& saved) const;
   /// The same values once more [n,C].
   Allocation again(const StepContext& context, const Saved& saved) const;
-  /// Gradient of the stream, in the memory of `residual`, which reaches it past the norm and is added;
-  /// without one, and where weight gradients that read it are deferred, in that of dy. Placed for `reader`,
-  /// the layer that added to the stream last; null: none. Accumulates the weight's gradient.
+  /// Gradient of the stream, with `residual`, the gradient that reaches it beside the norm, added. It is
+  /// written to the memory of `residual`; if there is none, or if deferred weight gradients still read that,
+  /// to the memory of dy. Placed for `reader`, the layer that added to the stream last; null: none.
+  /// Accumulates the weight's gradient.
   LinearOperand backward(const StepContext& context, const Allocation& dy, const Saved& saved,
                          const Allocation& residual, const Linear* reader) const;
 

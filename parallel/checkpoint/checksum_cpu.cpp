@@ -1,7 +1,7 @@
 #include "parallel/checkpoint/checksum_kernels.h"
 
 // XXH64 of 4 bytes, written out so that the compiler makes vectors of it (https://github.com/Cyan4973/xxHash,
-// doc/xxhash_spec.md): four products of 64 bits an element. A save's thread takes its time from those that
+// doc/xxhash_spec.md): four 64-bit products per element. A save's thread takes its time from the threads that
 // train.
 
 namespace ottava::cpu::OTTAVA_ISA {

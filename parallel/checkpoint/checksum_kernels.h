@@ -6,8 +6,8 @@
 
 namespace ottava::checkpoint {
 
-/// element_checksum of `count` elements from index `first` on, by their size; the latter two store them as
-/// they read them.
+/// element_checksum() of `count` elements from index `first` on, by element size; the copying ones also store
+/// what they read.
 struct ChecksumKernels {
   using Sum = uint64_t(const void* stored, uint64_t first, int64_t count);
   Sum *of_2_bytes, *of_4_bytes;

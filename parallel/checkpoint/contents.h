@@ -21,7 +21,7 @@ struct ShardMemory {
 
 struct ParameterShard {
   ShardMemory weight;  ///< FP32 master
-  /// Of the spec's rule, f32 or bf16; not looked at where only the model is saved or loaded.
+  /// Those of the spec's update rule, f32 or bf16; not used where only the model is saved or loaded.
   ShardMemory exp_avg, exp_avg_sq, momentum;
 };
 
@@ -32,12 +32,12 @@ struct TrainedParameters {
   std::vector<ParameterShard> shards;  ///< one per spec
   /// False: only weights are saved or loaded.
   bool with_optimizer = true;
-  /// Copies between shard memory and host memory, where shards are not host memory; blocks until done.
+  /// Copies between shard memory and host memory, needed where shards are not host memory. Blocks until done.
   std::function<void(void* to, const void* from, size_t bytes)> copy = {};
-  /// What writes shards on a GPU; null elsewhere.
+  /// The stream that writes shards on a GPU; null elsewhere.
   Stream* stream = nullptr;
 };
-/// Bytes of what this rank writes: of the weights and, with_optimizer, of the moments. Memory may be null.
+/// Bytes that this rank writes: weights and, with_optimizer, moments. Shard memory may be null.
 int64_t owned_bytes(const TrainedParameters& parameters);
 
 /// A small file of the checkpoint, given by the caller.

@@ -9,14 +9,15 @@
 
 namespace ottava::checkpoint {
 
-/// Collects what keeps a folder from being this model's and refuses it in one message that names a few.
+/// Collects the reasons why a folder is not this model's, and refuses the folder with one message that names
+/// the first few.
 class Differences {
  public:
   template <class... A>
   void add(fmt::format_string<A...> format, A&&... args) {
     if (++count_ <= 4) text_ += (count_ > 1 ? "; " : "") + fmt::format(format, std::forward<A>(args)...);
   }
-  /// Throws ConfigError when anything was added.
+  /// Throws ConfigError if anything was added.
   void refuse(const std::string& folder) const;
 
  private:

@@ -27,7 +27,7 @@ constexpr std::string_view kPrefix = "step-";
 
 bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
 
-// `path`, or that with the first number behind it that makes a new one.
+// `path`, or if it exists, `path` with the first number appended that makes it new.
 std::string unused_name(const std::string& path) {
   std::string name = path;
   for (int number = 2; fs::exists(name); ++number) name = fmt::format("{}-{}", path, number);
@@ -40,9 +40,9 @@ void remove_or_warn(const fs::path& path) {
   if (error) log::warning("checkpoint {} cannot be removed: {}", path.string(), error.message());
 }
 
-// Of the step whose folder is `step_path`. Renamed first: a job that dies while deleting leaves no half
-// checkpoint under a good name, and what cannot be removed (NFS keeps files that another program has open)
-// stands in nobody's way. Says so where it did not even get another name.
+// Deletes the step whose folder is `step_path`. The folder is renamed first, so that a job that dies while
+// deleting leaves no half checkpoint under a good name, and what cannot be removed (NFS keeps files that
+// another program has open) is in nobody's way. Warns if it could not even be renamed.
 bool delete_step(const std::string& path, const std::string& step_path) {
   const std::string deleted = unused_name(step_path + ".deleted");
   std::error_code error;
@@ -106,7 +106,7 @@ std::string newest_step_or_itself(const std::string& path) {
 void commit_step(const std::string& folder, int64_t step) {
   std::string path = step_folder(folder, step), temporary = path + ".tmp", old = path + ".old";
   if (fs::exists(path)) {
-    // Exchanged in one step where the file system can: at no moment is there no checkpoint of this step.
+    // Exchanged in one step if the file system can, so that there is always a checkpoint of this step.
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
       sync_folder(folder);
       delete_step(temporary, path);
@@ -169,7 +169,7 @@ void remove_leftovers(const std::string& folder) {
       remove_or_warn(path);
       continue;
     }
-    log::info("{} is removed, a save that was not finished", path.string());
+    log::info("Removing {}, a save that was not finished", path.string());
     if (!delete_step(path.string(), fs::path(path).replace_extension().string())) {
       fail<FileError>("checkpoint", "{} is in the way of the next save", path.string());
     }
@@ -189,7 +189,7 @@ void check_shared_folder(const std::string& folder, RankGroup& group) {
   });
   name = group.of_rank_0(name);
   nonce = group.of_rank_0(nonce);
-  // A network file system may remember for a few seconds that the file was not there.
+  // A network file system may remember for a few seconds that the file did not exist.
   bool visible = false;
   for (int attempt = 0; attempt < 40 && !visible; ++attempt) {
     try {

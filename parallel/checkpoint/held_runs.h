@@ -10,18 +10,19 @@
 
 namespace ottava::checkpoint {
 
-/// A rectangle of a stored tensor and the shard memory that holds it, dense.
+/// A rectangle of a stored tensor, and the shard memory that holds it densely.
 struct HeldRun {
   size_t tensor = 0;  ///< index into Layout::tensors
   TensorRectangle rectangle;
   ShardMemory memory;     ///< at the rectangle's first element
   bool is_owner = false;  ///< this rank writes it: replica 0, lowest of the ranks that hold the same rows
-  std::shared_ptr<Event> arrived = {};    ///< when memory has its values; null: it has
+  std::shared_ptr<Event> arrived = {};    ///< when memory will have its values; null: it has them
   std::optional<uint64_t> checksum = {};  ///< of its elements (checksum.h), where a copy of them was made
 };
 
 /// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError
-/// when a shard that should have elements has no memory, or the number of shards is not the number of specs.
+/// if a shard that should have elements has no memory, or if the number of shards differs from the number of
+/// specs.
 std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& parameters);
 
 }  // namespace ottava::checkpoint

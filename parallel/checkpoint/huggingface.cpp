@@ -38,8 +38,8 @@ bool is_tied(const SafetensorsFolder& folder) {
   return same;
 }
 
-// Of every tensor what the header says and a few bytes of its middle: other weights of the same shapes differ
-// there too, and no rank reads all of them.
+// Of every tensor, what the header says and a few bytes from its middle: different weights of the same shapes
+// differ there too, and no rank reads them all.
 uint64_t fingerprint(const SafetensorsFolder& folder) {
   constexpr int64_t kSampleBytes = 4096;
   std::string all;
@@ -53,7 +53,7 @@ uint64_t fingerprint(const SafetensorsFolder& folder) {
   return text_checksum(all);
 }
 
-// Lists what does not fit; returns what has no use.
+// Lists what does not fit; returns what is not needed.
 std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layout& layout) {
   Differences differences;
   std::set<std::string_view> wanted;

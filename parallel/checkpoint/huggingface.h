@@ -10,16 +10,16 @@ namespace ottava::checkpoint {
 
 struct HuggingFaceLoad {
   std::string folder;
-  /// Tensors that were in the folder and have no use: rotary frequencies of older files; lm_head of a tied
-  /// model, when it equals the embedding.
+  /// Tensors in the folder that are not needed: rotary frequencies of older files; lm_head of a tied model if
+  /// it equals the embedding.
   std::vector<std::string> ignored;
   std::vector<std::string> stored_types;  ///< "BF16", ...
 };
 
 /// Collective. Fills the weights of all ranks from an HF folder (single file or sharded with an index; f32,
-/// bf16, f16); optimizer state is not touched. Reads only what each rank holds. Throws on all ranks alike:
-/// ConfigError that lists tensors that are missing, unexpected or of another shape, and for ranks whose
-/// folders hold other weights (by a sample of each tensor); FileError for damaged files and for weights that
+/// bf16, f16); optimizer state is not touched. Reads only what each rank holds. Throws the same on all ranks:
+/// ConfigError with the tensors that are missing, unexpected or of another shape; ConfigError if ranks see
+/// different weights (judged by a sample of each tensor); FileError for damaged files and for weights that
 /// are not finite, with name and index of the first.
 HuggingFaceLoad load_huggingface(const std::string& folder, const TrainedParameters& into, RankGroup& group);
 

@@ -16,7 +16,8 @@ bool has_state(const ParameterSpec& spec, State state) {
   return state == State::weight || (state == State::momentum) == (spec.rule == UpdateRule::muon);
 }
 
-// Cuts the tensors into files in order, then makes headers and index: file names contain the number of files.
+// Divides the tensors into files in order, then makes headers and index, since file names contain the number
+// of files.
 void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem& stem,
                int64_t max_file_bytes) {
   std::vector<SafetensorsHeader> headers;

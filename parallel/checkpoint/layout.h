@@ -28,8 +28,8 @@ struct StoredFile {
   int64_t data_begin() const { return static_cast<int64_t>(header.size()); }
 };
 
-/// Files, headers and offsets of a checkpoint. They follow only from the arguments of plan_layout: every
-/// rank computes the same ones without asking another.
+/// Files, headers and offsets of a checkpoint. They follow from the arguments of plan_layout() alone, so
+/// every rank computes the same ones without asking another.
 struct Layout {
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< in order of files and offsets
@@ -40,14 +40,14 @@ struct LayoutOptions {
   DType weight = DType::f32;  ///< stored type; bf16 and f16 are for exports
   bool with_optimizer = true;
   DType exp_avg = DType::f32, exp_avg_sq = DType::f32, momentum = DType::f32;
-  /// Whole tensors are put into a file until it would exceed this; one tensor may.
+  /// A file takes whole tensors until the next would exceed this size; a single tensor may exceed it.
   int64_t max_file_bytes = 5'000'000'000;
 };
 
-/// Throws ConfigError when two parameters have the same HF name.
+/// Throws ConfigError if two parameters have the same HF name.
 Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options);
 
-/// "", ".exp_avg", ".exp_avg_sq", ".momentum": what is behind the HF name.
+/// What follows the HF name: "", ".exp_avg", ".exp_avg_sq" or ".momentum".
 std::string_view suffix_of(State state);
 
 /// The options under which these parameters are saved as they are.

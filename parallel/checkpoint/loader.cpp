@@ -104,8 +104,8 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
   return checksums;
 }
 
-// Paths of checkpoints that may be loaded, oldest first, one per line. A run does not go on from behind an
-// export (weights only) by itself: it would come to that step with other weights.
+// Paths of checkpoints that may be loaded, oldest first, one per line. If an export (weights only) is newer,
+// a run does not continue from an older one by itself: it would reach that step with other weights.
 std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step,
                        int64_t first_step) {
   std::string all, complete, passed_over;
@@ -149,7 +149,7 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
     layout = plan_layout(into.specs, layout_options_of(into));
     saved = check_model(manifest, layout, folder);
   });
-  // Sums leave out what replicas read: of copies that machines have of their own one may be another run's.
+  // Sums do not cover what replicas read, and if machines have copies of their own, one may be another run's.
   group.require_equal(fmt::format("the manifest of {}", folder), content);
   if (group.rank() == 0) say_what_begins_anew(folder, saved, layout);
   std::vector<uint64_t> checksums;

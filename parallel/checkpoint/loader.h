@@ -12,20 +12,21 @@
 namespace ottava::checkpoint {
 
 struct LoadOptions {
-  /// Compares the checksum of every tensor while it is read.
+  /// Whether the checksum of every tensor is compared as it is read.
   bool verify = true;
-  /// load_newest(): called with the folder of each checkpoint before it is tried, to clear what one may not
-  /// hold. A FileError of any rank passes over that one. Null: nothing.
+  /// load_newest(): called with the folder of each checkpoint before it is tried, to clear state that this
+  /// checkpoint may not hold. If it throws FileError on any rank, that checkpoint is passed over. May be
+  /// null.
   std::function<void(const std::string& folder)> before_each = nullptr;
-  /// load_newest(): checkpoints of earlier steps are as if they were not there.
+  /// load_newest(): checkpoints of earlier steps are ignored.
   int64_t first_step = 0;
 };
 
 /// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are
-/// converted to those of the shards. Moments of parameters that another update rule trained are not written,
-/// and rank 0 says so. Throws FileError for a checkpoint that is broken, ConfigError for one of another model
-/// or without the optimizer state that is asked for, and for ranks that see another one; on all ranks alike.
-/// After an error the shards hold anything.
+/// converted to those of the shards. Moments of parameters that another update rule trained are left as they
+/// are, and rank 0 says so. Throws FileError for a broken checkpoint; ConfigError for one of another model,
+/// for one without the optimizer state asked for, and if ranks see different checkpoints; the same on all
+/// ranks. After an error the contents of the shards are undefined.
 Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group,
                          const LoadOptions& options = {});
 
@@ -33,11 +34,12 @@ struct LoadedCheckpoint {
   std::string path;
   Manifest manifest;
 };
-/// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, when it is not -1); broken
-/// ones are named in a warning and skipped. Nothing when the folder has none. Throws FileError when there are
-/// some and all are broken, or when `load_step` is not there or broken: a run never starts over by itself.
-/// Where optimizer state is asked for and the newest checkpoint holds only weights, ConfigError says how to
-/// go on: the step it holds would be trained again otherwise. `load_step` passes over it.
+/// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, unless it is -1); broken
+/// ones are named in a warning and skipped. Returns nothing if the folder has no checkpoint. Throws FileError
+/// if there are some but all are broken, or if `load_step` is missing or broken: a run never starts over by
+/// itself. If optimizer state is asked for and the newest checkpoint holds only weights, throws ConfigError
+/// that says how to go on; going back to an older one would train steps again. Naming a `load_step` passes
+/// over it.
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});

@@ -16,7 +16,7 @@ inline std::string manifest_path(const std::string& folder) {
 }
 inline constexpr int64_t kFormatVersion = 1;
 
-/// `manifest.json`, the last file that is written: what a complete checkpoint consists of.
+/// `manifest.json`, the last file to be written: what a complete checkpoint consists of.
 struct Manifest {
   int64_t step = 0;
   int64_t world_size = 1;
@@ -43,12 +43,12 @@ struct Manifest {
 /// The text ends with the XXH64 of everything before it, so that a single changed byte is seen.
 std::string to_text(const Manifest& manifest);
 
-/// Whether a file of this name lies in the folder itself.
+/// Whether this is a plain file name, which cannot lead out of its folder.
 bool is_file_name(std::string_view name);
-/// Throws FileError for a text that is torn, changed, or of a newer format.
+/// Inverse of to_text(). Throws FileError for a text that is truncated, changed, or of a newer format.
 Manifest parse_manifest(std::string_view text, std::string_view where);
 
-/// Size and checksum of one file (of its header, for weights). Throws FileError.
+/// Checks size and checksum of one file (for weights, of its header). Throws FileError.
 void check_file(const std::string& folder, const Manifest::File& expected);
 
 /// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes,

@@ -11,7 +11,7 @@ namespace ottava::checkpoint {
 
 namespace {
 
-// The first letter says which kind of error the rest is.
+// The first letter says what kind of error the rest is.
 constexpr char kConfig = 'C', kFile = 'F', kOther = 'E';
 
 std::string outcome_of(const std::function<void()>& work) {

@@ -13,8 +13,8 @@
 
 namespace ottava::checkpoint {
 
-/// The ranks that save and load together, and the little that they say to each other: short texts and one
-/// sum. Tensor bytes never pass here. All calls are collective and made by the rank's own thread.
+/// The ranks that save and load together, and the little that they exchange: short texts and one sum, never
+/// tensor bytes. All calls are collective and made by the rank's own thread.
 class RankGroup {
  public:
   /// One process.
@@ -32,16 +32,16 @@ class RankGroup {
   /// values[i] = sum over ranks, modulo 2^64.
   void sum(std::span<uint64_t> values);
 
-  /// require_equal_everywhere() (agree.h).
+  /// Calls require_equal_everywhere() (parallel/ranks/agree.h).
   void require_equal(std::string_view what, uint64_t hash);
 
-  /// Runs `work` and returns when every rank has: normally when all did, else by throwing the same error on
-  /// every rank, that of the lowest rank that failed. ConfigError and FileError (also of
-  /// std::filesystem) stay what they are, everything else becomes Error: it says nothing about the files.
-  /// CommError is passed on at once, since nothing can be agreed then. `work` may take an hour on one rank,
-  /// whatever the limit of collective calls is.
+  /// Runs `work` and waits until every rank has run it. If any failed, throws the same error on every rank:
+  /// that of the lowest rank that failed. ConfigError and FileError (also std::filesystem's errors) keep
+  /// their kind; everything else becomes Error, since it says nothing about the files. CommError is passed on
+  /// at once, since nothing can be agreed on then. `work` may take an hour on one rank, whatever the limit of
+  /// collective calls is.
   void together(const std::function<void()>& work);
-  /// Like together for work that only rank 0 does.
+  /// The same for work that only rank 0 does.
   void on_rank_0(const std::function<void()>& work);
 
  private:

@@ -183,14 +183,14 @@ void CheckpointSaver::finish() {
 }
 
 std::string CheckpointSaver::unfinished_text(std::string_view why) const {
-  std::string newest = "there is none before it";
+  std::string newest = "there is no earlier one";
   try {
     if (const std::vector<SavedStep> steps = list_steps(options_.folder); !steps.empty())
-      newest = fmt::format("{} is the newest that is whole", steps.back().path);
+      newest = fmt::format("{} is the newest complete one", steps.back().path);
   } catch (const std::exception& error) {
-    newest = fmt::format("which is the newest that is whole is not known: {}", error.what());
+    newest = fmt::format("the newest complete one is not known: {}", error.what());
   }
-  return fmt::format("the checkpoint of step {} was being written and is not finished ({}): {}",
+  return fmt::format("the checkpoint of step {} was being written and stays unfinished ({}): {}",
                      pending_->checkpoint.step, why, newest);
 }
 
@@ -221,7 +221,8 @@ void CheckpointSaver::commit(Pending& pending) {
   });
 }
 
-// Before the commit: a job that dies between the two finds the checkpoint that it began with as the newest.
+// Before the commit, so that a job that dies between the two finds the checkpoint that it began with as the
+// newest.
 void CheckpointSaver::set_later_ones_aside() {
   if (!set_aside_after_) return;
   const std::vector<std::string> paths = set_aside_after(options_.folder, *set_aside_after_);

@@ -31,50 +31,50 @@ struct SaveOptions {
 struct Checkpoint {
   int64_t step = 0;
   TrainedParameters parameters;
-  /// Stored type of the weights (f32, bf16, f16) where it is not that of the shards: exports. Such a
-  /// checkpoint does not continue a run bitwise. A weight that f16 has no number for is a NumericsError.
+  /// For exports: stored type of the weights (f32, bf16, f16) where it differs from that of the shards. Such
+  /// a checkpoint does not continue a run bitwise. A weight that f16 cannot represent is a NumericsError.
   std::optional<DType> export_dtype = {};
   std::vector<TextFile> texts;
 };
 
 /// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every
 /// rank writes what it owns at its offsets and flushes; when all have, checksums are summed over ranks, rank
-/// 0 writes the manifest, flushes, and renames the folder to `step-N`; then old ones go. Whatever fails or
-/// dies before the rename leaves the checkpoints before it as they were.
+/// 0 writes the manifest, flushes, and renames the folder to `step-N`; then old checkpoints are deleted.
+/// Whatever fails or dies before the rename leaves earlier checkpoints as they were.
 ///
-/// Everything marked collective is called by all ranks in the same order, and throws the same error on all of
+/// Functions marked collective are called by all ranks in the same order, and throw the same error on all of
 /// them.
 class CheckpointSaver {
  public:
   /// Throws ConfigError for keep_latest_k 1 or below 0. `group` must outlive this.
   CheckpointSaver(SaveOptions options, RankGroup& group);
-  /// A save in flight is stopped and leaves `step-N.tmp`.
+  /// Stops a save in flight, which leaves `step-N.tmp`.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  /// The run goes on after `step`. Checkpoints of later steps, which it did not write, stand until its first
-  /// save has been written, and are set aside then (folder.h).
+  /// Says that the run continues after `step`. Checkpoints of later steps, which it did not write, stay until
+  /// its first save has been written and are then set aside (set_aside_after()).
   void go_on_after(int64_t step) { set_aside_after_ = step; }
 
   /// Collective. Saves and returns when the checkpoint is complete. Finishes one in flight first.
   void save(const Checkpoint& checkpoint);
 
-  /// Collective. Copies what this rank owns into host memory (snapshot.h) and returns; a thread writes it,
-  /// without talking to other ranks. Finishes a save in flight first.
+  /// Collective. Copies what this rank owns into host memory (snapshot.h) and returns; a thread writes the
+  /// copy, without communicating. Finishes a save in flight first.
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
-  /// For people, of the save in flight where it cannot be finished for the reason `why`: that, and which
-  /// checkpoint remains. Not collective.
+  /// A text for people: that the save in flight cannot be finished, because of `why`, and which checkpoint is
+  /// the newest complete one. Not collective.
   std::string unfinished_text(std::string_view why) const;
-  /// True when this rank's thread has nothing more to do. To be summed over ranks with what the step sums
-  /// anyway: when all are ready, finish() does not wait.
+  /// True once this rank's thread has nothing more to do. The caller can sum this over ranks along with what
+  /// the step sums anyway: when all are ready, finish() does not wait.
   bool ready() const;
-  /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. True when none is
-  /// left in flight.
+  /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. Returns true if no
+  /// save is left in flight.
   bool poll();
-  /// Collective. Waits for the save in flight and completes it; nothing to do when there is none.
+  /// Collective. Waits for the save in flight, if there is one, and completes it.
   void finish();
 
  private:
@@ -82,8 +82,8 @@ class CheckpointSaver {
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
   void commit(Pending& pending);
   void set_later_ones_aside();
-  /// `work`; where it fails, what was written is deleted: on a full disk the next save needs the space. Not
-  /// where ranks have lost each other: others may be writing.
+  /// Runs `work`. If it fails, deletes what was written, since on a full disk the next save needs the space;
+  /// but not if ranks have lost each other, since others may still be writing.
   void or_discard(const Pending& pending, const std::function<void()>& work) const;
 
   SaveOptions options_;

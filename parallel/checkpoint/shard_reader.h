@@ -18,7 +18,8 @@ class ShardReader {
   /// Called with the index in the tensor of the first element that is not finite.
   std::function<void(int64_t)> on_non_finite;
 
-  /// Returns the element_checksum of what was read. Throws FileError for types other than f32, bf16 and f16.
+  /// Reads one rectangle and returns the element_checksum() of what was read. Throws FileError for types
+  /// other than f32, bf16 and f16.
   uint64_t read(const SafetensorsFile& file, const SafetensorsEntry& entry, const TensorRectangle& rectangle,
                 const ShardMemory& to);
 

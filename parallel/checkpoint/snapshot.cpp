@@ -33,7 +33,8 @@ std::vector<char*> places_of(const Layout& layout, const std::vector<HeldRun>& r
   return places;
 }
 
-// All threads: training waits for it. Checksums are made here, where every thread takes its part of them.
+// By all threads, since training waits for it. Checksums are made here too, so that every thread takes its
+// part.
 void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::vector<char*>& places) {
   constexpr int64_t kPiece = 1 << 18;  // elements
   struct Piece {
@@ -63,7 +64,7 @@ void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::v
                                  {element, span.first, static_cast<size_t>(span.count)});
         });
   });
-  // Of another type as stored, it is not theirs.
+  // If the stored type differs, the checksum would not be that of the stored bits.
   for (HeldRun& run : runs)
     if (run.memory.dtype == *layout.tensors[run.tensor].entry.dtype) run.checksum = 0;
   for (const Piece& piece : pieces)

@@ -53,7 +53,7 @@ TensorDifference compare(const SafetensorsFolder::Location& a, const Safetensors
     for (size_t i = 0; i < x.size(); ++i) {
       double difference = static_cast<double>(x[i]) - y[i];
       result.different += !(x[i] == y[i]);
-      // A NaN difference must not be lost to a comparison that is false.
+      // A difference of NaN must not be lost because comparisons with it are false.
       if (!(std::abs(difference) <= result.max_abs)) result.max_abs = std::abs(difference);
       squares += difference * difference;
       square_sum += static_cast<double>(x[i]) * x[i];

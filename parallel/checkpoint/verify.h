@@ -9,9 +9,9 @@
 
 namespace ottava::checkpoint {
 
-/// Reads every byte of a checkpoint and compares it with the manifest. One sentence per file or tensor that
-/// is not as it was saved; empty for a checkpoint that is whole. `progress` (may be empty) is told the name
-/// of each tensor.
+/// Reads every byte of a checkpoint and compares it with the manifest. Returns one sentence per file or
+/// tensor that is not as it was saved; none for a checkpoint that is whole. `progress` (may be empty) is
+/// called with the name of each tensor.
 std::vector<std::string> verify_checkpoint(
     const std::string& step_folder, const std::function<void(const std::string& tensor)>& progress = {});
 

@@ -9,7 +9,7 @@
 namespace ottava::checkpoint {
 namespace {
 
-// What f16 has no number for would be stored as infinity, and every answer of the model be nothing.
+// A weight that f16 cannot represent would be stored as infinity, and ruin every answer of the model.
 void require_numbers(ConstFloatSpan from, const char* halves, const StoredTensor& tensor,
                      const ElementSpan& span) {
   const auto count = static_cast<size_t>(span.count);
@@ -25,14 +25,14 @@ void require_numbers(ConstFloatSpan from, const char* halves, const StoredTensor
   }
 }
 
-// Hands out the elements of a run piece by piece in the stored type, through host memory where they are
+// Passes on the elements of a run piece by piece, in the stored type, through host memory if they are
 // elsewhere.
 class Pieces {
  public:
   Pieces(const HeldRun& run, const StoredTensor& tensor, const WriteShards& work)
       : run_(run), tensor_(tensor), stored_(*tensor.entry.dtype), work_(work) {}
 
-  /// Of a piece, at most: those that are written from where they are keep a fast device busy.
+  /// Largest piece: pieces that are written from where they are keep a fast device busy.
   int64_t bytes() const {
     return work_.copy || run_.memory.dtype != stored_ ? kTransferBytes : 8 * kTransferBytes;
   }

@@ -15,9 +15,9 @@ namespace ottava::checkpoint {
 void create_files(const Layout& layout, const std::string& folder);
 
 /// Writes the owned runs into the files at their offsets, flushes the files it touched, and returns the
-/// checksum of this rank's elements, one per tensor of the layout; waits for runs that have not arrived.
-/// Memory beside the shards: two pieces of at most 1 MiB. Runs are converted where the stored type is another
-/// one. Throws FileError; `cancel` set to true ends it early the same way.
+/// checksums of this rank's elements, one per tensor of the layout. Waits for runs that have not arrived, and
+/// converts runs whose stored type differs. Needs two pieces of at most 1 MiB beside the shards. Throws
+/// FileError; setting `cancel` to true ends it early in the same way.
 struct WriteShards {
   const Layout* layout = nullptr;
   std::string folder;

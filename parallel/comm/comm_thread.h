@@ -13,9 +13,9 @@
 
 namespace ottava {
 
-/// The communication thread of one rank. It carries out jobs in the order given, for all communicators of the
-/// rank: so they overlap with compute, keep program order, and a transport is only ever called from this one
-/// thread. An error in a job fails the rank's state; jobs after it are dropped.
+/// The communication thread of one rank. It carries out the jobs of all the rank's communicators in the order
+/// given. So jobs overlap with compute and keep program order, and a transport is only ever called from this
+/// thread. An error in a job fails the rank's state; later jobs are dropped.
 class CommThread {
  public:
   /// Counts the jobs of one communicator that are done.
@@ -29,13 +29,14 @@ class CommThread {
   ~CommThread();
 
   void submit(std::shared_ptr<Counter> counter, std::function<void()> job);
-  /// Blocks until `counter` has reached `ticket`; throws CommError when the rank failed first. A backstop
-  /// behind the transports' own time limits: throws when no job at all ended for that limit plus ten seconds.
+  /// Blocks until `counter` has reached `ticket`; throws CommError if the rank failed first. As a backstop
+  /// behind the transports' own time limit, also throws if no job at all ended for that limit plus ten
+  /// seconds.
   void wait(const Counter& counter, uint64_t ticket);
-  /// Blocks until the buffers of all jobs up to `ticket` are free, done or dropped. Never throws.
+  /// Blocks until all jobs up to `ticket` are done or dropped, so that their buffers are free. Never throws.
   void settle(const Counter& counter, uint64_t ticket) noexcept;
-  /// The same of all jobs. For a rank that failed: a transport that does not notice within ten seconds is not
-  /// waited for.
+  /// The same for all jobs, after the rank has failed. Does not wait for a transport that takes longer than
+  /// ten seconds to notice.
   void settle_all() noexcept;
 
  private:

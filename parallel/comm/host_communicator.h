@@ -11,7 +11,7 @@ constexpr int64_t kMessageWorkspaceBytes = 4 << 20;
 
 /// The communicator of all ranks of `state` over a port that reaches them. Transactions queue on the rank's
 /// communication thread, where they run while the rank computes. GPU tensors are copied through pinned host
-/// memory: correct anywhere, fast nowhere. `workspace_bytes`: see MessageTransport.
+/// memory, which works anywhere but is fast nowhere. `workspace_bytes`: see MessageTransport.
 std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
                                                  std::shared_ptr<RankState> state,
                                                  int64_t workspace_bytes = kMessageWorkspaceBytes);

@@ -15,7 +15,7 @@ class HostStaging {
  public:
   explicit HostStaging(int gpu) : stream_(Stream::cuda(gpu)) {}
 
-  /// The calls with host tensors in place of device tensors; what they send is copied.
+  /// The calls with host tensors in place of device tensors; copies what they send.
   std::vector<CollectiveCall> to_host(std::span<const CollectiveCall> calls);
   /// Copies what the staged calls received to the tensors of `calls` and waits for it.
   void to_device(std::span<const CollectiveCall> staged, std::span<const CollectiveCall> calls);

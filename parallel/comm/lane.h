@@ -6,9 +6,9 @@
 
 namespace ottava {
 
-/// Axes whose calls compute waits for soon have a lane of their own, so that they do not queue behind what is
-/// sent ahead; all others share the first. A call that reads what one of another lane leaves comes after a
-/// wait for that.
+/// Axes for whose calls compute soon waits have lanes of their own, so that these calls do not queue behind
+/// what is sent ahead of time; all other axes share lane 0. Before a call that reads the result of a call in
+/// another lane, the caller must wait for that result.
 inline constexpr std::array<std::string_view, 3> kLanes{"tp", "cp", "pp"};
 constexpr size_t lane_of(std::string_view axis) {
   for (size_t i = 0; i < kLanes.size(); ++i)

@@ -4,9 +4,8 @@
 
 namespace ottava {
 
-/// A group of one rank: every call is a copy on the caller's stream, or nothing when in place. Serves a
-/// single process and the mesh axes of size 1, so that the code above it never asks whether there are other
-/// ranks.
+/// A group of one rank: every call is a copy on the caller's stream, or nothing when in place. It serves a
+/// single process and mesh axes of size 1, so that the code above never asks whether there are other ranks.
 class SoloCommunicator final : public Communicator {
  public:
   SoloCommunicator();

@@ -42,9 +42,9 @@ void configure(int descriptor) {
   ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-// While nothing listens on a port from the range of client ports, a connection to it on this machine may get
-// that very port for its own end, and TCP then connects it with itself; the rank that should listen there
-// would find the port taken.
+// If nothing listens on a port in the range of client ports, a connection to it on this machine may get that
+// very port for its own end, and TCP connects it with itself. The rank that should listen there would then
+// find the port taken.
 bool is_with_itself(int descriptor) {
   sockaddr_storage ends[2] = {};
   socklen_t sizes[2] = {sizeof ends[0], sizeof ends[1]};
@@ -53,8 +53,8 @@ bool is_with_itself(int descriptor) {
          sizes[0] == sizes[1] && std::memcmp(&ends[0], &ends[1], sizes[0]) == 0;
 }
 
-// One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole
-// time limit.
+// One attempt takes at most two seconds, since an address on an interface that does not lead here must not
+// use up the whole time limit.
 Descriptor try_connect(const std::string& address, const std::string& port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

@@ -9,8 +9,8 @@
 
 namespace ottava::tcp {
 
-/// A connection that carries short text messages, each a whole. Move-only. Sending is safe from several
-/// threads at once only where the owner locks.
+/// A connection that carries short text messages, each as a whole. Move-only. Several threads may send only
+/// if the owner locks.
 class Connection {
  public:
   Connection() = default;
@@ -18,11 +18,11 @@ class Connection {
 
   int descriptor() const { return descriptor_; }
   bool is_open() const { return descriptor_.is_open(); }
-  /// False when the peer is gone or takes nothing for two seconds.
+  /// Returns false if the peer is gone or takes nothing for two seconds.
   bool send(std::string_view message);
-  /// Reads what has arrived, without blocking; false when the peer has closed or the connection broke.
+  /// Reads what has arrived, without blocking. Returns false if the peer has closed or the connection broke.
   bool read_available();
-  /// The next whole message that was read.
+  /// The next whole message of what was read, or nothing.
   std::optional<std::string> next();
   void close() { descriptor_.close(); }
 
@@ -31,7 +31,8 @@ class Connection {
   std::string buffer_;
 };
 
-/// Binds a TCP socket to a port of all interfaces; 0: to one that is free. The port, or nothing and errno.
+/// Binds a TCP socket to a port on all interfaces; 0: to a free one. Returns the port, or nothing and sets
+/// errno.
 std::optional<int> bind_port(int descriptor, int port);
 
 /// A listening socket on a free port (or the given one). Throws CommError.
@@ -49,8 +50,8 @@ class Listener {
   int port_ = 0;
 };
 
-/// Tries the endpoint's addresses until the deadline, calling `between_attempts` (null: nothing) after each
-/// that fails. Throws CommError.
+/// Tries the endpoint's addresses until the deadline, calling `between_attempts` (may be null) after each
+/// failure. Throws CommError.
 Connection connect_to(const std::string& endpoint, double timeout_seconds,
                       const std::function<void()>& between_attempts = nullptr);
 

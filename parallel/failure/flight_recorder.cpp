@@ -22,7 +22,7 @@ int64_t FlightRecorder::issued(CallRecord record) {
   record.issued_ns = steady_nanoseconds();
   if (capacity_ == 0) return record.id;
   const size_t at = record.id % capacity_;
-  // What was cleared leaves empty records before the first.
+  // Clearing leaves empty records before the first.
   if (at >= ring_.size()) ring_.resize(at + 1);
   ring_[at] = std::move(record);
   return next_ - 1;

@@ -16,8 +16,8 @@ namespace ottava {
 
 class DeviceClock;
 
-/// One call of a communicator, or a group of them that ended together. Times are steady_nanoseconds(), 0
-/// until they come.
+/// One call of a communicator, or a group of calls that end together. Times are steady_nanoseconds(), 0 until
+/// known.
 struct CallRecord {
   enum class State : uint8_t { scheduled, started, completed };
   int64_t id = -1;       ///< counts up over all communicators of the rank
@@ -33,24 +33,24 @@ struct CallRecord {
   int64_t issued_ns = 0, began_ns = 0, ended_ns = 0;
 };
 
-/// The last calls of a rank, for traces and for the time after a failure. Always on: two short locks and no
-/// allocation but the texts' for each call. Safe to use from several threads.
+/// The last calls of a rank, for traces and for reports after a failure. Always on: each call costs two short
+/// locks, and allocates only for its texts. Safe to use from several threads.
 class FlightRecorder {
  public:
   /// Keeps the last `capacity` calls (comm.trace_buf_size); 0 keeps none.
   void set_capacity(int64_t capacity);
-  /// Takes id, sequence and issued_ns into the record, and returns its id.
+  /// Records a call: sets id, sequence and issued_ns, and returns the id.
   int64_t issued(CallRecord record);
-  /// Of calls that are no longer kept nothing is written. `at_ns` 0: now.
+  /// Note the beginning and the end of a call, unless it is no longer kept. `at_ns` 0: now.
   void began(int64_t id, int64_t at_ns = 0);
   void ended(int64_t id, int64_t at_ns = 0);
-  /// Oldest first; those whose id is at least `first`.
+  /// The calls whose id is at least `first`, oldest first.
   std::vector<CallRecord> records(int64_t first = 0) const;
   /// The id of the next call.
   int64_t next_id() const;
 
-  /// While a clock is set, transports whose calls run on a device time them there: `began` and `ended` are
-  /// those of the device. Otherwise they are when the host noticed.
+  /// While a clock is set, transports whose calls run on a device time them there, so that began_ns and
+  /// ended_ns are the device's. Otherwise they say when the host noticed.
   void set_clock(std::shared_ptr<const DeviceClock> clock);
   std::shared_ptr<const DeviceClock> clock() const;
 

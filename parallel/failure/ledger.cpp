@@ -18,7 +18,7 @@ namespace ottava {
 using Kind = LedgerMessage::Kind;
 
 namespace {
-// After rank 0's server is gone, how long the verdict of rank 1's may take beyond the roll call.
+// After rank 0's server is gone, how long rank 1's verdict may take beyond the roll call.
 constexpr double kSecondServerSeconds = 2;
 }  // namespace
 
@@ -45,7 +45,7 @@ struct Ledger::Client {
     if (reachable[server]) servers[server].send(m.encode());
   }
 
-  // To both servers, changed or not: the first report, and the answer to a roll call.
+  // Sends to both servers, changed or not: the first report, and the answer to a roll call.
   enum class To { first_server_if_changed, both_servers };
   void report(Kind kind, To to) {
     const bool always = to == To::both_servers;

@@ -8,12 +8,12 @@
 
 namespace ottava {
 
-/// What ranks and ledger servers tell each other.
+/// A message between a rank and a ledger server.
 struct LedgerMessage {
   enum class Kind : char {
     report = 'R',     ///< rank -> server: a record
     farewell = 'G',   ///< rank -> server: closing is no failure; server -> rank: this server ends orderly
-    failed = 'F',     ///< rank -> server: this rank stops, with its reason
+    failed = 'F',     ///< rank -> server: this rank stops; the text says why
     question = 'Q',   ///< rank -> server: a call makes no progress; the text says which
     roll_call = 'A',  ///< server -> rank: report now
     /// rank -> server: the record asked for; a report that was under way when asked is older

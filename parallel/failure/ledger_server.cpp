@@ -62,7 +62,7 @@ bool LedgerServer::accept() {
   return true;
 }
 
-// It may have waited while the others were asked, or stopped.
+// While the client waited, the others may have been asked, or stopped.
 void LedgerServer::welcome(Client& client) {
   client.is_of_job = true;
   const auto tell = [&](Kind kind, const std::string& text) {
@@ -72,7 +72,7 @@ void LedgerServer::welcome(Client& client) {
   if (verdict_) tell(Kind::stop, *verdict_);
 }
 
-// What was said before this server ends, also by ranks that still wait to be accepted.
+// Reads what was said before this server ends, also by ranks that still wait to be accepted.
 void LedgerServer::drain() {
   pollfd waiting{listener_.descriptor(), POLLIN, 0};
   while (::poll(&waiting, 1, 0) > 0) {
@@ -143,7 +143,7 @@ void LedgerServer::call_roll(std::string reason) {
   broadcast({.kind = Kind::roll_call});
 }
 
-// Ranks, not connections: one that has connected and said nothing yet is waited for as well.
+// Counts ranks, not connections: one that has connected but said nothing yet is waited for as well.
 void LedgerServer::finish_roll_call() {
   std::vector<bool> told = parted_;
   for (const Client& client : clients_) {
@@ -164,7 +164,7 @@ void LedgerServer::stop_all(const std::string& verdict) {
   broadcast({.kind = Kind::stop, .text = verdict});
 }
 
-// A client that cannot be written to is found by the next read.
+// The next read finds a client that cannot be written to.
 void LedgerServer::broadcast(const LedgerMessage& message) {
   std::string bytes = message.encode();
   for (Client& client : clients_)

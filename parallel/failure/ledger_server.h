@@ -15,22 +15,22 @@
 
 namespace ottava {
 
-/// The side of the ledger that keeps every rank's last report and passes the verdict; one thread, in rank 0
-/// and in rank 1.
+/// The side of the ledger that keeps every rank's last report and reaches the verdict. One runs in rank 0 and
+/// one in rank 1, each with a thread of its own.
 class LedgerServer {
  public:
   struct Options {
     int world_size = 1;
     int watches = -1;  ///< only this rank's disconnection counts; -1: every rank's
     double answer_seconds = 1.5;
-    uint64_t token = 0;  ///< of the job
+    uint64_t token = 0;  ///< of the job: job_token()
   };
   explicit LedgerServer(Options options);
   /// Tells the ranks that this is no failure.
   ~LedgerServer();
   LedgerServer(const LedgerServer&) = delete;
 
-  /// The first message of a connection: one that does not say it is closed, and hears nothing.
+  /// The first message of every connection. One that begins otherwise is closed, and is told nothing.
   static std::string greeting(uint64_t token) { return fmt::format("ottava ledger {:016x}", token); }
   std::string endpoint() const { return listener_.endpoint(); }
 
@@ -38,7 +38,7 @@ class LedgerServer {
   using Clock = std::chrono::steady_clock;
   struct Client {
     tcp::Connection connection;
-    bool is_of_job = false;  ///< has said the greeting
+    bool is_of_job = false;  ///< it has sent the greeting
     int rank = -1;
     bool answered = false;  ///< the roll call under way
   };

@@ -15,8 +15,8 @@ namespace ottava {
 
 class StepProfile;
 
-/// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest number is
-/// the one that the others wait for.
+/// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest sequence
+/// number is the one for which the others wait.
 struct ProgressRecord {
   enum class State : uint8_t { idle, inside, done, silent, closed, failed };
   int rank = 0;
@@ -36,13 +36,13 @@ struct ProgressRecord {
 std::string describe(const ProgressRecord& record);
 /// "all_reduce 'layers.0' (axis world, step 4)".
 std::string call_text(const ProgressRecord& record);
-/// One clause that names the ranks that keep the others waiting: ranks that are gone, else ranks behind the
-/// others, else ranks that disagree about the call. `records` are those of all ranks.
+/// A clause that names the ranks that keep the others waiting: those that are gone, else those behind the
+/// others, else those that disagree about the call. `records` are those of all ranks.
 std::string blame(const std::vector<ProgressRecord>& records);
 
 /// What all communicators of one rank share: step and sequence number, byte counters, time limit, and the
-/// first failure, after which every call throws. Safe to use from several threads but for stats(), which the
-/// rank's own thread uses.
+/// first failure, after which every call throws. Safe to use from several threads, except stats(), which only
+/// the rank's own thread uses.
 class RankState {
  public:
   RankState(int rank, int world_size) : rank_(rank), world_size_(world_size) { record_.rank = rank; }
@@ -51,8 +51,7 @@ class RankState {
   int world_size() const { return world_size_; }
   CommStats& stats() { return stats_; }
   FlightRecorder& calls() { return calls_; }
-  /// Where the rank's own thread notes that it waits for a call; null while nothing is traced. Used by that
-  /// thread only.
+  /// Where the rank's own thread, and no other, records its waits for calls; null while nothing is traced.
   StepProfile* profile() const { return profile_; }
   void set_profile(StepProfile* profile) { profile_ = profile; }
 
@@ -60,16 +59,16 @@ class RankState {
   void set_step(int64_t step);
   int64_t step() const;
   /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first
-  /// step is done, `comm.train_timeout_seconds` afterwards. Progress are bytes that leave or come over TCP,
-  /// messages over MPI (of at most 64 MiB), calls over NCCL.
+  /// step is done, `comm.train_timeout_seconds` afterwards. Progress means bytes sent or received over TCP,
+  /// whole messages (of at most 64 MiB) over MPI, whole calls over NCCL.
   void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
   double timeout_seconds() const { return timeout_seconds_; }
 
-  /// Called by transports for everything that moves.
+  /// Called by transports whenever something has moved.
   void note_progress() { ++progress_count_; }
   uint64_t progress_count() const { return progress_count_; }
 
-  /// What calls are made for from now on: ProgressRecord::work.
+  /// Says what the calls from now on are made for: ProgressRecord::work.
   void set_work(std::string work);
   std::string work() const;
   /// Called by transports when a call starts and ends. `work`: work() when the call was made.
@@ -77,8 +76,8 @@ class RankState {
              int64_t elements = 0, std::string_view work = {});
   void leave();
   ProgressRecord progress() const;
-  /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the
-  /// core to compute.
+  /// True while the rank's own thread waits for a call. A transport then polls eagerly; otherwise it leaves
+  /// the core to compute.
   bool is_awaited() const { return waiters_ > 0; }
   void add_waiter(int change) { waiters_ += change; }
 
@@ -88,7 +87,7 @@ class RankState {
   bool failed() const { return failed_; }
   std::string failure() const;
   void on_failure(std::function<void(const std::string&)> hook);
-  /// Asks the rank's ledger which ranks are missing; set where the rank is connected.
+  /// The function that asks the rank's ledger which ranks are missing; set once the rank is connected.
   void set_explanation(std::function<std::string()> explain);
   std::string explain() const;
   /// The message of a call that made no progress: names the call, then explain().

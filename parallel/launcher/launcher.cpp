@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of the launchers that may have started this one: to the ranks they would say something else.
+// Variables of launchers that may have started this one; they would mislead the ranks.
 constexpr std::string_view kOthers[] = {
     "OMPI_",        "PMI_",          "MPI_LOCAL",      "SLURM_STEP_",
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPU_BIND", "TORCHELASTIC_USE_AGENT_STORE"};
@@ -160,8 +160,8 @@ int LocalRanks::run() {
   return code_;
 }
 
-// Until a rank says or does something, a signal comes, or the time is up. Lines that nobody has taken yet
-// come first: ranks that say more wait meanwhile.
+// Waits until a rank says or does something, a signal arrives, or the time is up. Lines that nobody has read
+// yet come first; ranks that say more wait meanwhile.
 void LocalRanks::wait() {
   std::vector<pollfd> watched = {{signals_, POLLIN, 0}};
   const bool reads = outlet_.is_empty();
@@ -216,7 +216,7 @@ void LocalRanks::take_signals() {
   }
 }
 
-// One signal may stand for several children.
+// One signal may stand for several children that ended.
 void LocalRanks::reap() {
   int status = 0;
   for (pid_t id; (id = ::waitpid(-1, &status, WNOHANG)) > 0;) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLongestLine = 64 << 10;
 
-// Into a file: what a full disk does not take is not there.
+// Writes to a file. What a full disk does not take is lost.
 void write_copy(int descriptor, std::string_view text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);

@@ -7,20 +7,20 @@
 
 namespace ottava {
 
-/// Passes on what one rank writes, in whole lines, so that lines of ranks do not mix.
+/// Passes on what one rank writes in whole lines, so that lines of different ranks do not mix.
 class LineLabels {
  public:
   struct Options {
     int to = 1;         ///< where the lines go; -1: nowhere
-    std::string label;  ///< stands before each of them
-    int copy = -1;      ///< where the bytes go as they came; -1: nowhere
+    std::string label;  ///< precedes each line
+    int copy = -1;      ///< where the bytes go unchanged; -1: nowhere
   };
   LineLabels(Descriptor from, Options options) : from_(std::move(from)), options_(std::move(options)) {}
 
-  /// What to wait for, or -1 when the rank's end is closed.
+  /// The descriptor to wait for, or -1 once the rank has closed its end.
   int descriptor() const { return from_; }
-  /// Passes on what has come, until the outlet has to wait: then there may be more, and it returns true. The
-  /// last line is one without its newline too. Lines of more than 64 KiB are cut.
+  /// Passes on what has arrived until the outlet has to wait; returns true if there may be more. The last
+  /// line counts even without its newline. Lines of more than 64 KiB are cut.
   bool forward(LineOutlet& outlet);
 
  private:

@@ -15,7 +15,7 @@ void LineOutlet::put(int to, std::string text) {
   write_some();
 }
 
-// So many bytes are taken at once by a pipe that can be written, also by one that blocks.
+// PIPE_BUF bytes: a writable pipe, even a blocking one, takes that many at once.
 void LineOutlet::write_some() {
   while (!pieces_.empty()) {
     pollfd other_end = watched();

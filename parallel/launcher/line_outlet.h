@@ -9,23 +9,24 @@
 
 namespace ottava {
 
-/// Where lines of all ranks leave, one after the other, whole. Never waits for who reads them, whether the
-/// other end blocks or not.
+/// Writes the lines of all ranks, one after the other and whole. Never waits for their reader, whether the
+/// descriptor blocks or not.
 class LineOutlet {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Takes the text, and writes what the other end takes of it at once.
+  /// Takes the text, and writes at once what the other end accepts.
   void put(int to, std::string text);
-  /// Whether all that was put is written. Until it is, what is put besides is kept in memory.
+  /// Whether everything put so far is written. Until then, further text is kept in memory.
   bool is_empty() const { return pieces_.empty(); }
-  /// What to wait for before the next write_some(), where it is not empty.
+  /// What to wait for before the next write_some(); only if not empty.
   pollfd watched() const { return {pieces_.front().to, POLLOUT, 0}; }
-  /// As much as is taken without waiting; what cannot be written, because the other end is gone, is dropped.
+  /// Writes as much as is accepted without waiting; drops what cannot be written because the other end is
+  /// gone.
   void write_some();
-  /// Since when it waits for the other end.
+  /// Since when it has been waiting for the other end.
   Clock::time_point waits_since() const { return waits_since_; }
-  /// Nothing more goes to where the next text should.
+  /// Drops all text, now and later, for the descriptor that the next text is for.
   void give_up();
 
  private:

@@ -9,17 +9,17 @@
 
 namespace ottava {
 
-/// A process that was started as a rank. Its input is empty.
+/// A process that was started as a rank. Its standard input is empty.
 struct RankProcess {
   pid_t id = 0;
   Descriptor output, errors;  ///< read ends of its standard output and error, non-blocking
   Descriptor account;         ///< read end of what it writes into the file that OTTAVA_ACCOUNTS names
 };
 
-/// Starts `arguments` (the name that the program is told comes first) with `environment` ("NAME=value") and
-/// OTTAVA_ACCOUNTS, in a process group of its own, so that signals of the terminal reach the caller only, and
-/// with the stop signals (stop_signal_set.h) blocked, so that none is lost before the program listens.
-/// The kernel kills the process when the calling thread ends, however that comes. Throws Error.
+/// Starts `program` with `arguments` (the first is its argv[0]), `environment` ("NAME=value") and
+/// OTTAVA_ACCOUNTS. It has a process group of its own, so that the terminal's signals reach only the caller,
+/// and begins with the stop signals (stop_signal_set.h) blocked, so that none is lost before the program
+/// listens. The kernel kills it when the calling thread ends, for whatever reason. Throws Error.
 RankProcess start_rank(const std::string& program, const std::vector<std::string>& arguments,
                        std::vector<std::string> environment);
 

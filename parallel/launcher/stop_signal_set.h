@@ -4,8 +4,8 @@
 
 namespace ottava {
 
-/// SIGTERM, SIGUSR1, SIGINT and, unless this process ignores it (nohup), SIGHUP, which comes when the
-/// terminal is closed: a rank that gets one of them saves after the step it is in and ends.
+/// The signals on which a rank saves after its current step and ends: SIGTERM, SIGUSR1, SIGINT and, unless
+/// this process ignores it (nohup), SIGHUP, which is sent when the terminal is closed.
 inline sigset_t stop_signal_set() {
   sigset_t set;
   sigemptyset(&set);

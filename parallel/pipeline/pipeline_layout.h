@@ -7,14 +7,14 @@
 
 namespace ottava {
 
-/// How a model lies on the ranks of a pipeline, and in which order they work.
+/// How a model is divided among the ranks of a pipeline, and in which order they work.
 struct PipelineLayout {
   PipelineShape shape;
   std::vector<StageUnits> stages;  ///< in the model's order; empty: no pipeline
 
   bool is_on() const { return shape.ranks > 1; }
   StageUnits units_of(int rank, int chunk) const { return stages[shape.stage_of(rank, chunk)]; }
-  /// By unit, whether the rank holds it; empty without a pipeline.
+  /// For each unit, whether the rank holds it; empty without a pipeline.
   std::vector<bool> units_of(int rank) const {
     std::vector<bool> held;
     if (!is_on()) return held;

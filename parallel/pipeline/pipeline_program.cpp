@@ -14,12 +14,12 @@ using Kind = Action::Kind;
 
 bool makes_gradient(const Action& a) { return a.kind == Kind::B || a.kind == Kind::I; }
 
-/// stage, micro-batch, is gradient: of what is sent, by its maker.
+/// Stage that made it, micro-batch, whether it is a gradient.
 using Key = std::tuple<int, int, bool>;
 Key key_of(const StageTransfer& t) { return {t.stage, t.micro_batch, t.is_gradient}; }
 
-/// The transfers at their time of a run in which nothing holds them up. Of those of one time neighbours that
-/// have no rank in common go first together: even ranks to odd ones.
+/// The transfers in the order of a run in which nothing holds them up. Of transfers at the same time, those
+/// from even ranks to odd ones come first, since these have no rank in common.
 std::vector<StageTransfer> ordered_transfers(const PipelineSchedule& schedule) {
   const PipelineShape& s = schedule.shape;
   const SimulatedPipeline run = simulate(schedule);
@@ -96,7 +96,7 @@ class RankProgram {
   void start_until(size_t last) {
     while (last != kNone && started_ <= last) start();
   }
-  /// The same as far as no send is among them, which is not made yet.
+  /// The same, but only as far as there is no send, whose data is not made yet.
   void start_receives(size_t last) {
     while (last != kNone && started_ <= last && !mine_[started_].is_send) start();
   }
@@ -110,7 +110,7 @@ class RankProgram {
   std::vector<PipelineStep> steps_;
 };
 
-/// Adds the waits for what was sent: an action after the first that begins, in a simulated run, when the
+/// Adds the waits for what was sent, one action after the first that begins, in a simulated run, after the
 /// reader has begun.
 void give_back(const PipelineSchedule& schedule, PipelineProgram& program) {
   const PipelineShape& s = schedule.shape;

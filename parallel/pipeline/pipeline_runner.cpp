@@ -73,7 +73,7 @@ void PipelineRunner::run(Stream& stream, Arena& arena, const Boundary& boundary,
   }
 }
 
-// The chunks of a rank in the model's order: stage by stage nothing can hang.
+// The rank's chunks in the model's order: going stage by stage, nothing can hang.
 void PipelineRunner::run_forward(Stream& stream, Arena& arena, const Boundary& boundary, const Work& work) {
   const PipelineShape& s = schedule_.shape;
   const int rank = pipeline_.rank();

@@ -11,8 +11,8 @@
 
 namespace ottava {
 
-/// Carries out one rank's steps of a schedule: starts and waits for its transfers in their order, and gives
-/// each action what the stage before it (of a backward: after it) made.
+/// Carries out one rank's steps of a schedule: starts and waits for its transfers in order, and gives each
+/// action what the stage before it made (for a backward, the stage after it).
 class PipelineRunner {
  public:
   /// `pipeline`: its ranks in order.
@@ -23,12 +23,12 @@ class PipelineRunner {
     DType dtype = DType::f32;
     Shape shape;
   };
-  /// Computes the action. `in` is absent for F of the first stage and backward of the last, and for W; the
-  /// same holds for what is returned, of the last stage and the first.
+  /// Computes the action. `in` is absent for W, for F of the first stage and for backward of the last. The
+  /// result is absent for W, for F of the last stage and for backward of the first.
   using Work = std::function<Allocation(const Action&, Allocation in)>;
   /// One step. Throws what `work` throws, and CommError.
   void run(Stream& stream, Arena& arena, const Boundary& boundary, const Work& work);
-  /// Only forwards, of one micro-batch.
+  /// Only the forwards of one micro-batch.
   void run_forward(Stream& stream, Arena& arena, const Boundary& boundary, const Work& work);
 
  private:

@@ -21,7 +21,7 @@ class Rank {
   Rank(const ReplayProgram& program, double slowdown)
       : program_(program), slowdown_(slowdown), done_(program.size()) {}
 
-  /// Goes as far as the events allow that are known so far. False if that was nowhere.
+  /// Goes as far as the events known so far allow. Returns false if that was no step at all.
   bool advance(std::vector<ReplayedEvent>& events) {
     moved_ = false;
     for (Lane& lane : lanes_) carry_out(lane, events);
@@ -94,7 +94,7 @@ class Rank {
     }
   }
 
-  // Issues are carried out from now to busy_, if at all.
+  // Issues, if any, are carried out from now to busy_.
   double under_traffic(double seconds) const {
     const double beside = std::clamp(busy_ - now_, 0.0, seconds * slowdown_);
     return seconds + beside - beside / slowdown_;

@@ -30,7 +30,7 @@ std::string all_names() {
   return listed(kNames, [](std::string_view name) { return name; });
 }
 
-/// A list that takes the micro-batches of a kind and chunk in ascending order.
+/// A list of actions that takes the micro-batches of each kind and chunk in ascending order.
 class Writer {
  public:
   explicit Writer(const PipelineShape& shape) : next_(4 * shape.chunks) {}
@@ -72,8 +72,8 @@ List looped_bfs(const PipelineShape& s) {
 
 int rounds_of(const PipelineShape& s) { return std::max(1, s.micro_batches / s.ranks); }
 
-// Micro-batches go round by round, and in a round chunk by chunk. With zero bubbles one hop from the last
-// rank costs one forward instead of two, and the weight gradients begin `rank` backwards late.
+// Micro-batches go round by round and, within a round, chunk by chunk. With zero bubbles, one hop from the
+// last rank costs one forward instead of two, and weight gradients begin `rank` backwards later.
 List interleaved(const PipelineShape& s, int rank) {
   const bool splits = splits_backward(s.schedule);
   const int of_round = s.micro_batches / rounds_of(s), all = s.chunks * s.micro_batches;
@@ -93,7 +93,7 @@ List interleaved(const PipelineShape& s, int rank) {
   return out.take();
 }
 
-// Written for 2 * ranks - 1 micro-batches or more; of fewer those that do not exist are left out.
+// Written for 2 * ranks - 1 micro-batches or more; if there are fewer, the missing ones are left out.
 List zbv(const PipelineShape& s, int rank) {
   const int micro_batches = std::max(2 * s.ranks - 1, s.micro_batches);
   Writer out(s);

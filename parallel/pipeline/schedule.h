@@ -7,8 +7,9 @@
 
 namespace ottava {
 
-/// What a rank does next in a pipeline: the forward pass of one micro-batch through one of its chunks (F),
-/// its whole backward (B), or apart the gradients of the chunk's input (I) and of its weights (W).
+/// What a rank does next in a pipeline, for one micro-batch and one of its chunks: the forward pass (F), the
+/// whole backward pass (B), or its two halves apart: the gradient of the chunk's input (I) and those of its
+/// weights (W).
 struct Action {
   enum class Kind : uint8_t { F, B, I, W };
   Kind kind = Kind::F;
@@ -17,7 +18,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// By TorchTitan's names of `parallelism.pipeline_parallel_schedule`.
+/// The schedules, with TorchTitan's names for `parallelism.pipeline_parallel_schedule`.
 enum class ScheduleKind : uint8_t {
   gpipe,                    ///< GPipe: all forwards, all backwards (arXiv:1811.06965)
   one_f_one_b,              ///< 1F1B: a backward as soon as there is one (arXiv:1806.03377)
@@ -27,11 +28,12 @@ enum class ScheduleKind : uint8_t {
   zbv_zero_bubble,          ///< ZBVZeroBubble: two chunks, the second on the way back (the same, section 6)
 };
 std::string_view name_of(ScheduleKind kind);
-/// In any case of letters. Throws ConfigError with the list of names, and for those that are not built.
+/// Inverse of name_of(), in upper or lower case. Throws ConfigError for an unknown name, with the list of
+/// names, and for schedules of TorchTitan that do not exist here.
 ScheduleKind schedule_named(std::string_view name);
-/// Takes more than one chunk on a rank.
+/// True if the schedule takes more than one chunk per rank.
 bool is_looped(ScheduleKind kind);
-/// Has I and W apart.
+/// True if the schedule has I and W as actions of their own.
 bool splits_backward(ScheduleKind kind);
 
 struct PipelineShape {
@@ -40,8 +42,8 @@ struct PipelineShape {
   int chunks = 1;  ///< of each rank
   int micro_batches = 1;
   int stages() const { return ranks * chunks; }
-  /// Of stages in the model's order: chunk k of rank r is stage k * ranks + r, and in a V schedule the second
-  /// chunk is stage 2 * ranks - 1 - r.
+  /// Stages are counted in the model's order: chunk k of rank r is stage k * ranks + r; in a V schedule the
+  /// second chunk is stage 2 * ranks - 1 - r.
   int stage_of(int rank, int chunk) const;
   int rank_of(int stage) const;
 };
@@ -49,13 +51,14 @@ struct PipelineShape {
 /// What is wrong with the shape, in one sentence with the numbers and what to do; empty: nothing.
 std::string complaint_about(const PipelineShape& shape);
 
-/// The lists of all ranks. Every rank does every micro-batch of each of its chunks once; in a chunk F, I, W
-/// and B each take the micro-batches in ascending order, so that gradients are summed as without a pipeline.
-/// Throws ConfigError with complaint_about().
+/// The lists of actions of all ranks. Every rank does every micro-batch of each of its chunks once. Within a
+/// chunk, F, I, W and B each take micro-batches in ascending order, so that gradients are summed as without a
+/// pipeline.
 struct PipelineSchedule {
   PipelineShape shape;
   std::vector<std::vector<Action>> ranks;
 };
+/// Throws ConfigError with complaint_about().
 PipelineSchedule make_schedule(const PipelineShape& shape);
 
 }  // namespace ottava

@@ -8,7 +8,7 @@
 
 namespace ottava {
 
-/// Of one stage; chunks are alike.
+/// Seconds, or any unit, that one stage takes; all chunks are alike.
 struct ActionCosts {
   double forward = 1, input_gradient = 1, weight_gradient = 1;
   double transfer = 0;  ///< from a stage to the next
@@ -23,15 +23,17 @@ struct SimulatedPipeline {
   std::vector<std::vector<ReplayedStep>> actions;  ///< by rank, by action of its list
 };
 
-/// Transfers that nothing holds up: what a schedule can reach.
+/// Runs the schedule with transfers that nothing holds up: the best it can reach.
 SimulatedPipeline simulate(const PipelineSchedule& schedule, const ActionCosts& costs = {});
-/// One stream of calls on each rank, in which a transfer waits for both ends. Throws Error if it hangs.
+/// Runs the program with one stream of calls on each rank, in which a transfer waits for both ends. Throws
+/// Error if it hangs.
 SimulatedPipeline simulate(const PipelineSchedule& schedule, const PipelineProgram& program,
                            const ActionCosts& costs = {});
 
-/// A line for each rank, time from left to right, a character for each forward of a chunk: digits forward,
-/// small letters the gradient of the input, capitals that of the weights (a: micro-batch 0), dots idle;
-/// micro-batches from 10 and 26 on begin again. Cut at `columns`.
+/// A picture with one line per rank and time from left to right; a character is as long as the forward of a
+/// chunk. Digits are forwards, small letters gradients of the input, capitals gradients of the weights (a:
+/// micro-batch 0), dots idle time. From micro-batch 10 on digits repeat, from 26 on letters. Cut at
+/// `columns`.
 std::string picture_of(const PipelineSchedule& schedule, int columns = 120);
 
 }  // namespace ottava

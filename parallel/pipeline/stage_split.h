@@ -16,22 +16,22 @@ struct StageUnits {
   bool operator==(const StageUnits&) const = default;
 };
 
-/// How layers become stages, as TorchTitan's keys of the same names say.
+/// How layers become stages. The fields mean what TorchTitan's keys of the same names mean.
 struct StageSplit {
   int64_t layers = 0;
   int ranks = 1;
   bool is_looped = false;                   ///< the schedule takes several stages on a rank
   std::optional<int64_t> layers_per_stage;  ///< absent: one stage on each rank, two if looped
   int64_t first_less = 1, last_less = 1;    ///< layers that the embedding and the head count as
-  /// Names of what the stages after the first begin with, "layers.3" or "norm", in the model's order; empty:
-  /// by layers.
+  /// The names with which the stages after the first begin, such as "layers.3" or "norm", in the model's
+  /// order; empty: divide by layers.
   std::vector<std::string> split_points = {};
 };
 
-/// The stages in the model's order. By layers: (layers + first_less + last_less) / stages each, the first
-/// ones one more where that is not whole; the first stage has first_less blocks fewer, the last one
-/// last_less. Throws ConfigError where layers do not make that many stages, or names are not the model in
-/// order.
+/// The stages in the model's order. Divided by layers, each gets (layers + first_less + last_less) / stages,
+/// the first ones one more where that is not whole; then the first stage has first_less blocks fewer, the
+/// last one last_less. Throws ConfigError if there are too few layers for so many stages, or if names are
+/// unknown or out of order.
 std::vector<StageUnits> split_stages(const StageSplit& split);
 
 }  // namespace ottava

@@ -13,7 +13,7 @@ void meet_before_refusing(Communicator& ranks) noexcept {
     Stream stream = Stream::cpu();
     ranks.barrier(stream, "refusal");
   } catch (const std::exception&) {
-    // Another rank has left already: this one knows its sentence all the same.
+    // Another rank has left already, but this one knows the sentence anyway.
   }
 }
 

@@ -10,17 +10,18 @@
 
 namespace ottava {
 
-/// Refuses, on all ranks with one message, when `hash` is not the same everywhere: a config, a binary, a
-/// decision. `what` starts the sentence ("the configuration"). All ranks call it; `ranks` moves CPU tensors.
-/// Throws ConfigError.
+/// Throws ConfigError, with one message on all ranks, if `hash` (of a configuration, a binary, a decision) is
+/// not the same everywhere. `what` starts the sentence ("the configuration"). All ranks call it; `ranks`
+/// moves CPU tensors.
 void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash);
 
-/// The first rank's complaint of those that all bring, with the rank's number; empty where none has one.
+/// Every rank brings a complaint, or none (empty). Returns that of the first rank that has one, with the
+/// rank's number; empty if none has.
 std::string first_complaint(Communicator& ranks, std::string_view complaint, std::string_view label);
 
-/// Throws E with the same message on all ranks when any of them brings a complaint (empty: none): so that a
-/// rank which cannot go on never leaves the others waiting. Names the first rank that complains. `label` is
-/// what the ranks wait for, where one of them never comes.
+/// Throws E with the same message on all ranks if any of them brings a complaint (empty: none), so that a
+/// rank which cannot go on never leaves the others waiting. The message names the first rank that complains.
+/// `label` says what the ranks were waiting for, in case one of them never comes.
 template <class E = ConfigError>
 void require_no_complaint(Communicator& ranks, std::string_view complaint,
                           std::string_view label = "bootstrap") {
@@ -28,10 +29,10 @@ void require_no_complaint(Communicator& ranks, std::string_view complaint,
   if (!first.empty()) fail<E>("ranks", "{}", first);
 }
 
-/// `work()` on every rank: an Error that it throws on one becomes the complaint of all.
+/// Runs `work()` on every rank; an Error on one rank becomes the error of all.
 void fail_together(Communicator& ranks, const std::function<void()>& work);
 
-/// require_no_complaint() where one rank without others says it in the name of `where`: throws E, `[where]
+/// require_no_complaint(), except that a rank without others throws E in the name of `where`: `[where]
 /// complaint`.
 template <class E = ConfigError>
 void refuse_together(Communicator& ranks, std::string_view where, std::string_view complaint) {
@@ -39,13 +40,13 @@ void refuse_together(Communicator& ranks, std::string_view where, std::string_vi
   if (!complaint.empty()) fail<E>(where, "{}", complaint);
 }
 
-/// `values`, on the CPU, becomes their sum (or another reduction) over all ranks. Every rank makes the call
-/// and waits for it.
+/// Replaces `values`, on the CPU, by their sum (or another reduction) over all ranks. Every rank makes the
+/// call and waits for it.
 void reduce_on_host(Communicator& ranks, const Tensor& values, std::string_view label,
                     ReduceOp op = ReduceOp::sum);
 
-/// For what all ranks are about to throw: returns when all have what they need to say it. A rank that threw
-/// at once would stop the others in the middle of hearing why. Never throws.
+/// To be called before all ranks throw the same error: returns when all of them know it. A rank that threw at
+/// once would stop the others before they have heard why. Never throws.
 void meet_before_refusing(Communicator& ranks) noexcept;
 
 }  // namespace ottava

@@ -12,9 +12,9 @@ struct ClockOffset {
   int64_t uncertainty_ns = 0;  ///< the truth is within so much on either side
 };
 
-/// All ranks call it; `control` moves host memory. In each of some rounds all ranks hear when the others
-/// sent: what is heard was sent before, which bounds the offset from both sides. Clocks of one machine are
-/// one: 0.
+/// All ranks call it; `control` moves host memory. In each of several rounds all ranks hear when the others
+/// sent. A message is received after it was sent, which bounds the offset from both sides. Ranks of one
+/// machine share a clock: 0.
 ClockOffset measure_clock_offset(Communicator& control);
 
 }  // namespace ottava

@@ -37,7 +37,7 @@ std::vector<std::string> gather_text(Communicator& ranks, std::string_view mine,
 
 std::string text_of_rank_0(Communicator& ranks, std::string_view mine, std::string_view label) {
   if (ranks.rank() != 0) mine = {};
-  // Sums to which the other ranks add nothing: a gather would move a text of every rank.
+  // Sums, to which the other ranks add nothing; a gather would move a text of every rank.
   int64_t length = std::ssize(mine);
   reduce_on_host(ranks, view_of(&length, {1}), label);
   if (length == 0) return "";

@@ -11,11 +11,12 @@
 // for it. Throws CommError.
 namespace ottava {
 
-/// Every rank's, by rank.
+/// Every rank's number, by rank.
 std::vector<int64_t> gather_number(Communicator& ranks, int64_t mine, std::string_view label);
-/// Every rank's, by rank; every text takes the room of the longest.
+/// Every rank's text, by rank. Each is sent at the length of the longest.
 std::vector<std::string> gather_text(Communicator& ranks, std::string_view mine, std::string_view label);
-/// That of rank 0, on every rank; what the others say is not read. No rank sends more than twice its bytes.
+/// Rank 0's text, on every rank; the others' `mine` is ignored. No rank sends more than twice the text's
+/// bytes.
 std::string text_of_rank_0(Communicator& ranks, std::string_view mine, std::string_view label);
 
 }  // namespace ottava

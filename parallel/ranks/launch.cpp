@@ -65,8 +65,8 @@ std::optional<Place> place_in(const Dialect& d, const Environment& environment) 
   return Place{*read(environment, d.rank), *read(environment, d.size)};
 }
 
-// torchrun and `ottava launch` set all of this for each rank, which leaves RANK and WORLD_SIZE that stand in
-// a batch script or a container apart.
+// torchrun and `ottava launch` set all of these for each rank, which distinguishes them from a RANK and
+// WORLD_SIZE set in a batch script or a container.
 bool is_whole_torch(const Environment& environment) {
   return place_in(kTorch, environment) && is_set(environment, kTorch.local_rank) &&
          is_set(environment, "MASTER_PORT");
@@ -75,7 +75,7 @@ bool is_started_by_agent(const Environment& environment) {
   return is_set(environment, "TORCHELASTIC_RUN_ID") || is_set(environment, "OTTAVA_ACCOUNTS");
 }
 
-// Of the innermost launcher: those around it started what started the ranks.
+// That of the innermost launcher; the ones around it started what started the ranks.
 const Dialect* find_dialect(const Environment& environment) {
   if (is_whole_torch(environment)) return &kTorch;
   for (const Dialect* d : kDialects)
@@ -126,8 +126,7 @@ int slurm_local_size(const Environment& environment, int world_size) {
   fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which does not reach this node", text);
 }
 
-// The agent of torchrun keeps a store of its own on MASTER_PORT; ranks are then to meet elsewhere, at a port
-// that all know.
+// torchrun's agent keeps a store of its own on MASTER_PORT, so ranks must meet at another port that all know.
 Master read_master(const Environment& environment) {
   Master master;
   if (const char* address = environment("MASTER_ADDR")) master.address = address;

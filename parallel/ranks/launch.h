@@ -7,15 +7,16 @@
 
 namespace ottava {
 
+/// What started the ranks.
 enum class Launcher {
   none,         ///< one process
   mpi,          ///< mpirun: MPI_Init finds the others
   slurm,        ///< srun: MPI where it was started with PMI, else MASTER_ADDR
-  environment,  ///< torchrun and friends: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
+  environment,  ///< torchrun and the like: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 };
 
-/// Where rank 0 waits for the others when there is no MPI: MASTER_ADDR and MASTER_PORT, as torchrun sets them
-/// and as a batch script can.
+/// Where rank 0 waits for the others if there is no MPI: MASTER_ADDR and MASTER_PORT, as set by torchrun or
+/// by a batch script.
 struct Master {
   std::string address;  ///< empty: not given
   int port = 29500;
@@ -28,8 +29,8 @@ struct Launch {
   int local_rank = 0, local_size = 1;  ///< among the ranks of this machine
   std::string source;                  ///< "mpirun (OMPI_COMM_WORLD_SIZE)", for messages
   Master master;
-  /// Whether local_rank and local_size are what the launcher says. What is unknown is as if all ranks were on
-  /// one machine, until with_local_place() counts (local_place.h).
+  /// Which of local_rank and local_size the launcher said. The others are those of a single machine with all
+  /// ranks until with_local_place() counts them (local_place.h).
   enum class LocalPlace : uint8_t { known, size_unknown, unknown } local_place = LocalPlace::known;
 };
 
@@ -37,11 +38,11 @@ using Environment = std::function<const char*(const char* name)>;
 /// std::getenv.
 Environment process_environment();
 
-/// Understands torchrun's variables where they are whole (with LOCAL_RANK and MASTER_PORT), OpenMPI's, PMI's
-/// (MPICH, Intel MPI), Slurm's srun's, and RANK and WORLD_SIZE alone, in this order: that of the innermost
-/// launcher, since srun starts torchrun's agents and mpirun's daemons, whose ranks inherit its variables.
-/// Throws ConfigError when a variable is not a number, is missing beside the others, ranks do not fit sizes,
-/// or two launchers of which neither started the other disagree.
+/// Looks for variables in this order: torchrun's, if complete (with LOCAL_RANK and MASTER_PORT); OpenMPI's;
+/// PMI's (MPICH, Intel MPI); those of Slurm's srun; RANK and WORLD_SIZE alone. The order puts the innermost
+/// launcher first, since srun starts torchrun's agents and mpirun's daemons, whose ranks inherit its
+/// variables. Throws ConfigError if a variable is not a number or missing beside the others, if ranks do not
+/// fit sizes, or if two launchers of which neither started the other disagree.
 Launch detect_launch(const Environment& environment = process_environment());
 
 /// The CPUs a rank computes on.
@@ -50,30 +51,30 @@ struct CpuShare {
   int threads = 1;     ///< for parallel_for: physical cores among `cpus`
   bool binds = false;  ///< whether the process has to be bound to `cpus` (the launcher did not do it)
 };
-/// A launcher that has bound the rank is believed. Otherwise the CPUs that this process may use are split
-/// evenly among the ranks of the machine (contiguous, in core order); with more ranks than CPUs they share
-/// and nothing is bound. OMP_NUM_THREADS, where set, decides `threads`. `allowed` are CPU numbers; `core_of`
-/// gives the physical core of each.
+/// If the launcher has bound the rank, that stands. Otherwise the CPUs that this process may use are split
+/// evenly among the ranks of the machine (contiguous, in core order); with more ranks than CPUs, ranks share
+/// them and nothing is bound. OMP_NUM_THREADS, if set, decides `threads`. `allowed` are CPU numbers;
+/// `core_of` gives the physical core of each.
 CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
                     const std::function<int(int)>& core_of,
                     const Environment& environment = process_environment());
 /// The same for this machine.
 CpuShare cpu_share(const Launch& launch);
-/// And binds the process to it, with its threads for parallel_for on the calling thread.
+/// Also binds the process to it and gives parallel_for() on the calling thread that many threads.
 CpuShare apply_cpu_share(const Launch& launch);
 
-/// The GPU of this rank: its local rank, or 0 when the launcher shows each rank one GPU of its own. Where
-/// ranks may share GPUs (transport mpi) local ranks wrap around; otherwise too few GPUs throw ConfigError.
-/// `visible` counts GPUs.
+/// The GPU of this rank: its local rank, or 0 if the launcher shows each rank one GPU of its own. `visible`
+/// is the number of GPUs. If there are fewer than ranks, local ranks wrap around where sharing is allowed;
+/// otherwise throws ConfigError.
 enum class GpuSharing { forbidden, allowed };
 int choose_gpu(const Launch& launch, int visible, GpuSharing sharing);
-/// Names a GPU across the machines: "host/GPU", respecting CUDA_VISIBLE_DEVICES.
+/// The name of a GPU among all machines: "host/GPU", taking CUDA_VISIBLE_DEVICES into account.
 std::string gpu_identity(int index, const Environment& environment = process_environment());
-/// Throws ConfigError, the same on all ranks, when two ranks have the same identity: NCCL cannot share a GPU.
+/// Throws ConfigError, the same on all ranks, if two ranks have the same identity: NCCL cannot share a GPU.
 void require_own_gpus(const std::vector<std::string>& identities);
 
-/// True when this rank's log lines are shown: ranks listed in LOG_RANK ("0,3"), rank 0 without it. Throws
-/// ConfigError.
+/// True if this rank's log lines are shown: it is listed in LOG_RANK ("0,3") or, without that variable, is
+/// rank 0. Throws ConfigError.
 bool shows_log(int rank, const Environment& environment = process_environment());
 
 }  // namespace ottava

@@ -21,7 +21,7 @@ Launch with_local_place(Launch launch, double timeout_seconds, const std::string
   if (launch.local_rank >= launch.local_size) {
     fail<ConfigError>(
         "launch",
-        "LOCAL_RANK of rank {} is {}, and {} has {}: set LOCAL_RANK to the rank's number on its "
+        "LOCAL_RANK of rank {} is {}, but machine {} has {}: set LOCAL_RANK to the rank's number on its "
         "machine, or leave it out",
         launch.rank, launch.local_rank, host, counted(launch.local_size, "rank"));
   }

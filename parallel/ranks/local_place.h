@@ -7,10 +7,10 @@
 
 namespace ottava {
 
-/// `launch` with the rank's place on its machine where the launcher did not say it (Launch::LocalPlace): the
-/// ranks meet at the master, before devices and CPUs are chosen, and count those with the same host name. All
-/// ranks call it. Where nothing says who the master is, as it was. Throws CommError, and ConfigError for a
-/// LOCAL_RANK that its machine has not.
+/// Returns `launch` with the rank's place on its machine filled in if the launcher did not say it
+/// (Launch::LocalPlace). To find it, the ranks meet at the master and count those with the same host name; if
+/// no master is given, the place stays as it is. All ranks call this, before they choose devices and CPUs.
+/// Throws CommError, and ConfigError if LOCAL_RANK is not less than the number of ranks on its machine.
 Launch with_local_place(Launch launch, double timeout_seconds, const std::string& host = host_name());
 
 }  // namespace ottava

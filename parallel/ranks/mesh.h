@@ -17,11 +17,11 @@ inline constexpr std::array<MeshAxis, 5> kMeshAxes = {MeshAxis::pp, MeshAxis::dp
 /// "pp", "dp_replicate", "dp_shard", "cp", "tp".
 std::string_view name_of(MeshAxis axis);
 
-/// `parallelism.*_degree` of a config: each is >= 1, and at most one is -1, which takes the ranks that are
-/// left.
+/// `parallelism.*_degree` of a configuration: each is >= 1, except that at most one is -1, which takes the
+/// ranks that are left.
 struct MeshDegrees {
   int pp = 1, dp_replicate = 1, dp_shard = -1, cp = 1, tp = 1;
-  /// Ranks that these degrees need, the axis of -1 being 1.
+  /// The fewest ranks with which these degrees can run: their product, with -1 counted as 1.
   int fewest_ranks() const;
 };
 
@@ -29,7 +29,7 @@ struct MeshDegrees {
 /// coordinate.
 class Mesh {
  public:
-  /// Throws ConfigError with the product that failed when the degrees do not multiply to world_size.
+  /// Throws ConfigError, with the product that failed, if the degrees do not multiply to world_size.
   Mesh(const MeshDegrees& degrees, int world_size);
 
   int world_size() const { return world_size_; }

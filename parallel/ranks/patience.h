@@ -6,9 +6,9 @@
 
 namespace ottava {
 
-/// The limit of a collective call is for ranks that compute alike. Where one may write, count or read for
-/// minutes what the others have no part in, they wait for it with this; one that dies meanwhile is known at
-/// once all the same.
+/// Raises the time limit of collective calls for as long as it lives. The usual limit is meant for ranks that
+/// do the same work; use this where one rank may write, count or read for minutes while the others wait. A
+/// rank that dies meanwhile is still noticed at once.
 class Patience {
  public:
   static constexpr double kSeconds = 3600;

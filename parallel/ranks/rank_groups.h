@@ -9,37 +9,40 @@
 
 namespace ottava {
 
-/// The communicators of one rank, one per use. Axes of size 1 have communicators of one rank.
+/// The communicators of one rank, one per use. An axis of size 1 has a communicator of one rank.
 struct RankGroups {
-  /// all ranks, moves host memory: decisions and scalars of the host
+  /// all ranks; moves host memory: decisions and scalars of the host
   std::unique_ptr<Communicator> control;
-  std::unique_ptr<Communicator> control_loss;  ///< those that see different tokens, host memory
-  /// all ranks, moves tensors of the training device, as all that follow
+  std::unique_ptr<Communicator> control_loss;  ///< the ranks of `loss`; moves host memory
+  /// all ranks; like all that follow unless they say otherwise, moves tensors of the training device
   std::unique_ptr<Communicator> world;
-  std::unique_ptr<Communicator> pp;            ///< hold the stages of one pipeline, in their order
-  std::unique_ptr<Communicator> dp_replicate;  ///< hold the same pieces (HSDP, DDP)
-  std::unique_ptr<Communicator> dp_shard;      ///< hold the pieces of a parameter (FSDP): dp_shard x cp
-  std::unique_ptr<Communicator> cp;            ///< see parts of the same sequences
-  std::unique_ptr<Communicator> tp;
-  std::unique_ptr<Communicator> loss;  ///< see different tokens: dp_replicate x dp_shard x cp
-  /// hold one replica of a pipeline stage's parameters: dp_shard x cp x tp; `replica` itself without stages
+  std::unique_ptr<Communicator> pp;            ///< ranks that hold the stages of one pipeline, in order
+  std::unique_ptr<Communicator> dp_replicate;  ///< ranks that hold the same pieces (HSDP, DDP)
+  std::unique_ptr<Communicator>
+      dp_shard;                        ///< ranks that hold the pieces of a parameter (FSDP): dp_shard x cp
+  std::unique_ptr<Communicator> cp;    ///< ranks that see parts of the same sequences
+  std::unique_ptr<Communicator> tp;    ///< ranks that share each matrix product
+  std::unique_ptr<Communicator> loss;  ///< ranks that see different tokens: dp_replicate x dp_shard x cp
+  /// ranks that hold one replica of a pipeline stage's parameters: dp_shard x cp x tp; without stages
+  /// `replica` itself
   std::shared_ptr<Communicator> stage;
-  std::shared_ptr<Communicator> replica;     ///< hold one replica of all parameters: pp x dp_shard x cp x tp
-  std::unique_ptr<Communicator> control_cp;  ///< the ranks of `cp`, host memory
+  std::shared_ptr<Communicator>
+      replica;  ///< ranks that hold one replica of all parameters: pp x dp_shard x cp x tp
+  std::unique_ptr<Communicator> control_cp;  ///< the ranks of `cp`; moves host memory
   TensorParallelGroup tensor_parallel;
   ContextParallelGroup context_parallel;
   ShardCoordinates coordinates;
   /// position in dp_replicate x dp_shard: which sequences of the global batch are read
   int data_rank = 0, data_size = 1;
 
-  /// Takes the world's communicators apart along the mesh. Every rank makes the same call.
+  /// Splits the world's communicators along the mesh. Every rank makes the same call.
   RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);
   RankGroups(RankGroups&&) = default;
-  /// Rank 0 of all.
+  /// True for rank 0 of the world.
   bool is_first() const { return world->rank() == 0; }
 };
 
-/// A single process.
+/// The groups of a single process.
 RankGroups solo_rank_groups();
 
 }  // namespace ottava

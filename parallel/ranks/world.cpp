@@ -29,7 +29,7 @@ bool is_known(const std::string& backend) {
   return backend == "auto" || backend == "mpi" || backend == "tcp" || backend == "nccl";
 }
 
-// MPI is used where it started the ranks: by mpirun always, by srun unless it was told where rank 0 is.
+// MPI is used if it started the ranks: always under mpirun, under srun unless that was told where rank 0 is.
 bool wants_mpi(const Launch& launch, const WorldRequest& request) {
   if (request.backend == "mpi" || request.backend == "tcp") return request.backend == "mpi";
   if (launch.launcher == Launcher::environment) return false;

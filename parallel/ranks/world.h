@@ -11,20 +11,20 @@
 
 namespace ottava {
 
-/// This process among the ranks: what `ottava` makes first and gives up last.
+/// This process among the ranks: the first thing that `ottava` makes and the last that it gives up.
 struct World {
   Launch launch;
-  /// Moves CPU tensors: agreement, decisions, scalars on the host. Solo, MPI or TCP.
+  /// Moves CPU tensors, for agreement, decisions and scalars on the host. Solo, MPI or TCP.
   std::unique_ptr<Communicator> control;
-  /// Moves tensors of the training device where that is not `control` (NCCL).
+  /// Moves tensors of the training device, if `control` does not (NCCL); else null.
   std::unique_ptr<Communicator> device;
   std::unique_ptr<Ledger> ledger;  ///< null for one process
 
   /// For tensors of the training device.
   Communicator& tensors() const { return device ? *device : *control; }
-  /// The same ranks as tensors(), for an owner of its own (RankGroups). All ranks call it.
+  /// Another communicator of the same ranks as tensors(), for RankGroups to own. All ranks call it.
   std::unique_ptr<Communicator> share_tensors() const;
-  /// The same ranks as `control`.
+  /// Another communicator of the same ranks as `control`. All ranks call it.
   std::unique_ptr<Communicator> share_control() const;
 };
 
@@ -36,15 +36,15 @@ struct WorldRequest {
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
 };
 
-/// Connects the ranks, runs `body`, and parts from them: after `body` all ranks meet once more, so that none
-/// leaves while others still need it. When `body` throws, the other ranks are told and the exception is
-/// thrown again; MPI is then not finalized, and the process must exit with an error. Throws CommError and
+/// Connects the ranks, runs `body`, and disconnects. After `body` all ranks meet once more, so that none
+/// leaves while others still need it. If `body` throws, the other ranks are told and the exception is thrown
+/// again; MPI is then not finalized, and the process must exit with an error. Throws CommError and
 /// ConfigError.
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body);
 
-/// For main: logs the error that run_rank threw and returns the exit code, 1. OpenMPI stops reading what
-/// ranks say when the first of them has died or exited with an error; so ranks wait a moment before they
-/// exit, and where OTTAVA_ACCOUNTS names a file (the launcher does, and shows it) each adds its line
+/// For main: logs the error that run_rank() threw and returns the exit code, 1. OpenMPI stops reading the
+/// ranks' output once the first of them has died or exited with an error, so ranks wait a moment before they
+/// exit. If OTTAVA_ACCOUNTS names a file, as under the launcher, which shows it, each rank also adds its line
 /// there.
 int report_failure(const Launch& launch, const std::exception& error);
 

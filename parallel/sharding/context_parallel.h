@@ -14,13 +14,14 @@ namespace ottava {
 /// of each of its B sequences, then the second of each. Everything but attention treats them as 2 B sequences
 /// with positions of their own. With one rank nothing here is called.
 ///
-/// Numerics: what a query sees is summed in the order of one rank, so that its output, log-sum-exp and dQ have
-/// one rank's bits (our kernels). dK and dV are f32 sums per rank, added in rank order and rounded once: the
-/// terms of one rank in other groups. They differ from one rank's by less than 1e-6 of the sum of the terms'
-/// magnitudes, before rounding; cuDNN's shares, two a rank, are rounded to bf16 before they are added.
+/// Numerics: what a query sees is summed in the same order as on one rank, so its output, log-sum-exp and dQ
+/// have the same bits (with our kernels). dK and dV are f32 sums per rank, added in rank order and rounded
+/// once: the same terms, grouped differently. Before rounding they differ from one rank's by less than 1e-6
+/// of the sum of the terms' magnitudes. With cuDNN each rank's two shares are rounded to bf16 before they are
+/// added.
 ///
-/// Traffic per layer and micro-batch, received by a rank: keys and values (size() - 1) / size() of
-/// 2 B S H_kv D elements, in forward and again in backward; their gradients as many f32 in backward.
+/// Traffic per layer and micro-batch, as received by a rank: for keys and values (size() - 1) / size() of 2 B
+/// S H_kv D elements, in forward and again in backward; for their gradients as many f32 elements in backward.
 class ContextParallelGroup {
  public:
   ContextParallelGroup() = default;
@@ -31,7 +32,7 @@ class ContextParallelGroup {
   /// Which of the 2 size() chunks of a sequence is this rank's first (half 0) or second (half 1).
   int64_t chunk_of(int half) const { return half == 0 ? rank_ : 2 * size_ - 1 - rank_; }
 
-  /// KV heads [first, first + count) of qkv [2 * B * chunk, row()].
+  /// The KV heads [first, first + count) of qkv [2 * B * chunk, row()].
   struct KeyHeads {
     AttentionHeads heads;
     int64_t first = 0, count = 0;
@@ -45,17 +46,18 @@ class ContextParallelGroup {
     }
   };
 
-  /// Keys and values under way.
+  /// Keys and values being gathered.
   struct Gathering {
     Allocation mine, all;
     Request request;
   };
   /// Starts gathering keys and values of some heads from all ranks, in qkv's dtype.
   Gathering gather_keys_values(Stream& stream, Arena& arena, const Tensor& qkv, const KeyHeads& which) const;
-  /// Waits for them: [B * S, 2 * count * D], in order of position, keys before values (SeparateKeys::values).
+  /// Waits for them. The result is [B * S, 2 * count * D], in order of position, keys before values
+  /// (SeparateKeys::values).
   Allocation in_order(Stream& stream, Arena& arena, Gathering gathering, int64_t batch) const;
 
-  /// Gradients under way.
+  /// Gradients being summed.
   struct Scattering {
     Allocation partial, mine;
     Request request;
@@ -63,7 +65,8 @@ class ContextParallelGroup {
   /// Starts summing gradients f32 [B * S, 2 * count * D] over ranks, in rank order over MPI and TCP.
   Scattering scatter_key_value_gradients(Stream& stream, Arena& arena, Allocation gradients,
                                          int64_t batch) const;
-  /// Waits for this rank's rows of the sums: those columns of dqkv =, rounded once.
+  /// Waits for this rank's rows of the sums and writes them, rounded once, to the columns of these heads in
+  /// dqkv.
   void finish(Stream& stream, Scattering scattering, const Tensor& dqkv, const KeyHeads& which) const;
 
  private:

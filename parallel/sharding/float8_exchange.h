@@ -9,23 +9,24 @@
 
 namespace ottava {
 
-/// Reduce-scatter of an f32 gradient as FP8: an all-to-all of E4M3 chunks, each 128 elements with a scale of
-/// their own (a power of two), summed in f32 by the rank that keeps the chunk, in rank order. A quarter of
-/// f32's bytes, and each addend is rounded once; a reduce-scatter of FP8 sums would round at every hop.
+/// Reduce-scatter of an f32 gradient as FP8: an all-to-all of E4M3 codes, in which each 128 elements have a
+/// scale of their own (a power of two). The rank that keeps a chunk sums it in f32, in rank order. This sends
+/// a quarter of f32's bytes and rounds each addend once; a reduce-scatter of FP8 sums would round at every
+/// hop.
 class Float8Exchange {
  public:
-  /// Matrices of linear layers that split evenly into whole rows of 128; everything else is reduced in the
-  /// reduce type.
+  /// True for matrices of linear layers that split evenly into whole rows of 128; everything else is reduced
+  /// in the reduce type.
   static bool takes(const ParameterSpec& spec, const Shape& slice, int shards);
 
   Float8Exchange() = default;
-  /// Quantizes; `non_finite` u32 [1] is raised by infinities and NaN, which FP8 would hide.
+  /// Quantizes the gradient. Raises `non_finite`, u32 [1], for infinities and NaN, which FP8 would hide.
   Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient, int shards,
                  const Tensor& non_finite);
 
-  /// Two calls: codes, scales.
+  /// Starts two calls: one for codes, one for scales.
   void start(Stream& stream, Communicator& shards, const std::string& label) const;
-  /// shard = the sum, or += it.
+  /// Waits; then shard (f32) = the sum, or += it.
   void finish(Stream& stream, Arena& arena, const Tensor& shard, bool accumulate) const;
 
   explicit operator bool() const { return static_cast<bool>(codes_); }

@@ -9,7 +9,7 @@
 #include "fp8/step_amax.h"
 #include "parallel/sharding/fsdp.h"
 
-// How the codes are made: where they live, what is measured for their scales, what ranks exchange.
+// How codes are made: where they live, what is measured for their scales, what ranks exchange.
 namespace ottava {
 namespace {
 
@@ -62,8 +62,8 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   place_shared(arena);
 }
 
-/// What all entries share: memory for shards whose codes or scales are stored otherwise than they are made,
-/// and the amaxes of columns, one after the other.
+/// What all entries share: memory for shards whose codes or scales are stored in another form than they are
+/// made, and the amaxes of columns, one after the other.
 void Float8Weights::place_shared(Arena& arena) {
   int64_t columns = 0, scratch = 0, tiles = 0;
   for (const Entry& e : entries_) {
@@ -210,7 +210,7 @@ void Float8Weights::exchange(Stream& stream) {
 }
 
 void Float8Weights::refresh(Stream& stream, WeightUse uses) {
-  // Not only after a change: every step asks the arena and the ranks for the same.
+  // Not only after a change, so that every step makes the same requests to the arena and the ranks.
   for (Entry& e : entries_) e.holds_codes = false;
   uses_ = uses;
   if (is_current_ || entries_.empty()) return;
@@ -259,8 +259,8 @@ void Float8Weights::make_resident(Stream& stream, size_t i, WeightUse use) {
   make(stream, i, form, x, form.whole, form.column_amax);
 }
 
-// Codes are stored by rows, whichever way they are scaled, and tiled scales without their tiles: shards of
-// rows are what can be gathered.
+// Codes are stored by rows, whichever way they are scaled, and tiled scales untiled, because only shards of
+// rows can be gathered.
 void Float8Weights::make_shard(Stream& stream, size_t i, WeightUse use) {
   Entry& e = entries_[i];
   const Form& form = e.form(use);
@@ -295,8 +295,8 @@ void Float8Weights::make_shard(Stream& stream, size_t i, WeightUse use) {
   }
 }
 
-// They do not travel: a rank without rows makes them from a row of zeros. In memory of its own: a refresh is
-// not part of every step, so it may ask the arena for nothing.
+// These scales do not travel, so a rank without rows makes them from a row of zeros. It does so in memory of
+// its own: a refresh is not part of every step, so it must not allocate from the arena.
 void Float8Weights::make_column_scales(Stream& stream, size_t i) {
   const Entry& e = entries_[i];
   const Form& form = e.forms[1];

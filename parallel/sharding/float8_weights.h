@@ -16,24 +16,24 @@ namespace ottava {
 
 struct ParameterShard;
 
-/// Ends the labels of what making codes of gathered weights costs (core/cost.h).
+/// The end of the labels under which the cost of making codes of gathered weights is recorded (core/cost.h).
 inline constexpr std::string_view kGatheredWeights = "gathered weights";
 
 /// FP8 codes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
 /// that they are the codes of the gathered bf16 weight). Where they live:
 ///
 ///   resident   not sharded: whole, for the life of the run
-///   gathered   sharded, Float8WeightTravel::in_codes: each rank makes its shard's, whole ones while their
-///              unit is whole
+///   gathered   sharded, Float8WeightTravel::in_codes: each rank makes its shard's codes; whole ones exist
+///              while their unit is whole
 ///   local      sharded otherwise: every rank makes them from the gathered weight, after every gather
-///   kept       the same once per step or validation, with Options::keeps_codes: whole, for the life of the
+///   kept       the same with Options::keeps_codes, once per step or validation: whole, for the life of the
 ///              run
 ///   elsewhere  on the ranks of another pipeline stage
 ///
-/// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of
-/// all amaxes per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice:
-/// one all-reduce of column amaxes among shards, where codes are gathered. All other scales lie within a
-/// shard. So codes do not depend on how they travelled.
+/// A scale per tensor covers the weight across shards and tensor-parallel ranks, which takes one all-reduce
+/// (u32, max) of all amaxes per optimizer step. Scales per row of the transposed weight cover the
+/// tensor-parallel slice, which takes one all-reduce of column amaxes among shards where codes are gathered.
+/// All other scales lie within a shard. So codes do not depend on how they travelled.
 class Float8Weights {
  public:
   struct Options {
@@ -42,30 +42,32 @@ class Float8Weights {
     bool counts = false;                          ///< keep statistics
     bool keeps_codes = false;                     ///< of weights that are not gathered in codes
   };
-  /// Takes persistent memory. `shards` and `specs` are those of Fsdp, by parameter.
+  /// Takes persistent memory. `shards` are those of Fsdp, by parameter, and must outlive this.
   Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options,
                 Device target);
 
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
-  /// Amaxes, their exchange, and the codes that live through the step; of these nothing if the weights did
-  /// not change. Kept codes are made anew when first used: in a validation only those of forward.
+  /// Makes and exchanges amaxes, and makes the codes that live through the step; does nothing if the weights
+  /// have not changed. Kept codes are made again when first used; for a validation only those of forward.
   void refresh(Stream& stream, WeightUse uses = WeightUse::both);
   /// The next refresh makes new codes.
   void weights_changed() { is_current_ = is_measured_ = false; }
-  /// The same, by the optimizer, which raised updated_amax() of every parameter that has one.
+  /// The same after the optimizer has changed them and has raised updated_amax() of every parameter that has
+  /// one.
   void weights_updated() {
     is_current_ = false;
     is_measured_ = true;
   }
-  /// Before the optimizer writes weights: their amaxes begin at 0.
+  /// To be called before the optimizer writes weights: sets their amaxes to 0.
   void begin_update(Stream& stream);
-  /// u32 [1], raised by the writer of a parameter's shard; empty where no scale is of the whole weight.
+  /// u32 [1], to be raised by whoever writes a parameter's shard; empty where no scale covers the whole
+  /// weight.
   Tensor updated_amax(int parameter) const;
-  /// After an optimizer step that was not skipped.
+  /// To be called after an optimizer step that was not skipped.
   void advance_history(Stream& stream);
 
-  /// Within a group of dp_shard: gathers this entry's codes for one use (forward, where one set serves both),
-  /// which must not be there yet.
+  /// Within a group of calls on dp_shard: gathers this entry's codes for one use (forward, where one set
+  /// serves both). They must not have been gathered yet.
   void gather(Stream& stream, size_t entry, WeightUse use);
   void release(size_t entry);
   /// True if forward and backward read the same codes.
@@ -73,8 +75,8 @@ class Float8Weights {
   /// True if no product needs the gathered weight until the next refresh().
   bool holds_codes(size_t entry) const { return entries_[entry].holds_codes; }
 
-  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries, and kept
-  /// ones without holds_codes()), else left out.
+  /// Operand b of the product. `whole` is the gathered slice in the compute type, needed for local entries
+  /// and for kept ones without holds_codes(); else left out.
   fp8::Float8Tensor operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
 
   // What was measured at the last refresh, per entry.
@@ -83,7 +85,7 @@ class Float8Weights {
   const Tensor& non_finite() const {
     return non_finite_;
   }  ///< u32, one more than entries: the last is gradient_flag()
-  /// u32 [1]: raised by gradients that travel in FP8.
+  /// u32 [1], raised by non-finite gradients that travel in FP8.
   Tensor gradient_flag() const { return non_finite_.slice(non_finite_.numel() - 1, non_finite_.numel()); }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 

@@ -38,43 +38,45 @@ struct FsdpOptions {
   Reshard reshard = Reshard::automatic;
   int prefetch = 1;                      ///< units gathered ahead of their turn
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
-  /// The last reduction of a micro-batch may run beside the forward of the next and ends when that one's
-  /// first begins; its memory lives so long. Not where micro-batches are graphs of their own, and of use
-  /// only where weights stay whole: else the next forward begins with gathers, which queue behind it.
+  /// The last reduction of a micro-batch may run beside the forward of the next one, and ends when that one's
+  /// first reduction begins; its memory lives as long. Not allowed where micro-batches are graphs of their
+  /// own, and useful only where weights stay whole: otherwise the next forward begins with gathers, which
+  /// queue behind it.
   bool reductions_cross = false;
   bool trains = true;             ///< false: no gradients and no optimizer state (generation)
   Float8Weights::Options float8;  ///< weights that products read in FP8
   bool float8_gradients = false;  ///< between shards (float8_exchange.h); only with float8
   /// FP8 codes of weights that are gathered in the compute type stay from their first use to the end of the
-  /// step, and nothing gathers those weights a second time. Not with Reshard::never, where they stay anyway.
+  /// step, and those weights are not gathered a second time. Not with Reshard::never, where they stay anyway.
   bool keeps_float8_codes = false;
 };
 
-/// What the options ask of the table: shards of whole blocks where scales of blocks travel.
+/// Sets shard_alignment in the table as the options need it: shards of whole blocks where block scales
+/// travel.
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
-/// Parameters whose compute type nothing reads, by parameter: FP8 codes take its place.
+/// For each parameter, whether nothing reads its compute type, because FP8 codes take its place.
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
                                      const ShardCoordinates& at);
 
-/// By parameter the entries of `float8` whose codes, once kept, are all that is read of it; empty where
-/// something reads the compute type too, or codes are gathered.
+/// For each parameter, the entries of `float8` whose codes, once kept, are all that is read of it; none where
+/// something also reads the compute type, or where codes are gathered.
 std::vector<std::vector<size_t>> kept_instead_of_weights(const std::vector<ParameterSpec>& specs,
                                                          const Float8Weights::Options& float8,
                                                          const ShardCoordinates& at);
 
 /// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters
-/// live, and when they are whole. Each unit is gathered before its turn and let go after it; its gradients
+/// live, and when they are whole. Each unit is gathered before its turn and let go after it. Its gradients
 /// are reduce-scattered when its backward is done, and all-reduced over replicas with the step's last
-/// micro-batch, after the sums of tensor-parallel ranks. Sums between ranks are f32 unless asked otherwise;
-/// what micro-batches add up to is always f32. With one rank every call is free.
+/// micro-batch, after the sums over tensor-parallel ranks. Sums between ranks are f32 unless asked otherwise;
+/// sums over micro-batches are always f32. With one rank every call is free.
 ///
-/// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the
-/// compute type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce
-/// type, padding included (with keeps_float8_codes a weight that only FP8 products read is gathered once per
-/// step, unless it travels packed); over R replicas 2 (R-1)/R of the shard's bytes in the reduce type.
+/// Traffic of a step in a group of S shards: each gather of a unit moves (S-1)/S of its bytes in the compute
+/// type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce type,
+/// padding included. With keeps_float8_codes a weight that only FP8 products read is gathered once per step,
+/// unless it travels packed. Over R replicas, 2 (R-1)/R of the shard's bytes in the reduce type are added.
 class Fsdp {
  public:
-  /// Takes persistent memory for all shards; of units that `ranks.coordinates` does not hold they are empty.
+  /// Takes persistent memory for all shards; those of units that `ranks.coordinates` does not hold are empty.
   /// Every rank makes the same call.
   Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
        FsdpOptions options);
@@ -84,11 +86,11 @@ class Fsdp {
   const ParameterShard& shard(int parameter) const { return shards_[parameter]; }
   const FsdpOptions& options() const { return options_; }
 
-  /// Writes the initial masters (parameter_spec.h), zero moments and working copies.
+  /// Writes the initial masters (parameter_spec.h), moments of zero, and working copies.
   void initialise(uint64_t seed);
-  /// Moments of both rules begin at zero.
+  /// Sets the moments of both update rules to zero.
   void clear_moments();
-  /// Working copies from the masters, after masters were loaded.
+  /// Makes working copies from the masters, after masters were loaded.
   void refresh_compute_copies();
 
   // --- a step ------------------------------------------------------------------------------------
@@ -96,22 +98,23 @@ class Fsdp {
   void begin_micro_batch(bool is_last);
   /// Validation and generation: nothing is kept for backward.
   void begin_forward_only();
-  /// Starts gathering the units that follow `after` on the way to `last`, in either direction:
-  /// options().prefetch of them, each for its entry of `uses` (none given: for forward).
+  /// Starts gathering options().prefetch of the units that follow `after` on the way to `last`, in either
+  /// direction. Each is gathered for its entry of `uses`, or for forward if none are given.
   void prefetch(int after, int last, std::span<const WeightUse> uses = {});
   /// Starts gathering all units of this rank, each for its entry of `uses`.
   void gather_all(std::span<const WeightUse> uses);
-  /// Waits for a unit (and starts it if that was not done); reshard lets go of it.
+  /// unshard() waits for a unit to be whole, after starting its gather if that was not done; reshard() lets
+  /// go of it.
   void unshard(int unit, WeightUse use = WeightUse::forward);
   void reshard(int unit);
-  /// The slice in the compute type. Its unit must be unsharded.
+  /// A parameter's slice in the compute type. Its unit must be unsharded.
   Tensor weight(int parameter) const;
   /// Operand b of an FP8 product: `entry` of options().float8.specs. Its unit must be unsharded for this use.
   fp8::Float8Tensor float8_weight(size_t entry, WeightUse use);
   /// Null without FP8.
   Float8Weights* float8() const { return float8_.get(); }
 
-  /// Where a product puts a parameter's gradient: overwrite it the first time, add after that.
+  /// Where a product puts a parameter's gradient. It overwrites the first time and accumulates after that.
   struct Gradient {
     Tensor tensor;
     bool accumulate;
@@ -119,9 +122,9 @@ class Fsdp {
   Gradient gradient(int parameter);
   /// The same for operations that can only add.
   Tensor zeroed_gradient(int parameter);
-  /// A unit's backward is done: starts summing its gradients over ranks.
+  /// Starts summing a unit's gradients over ranks; its backward must be done.
   void reduce_gradients(int unit);
-  /// Leaves nothing in flight, unless options().reductions_cross: after it the next micro-batch may be a CUDA
+  /// Leaves nothing in flight, unless options().reductions_cross, so that the next micro-batch may be a CUDA
   /// graph of its own.
   void finish_micro_batch() {
     if (!options_.reductions_cross) complete_reduction();
@@ -130,12 +133,12 @@ class Fsdp {
   void finish_gradients();
 
   // --- the optimizer -----------------------------------------------------------------------------
-  /// Views of the gradient shards that this rank counts for the global norm: every element on exactly one
-  /// rank of a replica.
+  /// Views of the gradient shards that this rank counts for the global norm; every element is counted on
+  /// exactly one rank of a replica.
   std::vector<Tensor> counted_gradients() const;
-  /// f64 [1], over the ranks of a replica.
+  /// Sums sum_of_squares, f64 [1], over the ranks of a replica, in place.
   void all_reduce_norm(const Tensor& sum_of_squares);
-  /// Whole copies are stale: the optimizer or a load changed the shards.
+  /// Says that the optimizer or a load has changed the shards, so that whole copies are stale.
   void weights_changed();
 
  private:

@@ -150,8 +150,8 @@ void Fsdp::sum_over_copies(int index) {
   if (has_replicas) sum_over_replicas(index);
 }
 
-// In f32 in place, behind the sums above, since calls of a lane keep their order. Another type has copies, of
-// one unit at a time, and is converted from those sums.
+// f32 is reduced in place, after the sums above, since calls of a lane keep their order. Other types need
+// copies, of one unit at a time, which are converted from those sums.
 void Fsdp::sum_over_replicas(int index) {
   const bool in_place = options_.reduce == DType::f32;
   if (!in_place) finish_copy_sums();

@@ -8,7 +8,7 @@
 namespace ottava {
 namespace {
 
-// Whole rows are one call: the common case, and vectors are rows of one element.
+// Whole rows take one call. This is the common case, and vectors are rows of one element.
 void fill_run(const ParameterSpec& spec, const ShardRun& run, uint64_t seed, float* shard) {
   const int64_t width = run.columns(), at_once = width == spec.columns ? run.rows() : 1;
   float* out = shard + run.local_row * width;

@@ -18,11 +18,12 @@ struct MuonMatrix {
 /// Matrices that travel together.
 using MuonBucket = std::vector<MuonMatrix>;
 
-/// Every part of every parameter of `specs` whose rule is Muon and that `at`'s pipeline stages hold, once,
-/// for the ranks of at.shard_size x at.tp_size. A bucket is a run of units with at least as many matrices as
-/// there are ranks (the last perhaps fewer); within it the matrix with most FLOPs goes first, to the rank
-/// with fewest so far, over all buckets: no rank works much more than another, and rank 0 has the largest
-/// matrix. Throws ConfigError for a parameter that is no matrix.
+/// Lists once every part of every parameter of `specs` whose rule is Muon and that `at`'s pipeline stages
+/// hold, and assigns them to the at.shard_size x at.tp_size ranks. A bucket is a run of units with at least
+/// as many matrices as there are ranks (the last may have fewer). Within a bucket the matrices with most
+/// FLOPs are assigned first, each to the rank with the fewest FLOPs so far over all buckets. So no rank works
+/// much more than another, and rank 0 has the largest matrix. Throws ConfigError for a parameter that is not
+/// a matrix.
 std::vector<MuonBucket> muon_buckets(const std::vector<ParameterSpec>& specs, const ShardCoordinates& at);
 
 }  // namespace ottava

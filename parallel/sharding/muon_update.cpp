@@ -129,7 +129,7 @@ MuonUpdate::Flight MuonUpdate::start(size_t index, const Tensor& scalars) const 
   };
   for (const Piece& piece : plan.to_owners.out.list) add(piece, sent(plan.to_owners, flight, piece));
   if (!tensors.empty()) muon_momentum(stream_, tensors, options_.hyper, scalars);
-  // The momentum of rows that another rank sends moves as its does.
+  // The momentum of rows that another rank sends changes just as on that rank.
   tensors.clear();
   std::vector<Allocation> unsent;
   for (const Piece& piece : plan.to_holders.in.list) {

@@ -15,9 +15,9 @@
 namespace ottava {
 
 struct MuonOptions {
-  /// What the update is multiplied by: `original` sqrt(max(1, rows / columns)); `match_rms_adamw` 0.2
-  /// sqrt(max(rows, columns)), so that its root mean square is AdamW's and learning rate and decay are too
-  /// (arXiv:2502.16982).
+  /// What the update is multiplied by. `original`: sqrt(max(1, rows / columns)). `match_rms_adamw`: 0.2
+  /// sqrt(max(rows, columns)), which gives it the root mean square of AdamW's, so that learning rate and
+  /// decay can be AdamW's too (arXiv:2502.16982).
   enum class Adjust { match_rms_adamw, original };
   MuonHyper hyper;
   Adjust adjust = Adjust::match_rms_adamw;
@@ -27,12 +27,13 @@ struct MuonOptions {
 /// The update of all parameters whose rule is Muon, over the ranks that hold one replica of them (a pipeline
 /// stage's: dp_shard x cp x tp). Each rank has rows, or columns, of every matrix; one rank owns it
 /// (muon_owners.h) and orthogonalises it as a whole, so that the bits do not depend on how it is cut. Per
-/// bucket one exchange brings updates of the momentum to the owners and one brings the results back, each a
-/// group of sends; the next bucket's travels while this one is worked on. Replicas (HSDP) do the same work
-/// and send each other nothing.
+/// bucket one exchange brings the momentum's updates to the owners and another brings the results back, each
+/// a group of sends; the next bucket's updates travel while this one is worked on. Replicas (HSDP) all do the
+/// same work and send each other nothing.
 ///
-/// What of a matrix its owner does not hold travels once each way: over all N ranks at most 2 P (N-1)/N
-/// elements of the precision for P parameters, less where a part of a fused matrix lies on few ranks.
+/// The parts of a matrix that its owner does not hold travel once each way: over all N ranks at most 2 P
+/// (N-1)/N elements of the precision for P parameters, fewer where a part of a fused matrix lies on few
+/// ranks.
 class MuonUpdate {
  public:
   /// `parameters` must outlive it.
@@ -42,9 +43,9 @@ class MuonUpdate {
     float weight_decay = 0, lr_factor = 1;
     Tensor amax;  ///< AdamwTensor::amax
   };
-  /// Starts the first exchange. Gradients are complete; `scalars` as for adamw().
+  /// Starts the first exchange. Gradients must be complete; `scalars` as for adamw().
   void begin(const Tensor& scalars);
-  /// Moves the weights; `training` by parameter of the table.
+  /// Updates the weights; `training` has one entry per parameter of the table.
   void finish(const Tensor& scalars, std::span<const Training> training);
 
   const std::vector<MuonBucket>& buckets() const { return buckets_; }

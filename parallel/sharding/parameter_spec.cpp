@@ -86,8 +86,8 @@ std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinat
   RowRange columns = slice_columns(spec, at.tp_rank, at.tp_size);
   RowRange shard = shard_rows(tensor_parallel_shape(spec, at.tp_size)[0], at.shard_rank, at.shard_size,
                               spec.shard_alignment);
-  // A column slice of one rank has one owner; everything else that a rank holds as well as others is owned by
-  // the lowest tensor-parallel rank that holds it.
+  // A column slice is owned by its only holder. Whatever several tensor-parallel ranks hold is owned by the
+  // lowest of them.
   bool sliced_by_columns = spec.tensor_parallel == TensorParallel::columns;
   std::vector<ShardRun> runs;
   int64_t part_begin = 0;  // first row of the part within the slice

@@ -11,8 +11,9 @@ namespace ottava {
 /// How a parameter is cut among tensor-parallel ranks, seen from its stored [rows, columns] matrix.
 enum class TensorParallel {
   replicate,  ///< every rank holds all of it (norms)
-  rows,  ///< rank r holds rows r of each part (column-parallel linear, vocab-parallel embedding and output)
-  columns,  ///< rank r holds columns r (row-parallel linear)
+  rows,       ///< rank r holds the r-th rows of each part (column-parallel linear, vocab-parallel embedding,
+              ///< output)
+  columns,    ///< rank r holds the r-th columns (row-parallel linear)
 };
 
 /// Initial distribution; values depend only on (seed, HF tensor name, element index).
@@ -22,10 +23,11 @@ struct Initialisation {
   double cut = 3;  ///< truncated_normal: bound in units of std
 };
 
-/// What a parameter does in the model: decides FP8 policy, optimizer groups and what may be quantized.
+/// What a parameter does in the model. Decides FP8 policy, optimizer groups and what may be quantized.
 enum class ParameterRole { embedding, norm, linear, bias, output };
 
-/// What turns a gradient into a new weight: AdamW with two moments, or Muon with one and whole matrices.
+/// What turns a gradient into a new weight: AdamW, with two moments, or Muon, with one moment and whole
+/// matrices.
 enum class UpdateRule { adamw, muon };
 
 /// One tensor as Hugging Face stores it. A fused parameter stacks several along rows.
@@ -63,8 +65,8 @@ struct ParameterSpec {
 };
 
 /// Where a rank stands, as far as storing parameters is concerned. FSDP cuts the tensor-parallel slice along
-/// rows into `shard_size` pieces of ceil(rows / shard_size), up to a multiple of the alignment, the last ones
-/// shorter or empty.
+/// rows into `shard_size` pieces of ceil(rows / shard_size) rows, rounded up to a multiple of the alignment;
+/// the last pieces may be shorter or empty.
 struct ShardCoordinates {
   int tp_rank = 0, tp_size = 1;
   int shard_rank = 0, shard_size = 1;
@@ -83,11 +85,11 @@ struct ShardRun {
 
   int64_t rows() const { return row_end - row_begin; }
   int64_t columns() const { return column_end - column_begin; }
-  /// Its rows of the rank's shard, or of a tensor that lies alike.
+  /// Its rows of the rank's shard, or of a tensor with the same layout.
   Tensor of(const Tensor& shard) const { return shard.slice(local_row, local_row + rows()); }
 };
 
-/// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError when tp_size does not divide a part.
+/// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError if tp_size does not divide a part.
 Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size);
 /// Ranks that hold the same rows of a part: tp / groups where it has fewer groups than there are ranks,
 /// else 1.
@@ -100,9 +102,9 @@ struct RowRange {
 RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t alignment = 1);
 /// Rows of the largest shard.
 int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment = 1);
-/// The rank's rectangles in order of local rows: the one mapping that initialising, saving, loading and
-/// verifying use; none where it does not hold the unit. Over all ranks with replica_rank 0 the owned runs
-/// cover every element exactly once.
+/// The rank's rectangles in order of local rows; none if it does not hold the unit. Initialising, saving,
+/// loading and verifying all use this one mapping. Over all ranks with replica_rank 0 the owned runs cover
+/// every element exactly once.
 std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at);
 
 }  // namespace ottava

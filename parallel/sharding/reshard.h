@@ -2,7 +2,7 @@
 
 namespace ottava {
 
-/// When a unit's parameters, gathered for its turn, are cut to shards again.
+/// When the parameters of a unit, gathered for its turn, are reduced to shards again.
 enum class Reshard {
   automatic,  ///< the last unit stays whole from forward to backward, where it is needed at once
   always,

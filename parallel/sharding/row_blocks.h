@@ -11,26 +11,26 @@
 
 namespace ottava {
 
-// An all-gather and a reduce-scatter of rows as messages, a transaction for each other rank: so that a
-// product of one rank's rows runs while those of others are on their way. They send as many bytes. Between
-// ranks a and b the i-th transaction of a is the i-th of b.
+// An all-gather and a reduce-scatter of rows as messages, one transaction for each other rank, so that a
+// product of one rank's rows runs while other ranks' rows are under way. They send as many bytes as the
+// collectives. The i-th transaction of one rank pairs with the i-th of the other.
 
-/// Rows of all ranks, which arrive one rank's after another's.
+/// Rows of all ranks, which arrive one rank after another.
 class GatheredRows {
  public:
-  /// None: count() is 0.
+  /// No rows: count() is 0.
   GatheredRows() = default;
   /// Starts all transfers. `locals`: this rank's rows [n,C] or [n] of one operand or several, which travel
   /// together; nothing may write to them before the last wait().
   GatheredRows(Stream& stream, Arena& arena, Communicator& ranks, std::vector<Allocation> locals,
                std::string_view label);
 
-  /// Blocks: one for each rank.
+  /// Number of blocks: one for each rank.
   int count() const { return static_cast<int>(waits_.size()); }
   /// Waits for the i-th block to arrive: work put on the stream from now on may read these rows of the
   /// results. The first is this rank's own. Blocks are waited for once each, in order.
   RowRange wait(Stream& stream, int i) const;
-  /// [n size, C] in rank order, of the k-th operand.
+  /// The k-th operand's rows of all ranks, in rank order: [n size, C].
   const Allocation& result(size_t k) const { return results_[k]; }
 
  private:
@@ -39,9 +39,9 @@ class GatheredRows {
   std::vector<Request> waits_;  ///< the first is of this rank's own rows: done
 };
 
-/// The sum over ranks of a matrix [N,C] that is made a block of N / size rows at a time; this rank gets its
-/// rows [N / size, C]. Sums are made in rank order, in f32, and rounded once: bit for bit what
-/// Communicator::reduce_scatter makes over MPI and TCP.
+/// The sum over ranks of a matrix [N,C] that each rank makes in blocks of N / size rows; this rank gets its
+/// own rows [N / size, C]. Sums are made in rank order, in f32, and rounded once: bit for bit those of
+/// Communicator::reduce_scatter over MPI and TCP.
 class ScatteredRows {
  public:
   /// `parts` [N,C] f32 or bf16: where the blocks are made.
@@ -50,9 +50,9 @@ class ScatteredRows {
   int count() const { return ranks_.size(); }
   /// The rows of the i-th block to make; the last is this rank's own.
   RowRange block(int i) const;
-  /// The i-th block is made: it leaves for its rank. Nothing may write to it before sum().
+  /// Sends the i-th block, which has been made, to its rank. Nothing may write to it before sum().
   void send(Stream& stream, int i);
-  /// Waits for all blocks. `category` of the result.
+  /// Waits for all blocks and returns the sum, in memory of this category.
   Allocation sum(Stream& stream, Arena& arena, MemoryCategory category);
 
  private:

@@ -34,8 +34,8 @@ Tensor ShardPacking::shard_view(const Tensor& segment, size_t i, int rank) const
   return slice.rank() == 2 ? flat.reshape({rows, columns}) : flat;
 }
 
-// Ranks with whole shards are one strided copy: row r of the matrices is rank r's. The one with fewer rows is
-// another.
+// Ranks with full shards take one strided copy, in which row r of the matrices is rank r's; the rank with
+// fewer rows takes another.
 template <class Copy>
 void ShardPacking::each_piece(size_t i, const Tensor& slice, const Tensor& segments, const Copy& copy) const {
   const Item& item = items_[i];

@@ -8,9 +8,9 @@
 
 namespace ottava {
 
-/// Parameters that do not split evenly among shards, or are too small for a collective of their own, travel
-/// together in one buffer of equal segments, one per rank. Within a segment each parameter takes the rows of
-/// its largest shard; ranks with fewer rows leave the rest unused.
+/// Packs parameters that do not split evenly among shards, or are too small for a collective of their own,
+/// into one buffer of equal segments, one per rank. In a segment each parameter takes as many rows as its
+/// largest shard; ranks with fewer rows leave the rest unused.
 class ShardPacking {
  public:
   struct Item {
@@ -19,8 +19,7 @@ class ShardPacking {
   };
   ShardPacking(std::vector<Item> items, int shards);
 
-  /// Smaller slices than this are packed, whatever their rows: the latency of a collective costs more than a
-  /// copy.
+  /// Smaller slices are packed whatever their rows: a collective's latency costs more than a copy.
   static constexpr int64_t kSmallBytes = 64 * 1024;
   /// True for a slice that goes into the pack: uneven, or small in the compute type.
   static bool wants(const Item& item, int shards, DType compute);
@@ -28,14 +27,15 @@ class ShardPacking {
   int64_t segment_elements() const { return segment_; }
   /// The i-th parameter's rows of `rank` within that rank's segment (a tensor of segment_elements()).
   Tensor shard_view(const Tensor& segment, size_t i, int rank) const;
-  /// Copies the i-th parameter out of the gathered segments [shards * segment] into its whole slice, or into
-  /// them; at most two operations, however many ranks there are.
+  /// Copies the i-th parameter from the gathered segments [shards * segment] to its whole slice (unpack) or
+  /// back (pack), with at most two operations however many ranks there are.
   void unpack(Stream& stream, const Tensor& segments, size_t i, const Tensor& slice) const;
   void pack(Stream& stream, const Tensor& slice, size_t i, const Tensor& segments) const;
 
  private:
   RowRange rows_of(size_t i, int rank) const;
-  /// copy(rows [ranks, elements], segments [ranks, segment], their first column) for ranks that hold as many.
+  /// Calls copy(rows [ranks, elements], segments [ranks, segment], first column in these) for each set of
+  /// ranks that hold equally many rows.
   template <class Copy>
   void each_piece(size_t i, const Tensor& slice, const Tensor& segments, const Copy& copy) const;
 

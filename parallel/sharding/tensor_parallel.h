@@ -22,23 +22,23 @@ class TensorParallelGroup {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// A transfer under way, with both its ends.
+  /// A transfer under way, with its source and its result.
   struct Transfer {
     Allocation source, result;
     Request request;
-    /// `result`, which work put on the stream from now on may read; lets the source go.
+    /// Returns `result`, which work put on the stream from now on may read, and releases the source.
     Allocation wait(Stream& stream);
   };
-  /// gather_rows() and reduce_scatter_rows() that are started here and end in wait(). Nothing may write to x
-  /// until then.
+  /// gather_rows() and reduce_scatter_rows(), started here and ended by wait(). Nothing may write to x until
+  /// then.
   Transfer start_gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
                              MemoryCategory category = MemoryCategory::scratch) const;
   Transfer start_reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
                                      std::string_view label,
                                      MemoryCategory category = MemoryCategory::scratch) const;
 
-  /// gather_rows() of several operands at once and reduce_scatter_rows(), a rank's rows at a time. With two
-  /// ranks or more.
+  /// gather_rows(), of several operands at once, and reduce_scatter_rows(), one rank's rows at a time
+  /// (row_blocks.h). Only with two ranks or more.
   GatheredRows gather_row_blocks(Stream& stream, Arena& arena, std::vector<Allocation> locals,
                                  std::string_view label) const {
     return {stream, arena, *communicator_, std::move(locals), label};
@@ -47,16 +47,16 @@ class TensorParallelGroup {
     return {arena, *communicator_, std::move(parts), label};
   }
 
-  /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise. `category` of the result:
-  /// activations where backward reads it again.
+  /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise. `category` is that of the
+  /// result: activations if backward reads it again.
   Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
                          MemoryCategory category = MemoryCategory::scratch) const;
-  /// Sum over ranks of x [N,C]; this rank's rows [N / size, C].
+  /// This rank's rows [N / size, C] of the sum over ranks of x [N,C].
   Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
                                  MemoryCategory category = MemoryCategory::scratch) const;
   /// x [N,V/size] of every rank side by side: [N,V].
   Allocation gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const;
-  /// In place, over ranks.
+  /// Reduces x in place over ranks.
   void all_reduce(Stream& stream, const Tensor& x, ReduceOp op, std::string_view label) const;
 
  private:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_bundle.sh TARBALL: unpacks a bundle into a folder with a space in its name and checks that it needs nothing of the
-# machine but the C library, none newer than scripts/install/README.md says of bundles made here, and trains there, on one rank and on two; under
-# OTTAVA_EMULATOR where that is not this machine's architecture.
+# machine but a C library no newer than scripts/install/README.md says of bundles made here, and that it trains there, on one
+# rank and on two. A bundle for another architecture runs under OTTAVA_EMULATOR.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "check_bundle.sh: $1" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Llama training steps in PyTorch, as fast as its own parts make them: torch.compile of each block and of the loss (as
 TorchTitan does; --compile model: of everything at once, which takes minutes), scaled_dot_product_attention, fused AdamW,
-BF16 products of FP32 weights or FP8 ones (torch._scaled_mm, tensorwise dynamic scales). The other side of
+BF16 products of FP32 weights, FP8 ones (torch._scaled_mm, tensorwise dynamic scales) or everything in FP32. The other side of
 scripts/gpu_check.sh's benchmark: same shapes, same batch, same machine. A JSON line for each run, as soon as it is done:
 
     bench_pytorch.py --run 8B:16:8192:1:bf16 --run 8B:16:8192:1:fp8        # flavor:layers:seq_len:batch:precision
@@ -57,16 +57,21 @@ class Fp8Linear(torch.autograd.Function):
         return dx, dw
 
 
+COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+
+
 class Linear(nn.Module):
-    def __init__(self, inputs, outputs, fp8):
+    """x is in the precision's type already: Llama.forward."""
+
+    def __init__(self, inputs, outputs, precision):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         nn.init.normal_(self.weight, std=0.02)
-        self.fp8 = fp8
+        self.precision = precision
 
     def forward(self, x):
-        w = self.weight.to(torch.bfloat16)
-        if not self.fp8:
+        w = self.weight.to(x.dtype)
+        if self.precision != "fp8":
             return F.linear(x, w)
         return Fp8Linear.apply(x.reshape(-1, x.shape[-1]), w).reshape(*x.shape[:-1], -1)
 
@@ -87,13 +92,13 @@ def rotate(x, cos, sin):
 
 
 class Block(nn.Module):
-    def __init__(self, c, fp8):
+    def __init__(self, c, precision):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = c["heads"], c["kv_heads"], c["dim"] // c["heads"]
         rows = (self.heads + 2 * self.kv_heads) * self.head_dim
         self.norm1, self.norm2 = Norm(c["dim"]), Norm(c["dim"])
-        self.wqkv, self.wo = Linear(c["dim"], rows, fp8), Linear(c["dim"], c["dim"], fp8)
-        self.w13, self.w2 = Linear(c["dim"], 2 * c["ffn_dim"], fp8), Linear(c["ffn_dim"], c["dim"], fp8)
+        self.wqkv, self.wo = Linear(c["dim"], rows, precision), Linear(c["dim"], c["dim"], precision)
+        self.w13, self.w2 = Linear(c["dim"], 2 * c["ffn_dim"], precision), Linear(c["ffn_dim"], c["dim"], precision)
 
     def forward(self, x, cos, sin):
         b, t, _ = x.shape
@@ -106,12 +111,13 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, c, seq_len, fp8, tied):
+    def __init__(self, c, seq_len, precision, tied):
         super().__init__()
+        self.dtype = COMPUTE[precision]
         self.embedding = nn.Embedding(c["vocab"], c["dim"])
-        self.blocks = nn.ModuleList(Block(c, fp8) for _ in range(c["layers"]))
+        self.blocks = nn.ModuleList(Block(c, precision) for _ in range(c["layers"]))
         self.norm = Norm(c["dim"])
-        self.output = Linear(c["dim"], c["vocab"], False)
+        self.output = Linear(c["dim"], c["vocab"], "fp32" if precision == "fp32" else "bf16")
         if tied:
             self.output.weight = self.embedding.weight
         d = c["dim"] // c["heads"]
@@ -120,7 +126,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, tokens, targets):
-        x = self.embedding(tokens).to(torch.bfloat16)
+        x = self.embedding(tokens).to(self.dtype)
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
         return self.loss(x, targets)
@@ -163,10 +169,12 @@ def timed(device, work):
 def train(run, a):
     """Figures of one run, "flavor:layers:seq_len:batch:precision"."""
     flavor, layers, seq_len, batch, precision = run.split(":")
+    if precision not in COMPUTE:
+        raise ValueError(f"precision '{precision}': expected one of {', '.join(COMPUTE)}")
     c, seq_len, batch = {**FLAVORS[flavor], "layers": int(layers)}, int(seq_len), int(batch)
     torch.manual_seed(0)
     with torch.device(a.device):
-        model = Llama(c, seq_len, precision == "fp8", flavor in ("1B", "3B"))
+        model = Llama(c, seq_len, precision, flavor in ("1B", "3B"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     forward = compiled(model, a.compile)
     text = torch.randint(0, c["vocab"], (batch, seq_len + 1), device=a.device)

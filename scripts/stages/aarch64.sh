@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cross-compiles for aarch64 (build-aarch64), each file by itself, and runs under qemu-user: tests of core and fp8, the parsers' short fuzz runs,
-# collectives over threads and TCP, a training step on one rank and on two. Then makes the bundle for aarch64.
+# Cross-compiles for aarch64 (build-aarch64), each file by itself, and runs under qemu-user: tests of core and fp8, the parsers'
+# short fuzz runs, collectives over threads and TCP, a training step on one rank and on two. Then makes the bundle for aarch64.
 #     scripts/stages/aarch64.sh [ctest options]
 # Needs root, and Debian's packages for arm64 in a folder (build-roots/arm64), which this makes.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The pages of `ottava report` in headless Chromium (Debian's package, installed here): errors, requests and widths are checked, and pictures
-# are left in outputs/report to be looked at.
+# The pages of `ottava report` in headless Chromium (Debian's package, installed here): checks errors, requests and widths, and
+# leaves pictures in outputs/report to be looked at.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scripts/install_dependencies.sh chromium fonts-dejavu-core

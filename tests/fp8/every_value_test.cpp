@@ -39,12 +39,12 @@ struct Outputs {
   DeviceBuffer out, transposed, inverse, transposed_inverse, counters;
 };
 
-/// All values with the scale of this amax, those that leave the range too or zeros for them.
+/// All values with scales from scale_of(column). With `stays_in_range` zeros stand for values that leave the
+/// range.
 struct Case {
   std::vector<float> values = std::vector<float>(kRows * kCols);
   std::vector<uint8_t> codes = std::vector<uint8_t>(kRows * kCols), transposed = codes;
   int64_t underflow = 0, saturation = 0;
-  /// scale_of(column)
   template <class ScaleOf>
   Case(const Format& f, bool stays_in_range, ScaleOf&& scale_of) {
     for (int64_t i = 0; i < kRows * kCols; ++i) {

@@ -13,7 +13,7 @@
 #include "tests/support/devices.h"
 #include "tests/support/values.h"
 
-// Quantizing a matrix in every way that quantize() offers, and what came of it.
+// What tests of quantize() share: arguments for every way that it offers, and what came of them.
 namespace ottava::test {
 
 using namespace ottava::fp8;
@@ -49,7 +49,7 @@ struct Made {
         inverse(stream, scale_dtype(granularity), scale_shape(granularity, shape.rows(), shape.cols())) {}
   Float8Codes view() const { return {bytes, inverse}; }
   std::vector<uint8_t> codes() const { return bytes.download_as<uint8_t>(); }
-  /// As stored, padding included.
+  /// Inverse scales as stored, padding included.
   std::vector<uint32_t> raw_inverses() const {
     if (granularity != Granularity::block_1x32) {
       std::vector<uint32_t> bits;
@@ -59,7 +59,7 @@ struct Made {
     const auto bytes = inverse.download_as<uint8_t>();
     return {bytes.begin(), bytes.end()};
   }
-  /// Per element.
+  /// The inverse scale of each element.
   std::vector<float> inverses() const {
     std::vector<float> all;
     const Shape shape = bytes.tensor().shape;
@@ -82,14 +82,14 @@ inline ScaleRounding rounding_of(ReferenceRecipe recipe) {
   return recipe.power_of_two ? ScaleRounding::down_to_power_of_two : ScaleRounding::none;
 }
 
-/// The judge of codes and scales: both exactly as the reference makes them from x. Mutations below must not
-/// pass it.
+/// The judge of codes and scales: both exactly as the reference makes them from x. The mutations in
+/// quantize_test.cpp must not pass it.
 inline bool is_exactly(const ReferenceQuantized& want, const std::vector<uint8_t>& codes,
                        const std::vector<float>& inverses) {
   return codes == want.codes && inverses == want.inverses;
 }
 
-/// Quantizes x in every way that is asked for.
+/// The arguments that quantize x both as it is and transposed, and the memory of all that is written.
 struct Quantizing {
   Quantizing(Stream& stream, const std::vector<float>& values, Size size, ReferenceRecipe recipe, DType dtype)
       : x(stream, dtype, {size.rows, size.cols}, values),

@@ -8,7 +8,8 @@
 #include "core/dtype.h"
 #include "core/float8/granularity.h"
 
-// FP8 a second time, from the tables of the formats and in double: shares nothing with the code under test.
+// A second implementation of FP8, from the tables of the formats and in double; it shares nothing with the
+// code under test.
 namespace ottava::test {
 
 /// Values of the codes 0x00 .. largest finite, in order, by the definition of the format.
@@ -24,7 +25,7 @@ inline std::vector<double> finite_values(DType format) {
   return values;
 }
 
-/// Nearest in the table; of two equally near ones that with the even code; past the end the last.
+/// The code of the nearest value in the table: of two equally near ones the even code, past the end the last.
 class TableEncoder {
  public:
   explicit TableEncoder(DType format) : values_(finite_values(format)) {}

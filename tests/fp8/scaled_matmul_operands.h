@@ -48,7 +48,7 @@ struct Operand {
     }
     if (contraction == Contraction::outer) exact = test::transposed(exact, rows, cols);
   }
-  /// As a product reads it that contracts its columns (x and dy of forward and dx) or its rows.
+  /// The matrix for a product that contracts its columns (x in forward, dy in dx), or its rows.
   Float8Tensor over_columns() const { return {{bytes, inverse}, {}, granularity}; }
   Float8Tensor over_rows() const {
     if (contraction == Contraction::inner) return {{}, {bytes, inverse}, granularity};
@@ -61,7 +61,7 @@ struct Operand {
   Values exact;  ///< [outer, contraction]
 };
 
-/// The product of this kind, which says over what of each operand it runs.
+/// A product of a and b; its kind says whether it contracts rows or columns of each.
 inline ScaledMatmul product(MatmulKind kind, const Operand& a, const Operand& b, bool emulate = false) {
   return {.kind = kind,
           .a = kind == MatmulKind::weight_gradient ? a.over_rows() : a.over_columns(),
@@ -76,7 +76,7 @@ inline std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, in
   args.out = out;
   args.accumulate = before != nullptr;
   DeviceBuffer workspace(stream, DType::u8, {scaled_matmul_workspace_bytes(stream, args)});
-  // What a GPU may use at most is much for these products, and filling it is slow where there is none.
+  // The most that a GPU may use is far more than these products need, and slow to fill without a GPU.
   const int64_t inner_bytes =
       std::min(scaled_matmul_inner_workspace_bytes(stream, args) + 64, int64_t{1} << 20);
   DeviceBuffer inner(stream, DType::u8, {inner_bytes});
@@ -95,10 +95,10 @@ void for_each_way(Body&& body) {
     if (stream.type() == DeviceType::cuda) body(stream, true);
   });
 }
-/// Of a product over k elements. Tensor cores of sm_89 and sm_90 cut each term of an instruction, and the sum
-/// before it, at 2^-13 of the largest of them: 33 k / 32 errors of up to 2^-13 of partial sums, which are at
-/// most 1.6 / sqrt(k) of the magnitude where terms have either sign. As a random walk, six times its
-/// deviation is 3 2^-13 of the magnitude for any k; promoted sums have less.
+/// The tolerance of a product over k elements. Tensor cores of sm_89 and sm_90 cut each term of an
+/// instruction, and the sum before it, at 2^-13 of the largest of them: 33 k / 32 errors of up to 2^-13 of
+/// partial sums, which are at most 1.6 / sqrt(k) of the magnitude where terms have either sign. As a random
+/// walk, six times its deviation is 3 2^-13 of the magnitude for any k; promoted sums have less.
 inline Tolerance product_tolerance(Stream& stream, bool emulate, DType dtype, int operations, int64_t k) {
   Tolerance t = tolerance(dtype, operations, k);
   if (stream.type() == DeviceType::cuda && !emulate && cuda::compute_capability(stream.device().index) < 100)
@@ -106,7 +106,7 @@ inline Tolerance product_tolerance(Stream& stream, bool emulate, DType dtype, in
   return t;
 }
 
-/// Whether this GPU multiplies such scales; a GPU that does not must say so.
+/// True where the GPU cannot multiply with such scales; checks that it then says so.
 inline bool refuses(Stream& stream, ScaledMatmul args, int64_t m, int64_t n) {
   if (stream.type() != DeviceType::cuda || args.emulate) return false;
   const std::vector<RecipeName> native =

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bundle_test.sh: bundle.sh --fetch-cudnn takes the packages that are pinned and no others, and hands their headers to the build. Two
-# packages of a header each stand for cuDNN's, in a folder that pip takes for its index; cmake is a script that notes its arguments.
-# Skipped (77) without pip.
+# bundle_test.sh: bundle.sh --fetch-cudnn takes the packages that are pinned and no others, and hands their headers to the
+# build. Two packages of one header each stand for cuDNN's, in a folder that pip takes for its index; cmake is a script that
+# notes its arguments. Skipped (77) without pip.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 if ! python3 -m pip --version >/dev/null 2>&1; then
@@ -42,7 +42,8 @@ bundle
 grep -q -- "-DCUDNN_INCLUDE=$work/tree/build-bundle-cudnn/include -DCUDNN_FRONTEND_INCLUDE=$work/tree/build-bundle-cudnn/include" "$work/called" ||
   fail "the headers did not reach cmake: $(cat "$work/log" "$work/called")"
 
-# A package with other contents than the pinned ones, whichever of the two: refused before anything is configured, and nothing kept.
+# A package with other contents than the pinned one, whichever of the two it is, is refused before anything is configured, and
+# nothing is kept.
 for package in cudnn_cu13 cudnn_frontend; do
   wheel=$work/index/nvidia_$package-1.0-py3-none-any.whl
   cp "$wheel" "$work/right"

@@ -73,7 +73,8 @@ TEST_CASE(
       CHECK(operand.has_history == (recipe == RecipeName::delayed));
       CHECK(operand.takes_codes == (is_row_local || operand.has_history));
     }
-    // What is gathered in the compute type is not what the producer wrote; nor are the parts of a fusion.
+    // Codes of the producer cannot be taken for what is gathered in the compute type, nor for the parts of a
+    // fusion.
     const Float8Plan gathered = plan(recipe, LinearStyle::row, 2, false),
                      part = plan(recipe, LinearStyle::row, 1, false, true);
     CHECK_FALSE((gathered.dy.takes_amax || gathered.dy.takes_codes));

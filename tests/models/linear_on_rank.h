@@ -123,14 +123,14 @@ inline std::vector<float> download(Stream& stream, const Tensor& t) {
   stream.synchronize();
   return out;
 }
-/// As a product in bf16 reads them.
+/// The values as a product in bf16 reads them.
 inline std::vector<float> download_as_bf16(Stream& stream, const Tensor& t) {
   std::vector<float> values = download(stream, t);
   for (float& v : values) v = static_cast<float>(bf16(v));
   return values;
 }
 
-/// Is the bias's gradient the sum of the rows of dy [tokens, outputs]: once, and not scaled?
+/// Whether the bias's gradient is the sum of the rows of dy [tokens, outputs], added once and not scaled.
 inline bool is_sum_of_rows(const std::vector<float>& dbias, const std::vector<float>& dy, int64_t tokens) {
   const size_t rows = static_cast<size_t>(tokens), outputs = dbias.size();
   bool holds = outputs > 0 && dy.size() == rows * outputs;

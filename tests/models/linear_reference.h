@@ -32,7 +32,8 @@ struct Operand {
   }
 };
 
-/// What a product reads of q that contracts its columns (forward, dy of dx), or else its rows.
+/// What a product reads of q: one that contracts the columns of q (forward, and dy in dx) or one that
+/// contracts its rows.
 enum class Contracts { columns, rows };
 inline Operand read(const fp8::Float8Tensor& q, Contracts contracts) {
   const bool is_outer = contracts == Contracts::rows && q.columnwise.empty();
@@ -66,8 +67,8 @@ inline bool agree(const std::vector<float>& got, const Product& want, Tolerance 
   return is_close;
 }
 
-/// The bytes of this matrix by the reference, as an operand with its columns as contraction, with one scale
-/// that belongs to this amax.
+/// The matrix as the reference quantizes it, for a product that contracts its columns, with one scale for
+/// `amax`.
 inline Operand reference_of_amax(const std::vector<float>& values, int64_t rows, int64_t cols,
                                  const fp8::OperandRecipe& recipe, double amax) {
   Operand out{.codes = {}, .inverses = {}, .format = recipe.format, .rows = rows, .cols = cols};
@@ -82,7 +83,8 @@ inline double largest(const std::vector<float>& values) {
   for (float v : values) amax = std::max(amax, std::abs(static_cast<double>(v)));
   return amax;
 }
-/// The same with scales of the matrix's own amaxes. `amax_factor`: of a scale that belongs to another amax.
+/// The same with scales for the matrix's own amaxes or, with `amax_factor`, one scale for its amax times
+/// this.
 inline Operand reference(const std::vector<float>& values, int64_t rows, int64_t cols,
                          const fp8::OperandRecipe& recipe, double amax_factor = 1) {
   if (amax_factor != 1) return reference_of_amax(values, rows, cols, recipe, largest(values) * amax_factor);

@@ -182,7 +182,7 @@ Operands operands(const Case& what, const std::vector<Rank>& ranks, size_t rank,
   const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[piece]);
   double w_amax = 0;
   for (const Rank& r : ranks) w_amax = std::max(w_amax, largest(rows_of(r.w, rows, what.columns())));
-  // A rank that measures only what it holds, of what travels.
+  // The mutation is a rank that measures only its own part of what travels.
   const double own_x = mutation == Mutation::amax_of_own_rank ? largest(ranks[0].x) : largest(x);
   const double own_dy =
       mutation == Mutation::amax_of_own_rank ? largest(slice_of_dy(ranks[0].dy)) : largest(dy);
@@ -219,7 +219,7 @@ Product rounded(Product p, int64_t terms) {
 constexpr Tolerance kRoundedOnceMore{.stored = unit_roundoff(DType::bf16),
                                      .arithmetic = 1 + 2 * unit_roundoff(DType::bf16)};
 
-/// A sum over ranks of what they rounded to bf16, whose rows they share out: do all hold theirs?
+/// Whether each rank holds its rows of the sum over ranks of what they rounded to bf16.
 bool agree_scattered(const std::vector<Rank>& ranks, std::vector<float> Rank::*got, const Product& sum) {
   return agree(all_rows(ranks, got), sum, kRoundedOnceMore);
 }

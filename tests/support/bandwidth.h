@@ -11,8 +11,8 @@
 
 namespace ottava::test {
 
-/// A table of bytes per second on the CPU, each line beside a plain copy of 48 MiB measured in the same
-/// moments. The best of 25 calls counts, for both. Bytes are those that the operation itself reports on the
+/// A table of bytes per second on the CPU. Beside each line stands a plain copy of 48 MiB, measured at the
+/// same time; for both the best of 25 calls counts. Bytes are those that the operation itself reports on the
 /// meta device.
 class BandwidthTable {
  public:

@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-/// Takes what this process writes to standard output, where the log goes; passes it on when it is destroyed.
+/// Captures what this process writes to standard output, the log among it, and passes it on when destroyed.
 class CapturedOutput {
  public:
   CapturedOutput() : file_(std::tmpfile()), before_((std::fflush(stdout), ::dup(1))) {

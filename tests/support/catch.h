@@ -15,7 +15,7 @@ using Catch::Approx;
 // Contains, StartsWith and EndsWith match texts, as in Catch2 2.
 namespace Catch {
 namespace Matchers {
-/// Beside Catch2's template of this name, which looks for an element of a range and is less constrained.
+/// Preferred for texts to Catch2's template of this name, which looks for an element of a range.
 template <class Text>
 requires std::convertible_to<Text, std::string>
 auto Contains(Text&& text) { return ContainsSubstring(std::string(text)); }

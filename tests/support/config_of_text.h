@@ -10,8 +10,8 @@
 
 namespace ottava::test {
 
-/// What load_config() makes of a file `name` of the working directory, which is a folder of its own
-/// meanwhile.
+/// What load_config() makes of a file `name` with this text, in a temporary folder that is the working
+/// directory meanwhile.
 inline Config config_of_text(const std::string& text, const std::string& name = "f.yaml",
                              const std::vector<std::string>& overrides = {}) {
   struct Place {

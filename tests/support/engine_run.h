@@ -40,7 +40,7 @@ class EngineRun {
   TrainingEngine engine_;
 };
 
-/// A small model for tests: every dimension different, so that swapped ones show.
+/// A small model for tests, every dimension different, so that two swapped ones show.
 LlamaConfig tiny_llama();
 /// The shape of a training step of such a model in FP32 without clipping or decay.
 TrainingShape tiny_shape(const LlamaConfig& model, int64_t batch, int64_t sequence);

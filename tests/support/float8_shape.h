@@ -10,16 +10,17 @@
 namespace ottava::test {
 
 /// The step with FP8 as this section asks for it, for tensor-parallel groups of `tp` ranks, and bf16
-/// otherwise. Every layout may run it: a micro-batch is taken for one sequence, of which others have
-/// multiples. `compute_capability` of the GPU that multiplies; absent: a CPU, which has every recipe.
+/// otherwise. Every layout may run it: a micro-batch is taken to be one sequence, and larger ones are
+/// multiples of that. `compute_capability` is that of the GPU that multiplies; absent: a CPU, which has every
+/// recipe.
 TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp = 1,
                         std::optional<int> compute_capability = {});
 
-/// A model every matrix of which runs in FP8 with up to two tensor-parallel ranks, in any recipe: dimensions
-/// are multiples of 64, some more than a block of 128, none of them equal.
+/// A model whose matrices all run in FP8 in any recipe, with up to two tensor-parallel ranks: dimensions are
+/// multiples of 64, some larger than a block of 128, no two equal.
 TrainingShape float8_step();
 
-/// The same with matrices whose gradients are large enough for collectives of their own, but wo's.
+/// The same with matrices whose gradients, except wo's, are large enough for collectives of their own.
 TrainingShape wide_float8_step();
 
 /// All recipes by name.

@@ -28,8 +28,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// What there is of a file below /proc: its process may end while it is read, which an iterator over the
-// buffer throws for and << does not.
+// As much of a file below /proc as there is. Its process may end during the reading: then an iterator over
+// the buffer throws, and << does not.
 std::string bytes_of(const fs::path& path) {
   std::ostringstream bytes;
   bytes << std::ifstream(path, std::ios::binary).rdbuf();
@@ -76,7 +76,7 @@ int parent_of(int process) {
   return end == std::string::npos ? 0 : std::atoi(stat.c_str() + std::min(end + 4, stat.size()));
 }
 
-/// Launchers give what they start sessions of its own, so that a signal to the group is not enough.
+/// Launchers start their ranks in sessions of their own, so a signal to the group is not enough.
 void kill_with_descendants(int process) {
   ::kill(process, SIGSTOP);  // so that it starts no more
   for_each_process([&](int pid, const std::string&) {
@@ -85,7 +85,8 @@ void kill_with_descendants(int process) {
   ::kill(process, SIGKILL);
 }
 
-/// A rank that hears of another's end before it comes to the same one itself repeats that rank's sentence.
+/// The account without the rank that passed it on: a rank that hears of another's failure before it meets the
+/// same one itself repeats that rank's sentence.
 std::string without_messenger(const std::string& account) {
   const std::string messenger = "[comm] rank ", verb = " stopped: ";
   const size_t at = account.find(verb);

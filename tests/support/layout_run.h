@@ -9,7 +9,7 @@
 
 namespace ottava::test {
 
-/// How the ranks share a step; the degrees are all given.
+/// How the ranks share a step; every degree has to be given.
 struct Layout {
   int dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
   int64_t micro_batches = 1;
@@ -39,7 +39,7 @@ struct LayoutCurve {
   std::vector<CommStats> measured;                  ///< of the last step, per world rank
 };
 
-/// Matrices of the blocks are Muon's, as with optimizer.name: Muon.
+/// Muon trains the matrices of the blocks, as with optimizer.name: Muon.
 void give_matrices_to_muon(TrainingShape& shape);
 
 /// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not
@@ -49,7 +49,7 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
 /// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as
 /// threads. Throws where the operations of the last step are not those that are planned, in their order.
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
-/// The same with every message between ranks up to 2 ms under way, each another time.
+/// The same where every message between ranks is under way for a time of its own, up to 2 ms.
 LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps);
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device);
 /// Runs body on threads with the communicators of a layout over NCCL, rank r for GPU r. Needs

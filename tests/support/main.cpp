@@ -15,10 +15,10 @@
 
 namespace {
 
-/// As CTest has it in SKIP_RETURN_CODE.
+/// CTest's SKIP_RETURN_CODE has the same value.
 constexpr int kSkipped = 77;
 
-/// A line at once and whole, also where several programs write.
+/// Writes a line at once and whole, also where several programs write.
 void account(const std::string& line) {
   if (const char* path = std::getenv("OTTAVA_TEST_CASES"))
     std::ofstream(path, std::ios::app) << line + '\n' << std::flush;

@@ -43,7 +43,7 @@ struct Mailbox {
     has_news = true;
     changed.notify_one();
   }
-  // When the next message is there.
+  // When the next message arrives.
   Clock::time_point wake_up_time() const {
     const Clock::time_point now = Clock::now();
     Clock::time_point time = now + kNap;

@@ -7,7 +7,7 @@
 
 namespace ottava::test {
 
-/// What a rank's messages leave by, one after the other.
+/// The way by which a rank's messages leave, one after the other.
 struct Link {
   double latency_seconds = 0, bytes_per_second = 0;
   double seconds(int64_t bytes) const { return static_cast<double>(bytes) / bytes_per_second; }
@@ -18,8 +18,8 @@ struct ThreadRanks {
   int ranks = 1;
   double timeout_seconds = 300;
   int threads_per_rank = 1;  ///< for parallel_for
-  /// How long a message of so many bytes is under way, in seconds; none: it is there at once. Called by all
-  /// ranks at the same time.
+  /// How long a message of so many bytes is under way, in seconds; if none is given, it arrives at once.
+  /// Called by all ranks at the same time.
   std::function<double(int64_t bytes)> delay = {};
   std::optional<Link> link = {};  ///< in place of `delay`
   int64_t largest_message_bytes = int64_t{1} << 30;

@@ -9,7 +9,7 @@ namespace {
 
 using fp8::Granularity;
 
-/// Do activations of any product travel as FP8 codes?
+/// Whether activations of any product travel as FP8 codes.
 bool gathers_activation_codes(const LlamaFloat8& float8) {
   for (const LlamaBlockPieces& block : float8.blocks) {
     for (const auto* pieces :
@@ -285,7 +285,8 @@ class Formula {
     }
   }
 
-  /// Elements of a matrix on a rank of the replica; with several that hold the same, on the one that counts.
+  /// Elements of a matrix that a rank of the replica holds; with `once`, of ranks that hold the same only one
+  /// counts.
   int64_t held(const MuonMatrix& m, int rank, bool once) const {
     ShardCoordinates at = at_;
     at.shard_rank = rank / at.tp_size;

@@ -16,34 +16,36 @@ class Tokenizer;
 
 namespace ottava::data {
 
-/// Conversations to tokens and the mask of the loss. Immutable; any number of threads at once.
+/// Turns conversations into tokens and the mask of the loss. Immutable; any number of threads may use it at
+/// once.
 class ChatEncoder {
  public:
   struct Options {
     ChatFormat format = ChatFormat::messages;
     /// Absent: only prompts and completions that are strings can be read.
     std::optional<ChatOptions> chat;
-    /// Around a prompt and its completion that are strings, where the tokenizer has them.
+    /// Put around a prompt and completion that are strings, if the tokenizer has them.
     bool bos = true, eos = true;
   };
-  /// Throws ConfigError where the tokenizer has not the template's special tokens.
+  /// Throws ConfigError if the tokenizer lacks special tokens of the template.
   ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options options);
 
   /// Appends the tokens of a line, masked (core/data/chat/masked_token.h) where the loss does not count; the
-  /// first always is. Text between special tokens is encoded as a whole, as HF does; text that spells a
-  /// special token stays text, other than in HF. A token counts if any of its bytes does. Returns what is
-  /// wrong with the line, and then `tokens` is as before: as read_conversation(), thoughts that the template
-  /// does not write, and a conversation of which nothing would count.
+  /// first always is. Text between special tokens is encoded as a whole, as in HF; unlike in HF, text that
+  /// spells a special token stays text. A token counts if any of its bytes does. If something is wrong with
+  /// the line, returns what it is and leaves `tokens` as before: anything that read_conversation() refuses,
+  /// thoughts that the template does not write, or a conversation of which nothing would count.
   std::optional<std::string> append(std::string_view line, std::vector<int32_t>& tokens) const;
-  /// All that append() finds wrong but for what the tokenizer does.
+  /// What append() would find wrong, except for what the tokenizer finds.
   std::optional<std::string> check(std::string_view line) const;
 
-  /// Tokens of a conversation up to where an answer begins; ends with a turn of the user. Needs options.chat.
+  /// Tokens of a conversation, which ends with a turn of the user, up to where the answer begins. Needs
+  /// options.chat.
   std::vector<int32_t> prompt(const Conversation& conversation) const;
-  /// Ends an answer. Needs options.chat.
+  /// The token that ends an answer. Needs options.chat.
   int32_t end_of_turn() const { return specials_.back(); }
 
-  /// Fills what is left of a window.
+  /// The token that fills the rest of a window.
   int32_t pad_id() const { return pad_id_; }
   /// Everything that decides tokens and masks besides the tokenizer.
   std::string description() const;

@@ -50,7 +50,7 @@ std::string_view without_trailing_newlines(std::string_view text) {
   return text.substr(0, text.find_last_not_of('\n') + 1);
 }
 
-/// An answer that may begin with what the model thought.
+/// An answer that may begin with the model's thoughts.
 struct Answer {
   std::string_view thoughts, content;
 };
@@ -63,7 +63,7 @@ Answer split_answer(std::string_view text) {
   return {without_leading_newlines(thoughts), without_leading_newlines(text.substr(last + kThinkEnd.size()))};
 }
 
-/// The message of the user that the last answer is for; the number of messages less one where there is none.
+/// The user's message to which the last answer belongs; the last message if there is none.
 size_t last_query(const std::vector<Message>& messages) {
   for (size_t i = messages.size(); i-- > 0;) {
     const std::string& text = messages[i].content;

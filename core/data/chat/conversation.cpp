@@ -74,7 +74,7 @@ std::optional<bool> train_of(const Json& message, std::string_view of) {
   return std::nullopt;
 }
 
-/// Whether a key says nothing: it is not there, null or empty.
+/// Whether a key says nothing: it is absent, null or empty.
 bool is_empty(const Json* value) {
   return !value || value->is_null() || (value->is_string() && value->as_string("").empty()) ||
          (value->is_array() && value->as_array("").empty());

@@ -15,14 +15,16 @@ std::string_view name_of(Role role);
 struct Message {
   Role role = Role::user;
   std::string content;
-  /// What the assistant thought, where the line has it apart from the content.
+  /// What the assistant thought, if the line has it separate from the content.
   std::optional<std::string> thoughts = {};
   std::optional<bool> train = {};  ///< whether it counts towards the loss; absent: as TrainOn says
 };
 
+/// Turns in order: perhaps a system message, then user and assistant alternately.
 struct Conversation {
   std::vector<Message> messages;
-  /// The two messages are a prompt and its completion, which are joined as they are, without a template.
+  /// True if the two messages are a prompt and its completion, which are joined as they are, without a
+  /// template.
   bool is_completion = false;
 };
 
@@ -30,23 +32,25 @@ struct Conversation {
 ///   messages            {"messages": [{"role": "user", "content": "..."}, ...]}
 ///   sharegpt            {"conversations": [{"from": "human", "value": "..."}, ...]}
 ///   prompt_completion   {"prompt": "...", "completion": "..."}, or a list of messages under each
-/// Messages may have "train": true or false, or OpenAI's "weight": 0 or 1, those of the assistant
-/// "reasoning_content"; the line may have "system", a first message where there is none. Thoughts under other
-/// names and tools are refused, as nothing here would write them. Other keys are not looked at.
+/// Messages may have "train": true or false, or OpenAI's "weight": 0 or 1; the assistant's may have
+/// "reasoning_content". The line may have "system", which becomes the first message if there is none of that
+/// role. Thoughts under other names and tools are refused, since nothing here would write them. Other keys
+/// are ignored.
 enum class ChatFormat : uint8_t { messages, sharegpt, prompt_completion };
 std::string_view name_of(ChatFormat format);
-/// Nothing for any other name.
+/// The format of this name; nothing for an unknown name.
 std::optional<ChatFormat> chat_format_named(std::string_view name);
-/// The format of lines that have this key, if it is one's own: "messages", "conversations", "completion".
+/// The format of lines that have this key, if the key belongs to one format only: "messages",
+/// "conversations", "completion".
 std::optional<ChatFormat> chat_format_with(std::string_view key);
 
-/// Overwrites `out` with the conversation of a line. On failure returns what is wrong with it, without a
-/// place: malformed JSON, a missing key, tool calls, contents that are no strings, roles in another order
-/// than [system] user assistant user ..., no assistant turn. What stands under "prompt" never counts towards
-/// the loss unless its messages say so.
+/// Overwrites `out` with the conversation of a line. On failure returns what is wrong with the line, without
+/// naming its place: malformed JSON, a missing key, tool calls, contents that are not strings, roles in
+/// another order than [system] user assistant user ..., no assistant turn. What is under "prompt" does not
+/// count towards the loss unless its messages say so.
 std::optional<std::string> read_conversation(std::string_view line, ChatFormat format, Conversation& out);
 
-/// What is wrong with the order of roles; nothing: it is as above.
+/// What is wrong with the order of roles; nothing if it is as above.
 std::optional<std::string> order_problem(const Conversation& conversation);
 
 }  // namespace ottava::data

@@ -13,8 +13,8 @@ struct Known {
   uint64_t hash;  ///< XXH64 of the text without white space at its end
   ChatTemplate style;
 };
-// Of Llama-3-8B-Instruct, Llama-3.1, Llama-3.2, Qwen2.5, Qwen3 and Qwen3-Instruct-2507, as PyPI's trl has
-// them (scripts/reference/make_chat_golden.py).
+// Those of Llama-3-8B-Instruct, Llama-3.1, Llama-3.2, Qwen2.5, Qwen3 and Qwen3-Instruct-2507, as in PyPI's
+// trl (scripts/reference/make_chat_golden.py).
 constexpr std::array<Known, 6> kKnown{{{0xdcdc8f0c69cd885e, ChatTemplate::llama3},
                                        {0xc0e2a829a7f6e18a, ChatTemplate::llama3_1},
                                        {0xe980fb39e0834855, ChatTemplate::llama3_2},
@@ -52,7 +52,7 @@ constexpr std::string_view kLlama31 =
 {%- endif %}
 )";
 
-// The same with another comment, so that each of the two is recognised as what it is.
+// The same with another comment, so that the two can be told apart.
 constexpr std::string_view kLlama32 =
     R"({#- As of llama3.1, with a date that stays. #}
 {%- if not date_string is defined %}

@@ -18,7 +18,7 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);
   bool empty() const { return tokens_.empty(); }
 
-  /// `out` gets the pieces of `text` in order; id -1: ordinary text.
+  /// A piece of the text; id -1: ordinary text.
   struct Piece {
     std::string_view text;
     int32_t id;

@@ -66,7 +66,7 @@ void Bpe::merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& o
     heap.pop_back();
     auto at = static_cast<int32_t>(top.order & 0xffffffffu);
     Scratch::Symbol& left = symbols[at];
-    // Tokens only grow, so the same two ids here are the same two neighbours that were put on the heap.
+    // Tokens only grow, so if the two ids are the same, they are the neighbours that were put on the heap.
     if (left.id != top.left || left.next < 0 || symbols[left.next].id != top.right) continue;
     Scratch::Symbol& right = symbols[left.next];
     left.id = top.result;

@@ -10,9 +10,9 @@
 
 namespace ottava::tokenizer {
 
-/// Byte-pair encoding of one word: starts from its bytes, applies the earliest merge (leftmost first) until
-/// none fits. Two words in three are found in a cache of fixed size; a word of n bytes costs O(n log n)
-/// otherwise.
+/// Byte-pair encoding of one word: starts from its bytes and applies the earliest merge (leftmost first)
+/// until none fits. Two words in three are found in a cache of fixed size; any other word of n bytes costs
+/// O(n log n).
 class Bpe {
  public:
   explicit Bpe(const TokenizerDefinition& definition);
@@ -25,7 +25,7 @@ class Bpe {
    private:
     friend class Bpe;
     static constexpr size_t kEntries = size_t{1} << 15;
-    /// One cache line. Longer words, or words of more tokens, are rare and not kept.
+    /// One cache line. Longer words, and words of more tokens, are rare and not cached.
     struct alignas(64) Entry {
       static constexpr size_t kBytes = 22, kIds = 10;
       uint8_t length = 0;

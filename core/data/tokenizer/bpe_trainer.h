@@ -17,9 +17,10 @@ enum class WordRules {
   gpt2,
   qwen2  ///< text is normalised to NFC
 };
-/// From "llama3", "gpt2", "qwen2". Throws ConfigError.
+/// The rules named "llama3", "gpt2" or "qwen2". Throws ConfigError for any other name.
 WordRules word_rules(std::string_view name);
 
+/// What a new tokenizer is to be like.
 struct BpeTrainerOptions {
   int32_t vocab_size = 0;  ///< reached exactly: 256 bytes + merges + special tokens
   WordRules rules = WordRules::llama3;
@@ -29,16 +30,16 @@ struct BpeTrainerOptions {
   int64_t min_count = 2;  ///< pairs seen less often are not merged
 };
 
-/// Texts without enough repeated pairs for the vocabulary that was asked for.
+/// The texts do not have enough repeated pairs for the vocabulary asked for.
 struct TooLittleText : DataError {
   TooLittleText(const std::string& message, int64_t most)
       : DataError("tokenizer train", message), largest(most) {}
-  int64_t largest;  ///< vocabulary that they are enough for
+  int64_t largest;  ///< the largest vocabulary for which they are enough
 };
 
-/// Byte-level BPE (arXiv:1508.07909) by pair counts kept up to date: the pair seen most often becomes a
-/// token, ties go to the pair with the smaller ids. The same texts in any order give the same tokenizer, on
-/// any machine.
+/// Trains byte-level BPE (arXiv:1508.07909), keeping pair counts up to date: the pair seen most often becomes
+/// a token; ties go to the pair with the smaller ids. The same texts, in any order, give the same tokenizer
+/// on any machine.
 class BpeTrainer {
  public:
   /// Throws ConfigError for a vocabulary too small for bytes and special tokens, and for special tokens that
@@ -46,13 +47,13 @@ class BpeTrainer {
   explicit BpeTrainer(BpeTrainerOptions options);
   ~BpeTrainer();
 
-  /// Counts the words of a text. Special tokens in it are left out: they part what is before from what is
-  /// after.
+  /// Counts the words of a text. Special tokens in it are left out; they separate what is before them from
+  /// what is after.
   void add(std::string_view text);
   int64_t bytes() const;
   int64_t distinct_words() const;
 
-  /// Throws TooLittleText.
+  /// Trains on what was added. Throws TooLittleText.
   TokenizerDefinition train() const;
 
  private:

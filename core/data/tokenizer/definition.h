@@ -13,14 +13,14 @@ struct AddedToken {
   int32_t id = -1;
   bool special = false;
   bool normalized = false;   ///< matched after the normalizer instead of before it
-  bool lstrip = false;       ///< takes the white space before it along
-  bool rstrip = false;       ///< and after it
-  bool single_word = false;  ///< only where no word character touches it
+  bool lstrip = false;       ///< includes the white space before it
+  bool rstrip = false;       ///< includes the white space after it
+  bool single_word = false;  ///< only where no word character adjoins it
 };
 
 /// One step that cuts text into pieces; every later step works inside the pieces.
 struct SplitStep {
-  std::string regex;              ///< matches and what lies between them become pieces; empty: no cut
+  std::string regex;              ///< its matches, and what lies between them, become pieces; empty: no cut
   bool literal = false;           ///< `regex` is plain text
   bool add_prefix_space = false;  ///< before cutting, a piece that does not start with a space gets one
 };
@@ -35,6 +35,7 @@ constexpr uint64_t pair_key(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
+/// How the keys of a vocabulary stand for bytes.
 enum class KeyStyle {
   byte_level,  ///< GPT-2's printable stand-in for each byte
   raw          ///< the text itself, bytes above 127 written as \xHH
@@ -42,7 +43,7 @@ enum class KeyStyle {
 
 /// What the files say, checked and resolved to ids: the whole of a tokenizer as plain data.
 struct TokenizerDefinition {
-  std::vector<std::string> tokens;  ///< bytes by id; of a token that only was added, its content
+  std::vector<std::string> tokens;  ///< bytes by id; for a token that is only an added token, its content
   std::vector<bool> reachable;      ///< by id: in the model's vocabulary, with a key that stands for bytes
   std::vector<Merge> merges;        ///< by rank
   std::vector<AddedToken> added;
@@ -54,8 +55,8 @@ struct TokenizerDefinition {
   bool adds_bos = false, adds_eos = false;
 };
 
-/// Throws FileError whose message starts with the name of the file. An empty config_json: no
-/// tokenizer_config.json.
+/// Reads the files' texts. An empty config_json: there is no tokenizer_config.json. Throws FileError whose
+/// message starts with the name of the file.
 TokenizerDefinition read_definition(std::string_view tokenizer_json, std::string_view config_json,
                                     const std::string& name);
 

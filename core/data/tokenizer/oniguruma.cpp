@@ -7,7 +7,7 @@
 namespace ottava::tokenizer {
 namespace {
 
-// Contents of classes. PCRE2's own \s has U+180E besides, which left White_Space in Unicode 6.3.
+// Contents of classes. PCRE2's own \s also has U+180E, which left White_Space in Unicode 6.3.
 constexpr std::string_view
     kSpace = R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})",
     kHex = "0-9A-Fa-f", kNoHex = R"(\x00-\x2F\x3A-\x40\x47-\x60\x67-\x{10FFFF})";
@@ -69,7 +69,7 @@ class Translator {
     const char next = peek(1);
     differs_ |= next == 'v';
     if (next == 'Q' || next == 'E' || next == 'V') refuse(in_.substr(at_, 2));
-    // The braces of \p{L} and \x{2028} are no interval.
+    // The braces of \p{L} and \x{2028} are not an interval.
     const bool has_braces = std::string_view("pPxo").find(next) != std::string_view::npos && peek(2) == '{';
     const size_t end = has_braces ? std::min(in_.find('}', at_), in_.size() - 1) + 1 : at_ + 2;
     out += next == 'v' ? "\\x0B" : in_.substr(at_, end - at_);
@@ -87,7 +87,7 @@ class Translator {
     at_ += start.size();
   }
 
-  // At a brace, which may begin one.
+  // At a brace, which may begin an interval.
   void interval() {
     const size_t end = std::min(in_.find_first_not_of("0123456789,", at_ + 1), in_.size());
     const std::string_view inside = in_.substr(at_ + 1, end - at_ - 1);

@@ -5,15 +5,15 @@
 
 namespace ottava::tokenizer {
 
-/// The expression that matches in PCRE2 (multiline, newline LF) what `expression` matches in Oniguruma, in
-/// which HF's `tokenizers` read the patterns of a Split. Rewritten: \s is the property White_Space, \h a
-/// hexadecimal digit, \v one character, (?m) what is (?s) here, [A&&[^B]] the characters of A that are none
-/// of B. Throws FileError, which quotes the pattern, for what means something else in PCRE2 and is not
-/// rewritten: classes in classes, other uses of &&, \Q, \E and \V, an interval with + behind it, {,n}. The
-/// rest is as it was, whether it is a regular expression or not.
+/// The expression that matches in PCRE2 (multiline, newline LF) what `expression` matches in Oniguruma, HF
+/// `tokenizers`' engine for the patterns of a Split. Rewritten are: \s (the property White_Space), \h (a
+/// hexadecimal digit), \v (one character), (?m) (which is (?s) in PCRE2), [A&&[^B]] (the characters of A that
+/// are not in B). Throws FileError that quotes the pattern for what means something else in PCRE2 and is not
+/// rewritten: classes in classes, other uses of &&, \Q, \E and \V, an interval followed by +, {,n}. The rest
+/// stays as it was, whether it is a regular expression or not.
 std::string pcre_of_oniguruma(std::string_view expression);
-/// Whether anything but \s was rewritten, or means what it means in Oniguruma by the options named above: ids
-/// of earlier versions, which passed it on as it was, are others.
+/// Whether anything but \s is rewritten, or keeps its meaning only by the options named above. If so, earlier
+/// versions, which passed the expression on as it was, gave other ids.
 bool needs_oniguruma(std::string_view expression);
 
 }  // namespace ottava::tokenizer

@@ -9,8 +9,8 @@
 
 namespace ottava::tokenizer {
 
-/// How often two tokens stand side by side in a multiset of words, kept up to date while pairs are merged: a
-/// merge costs the words that contain the pair, not the text.
+/// How often two tokens are neighbours in a multiset of words, kept up to date while pairs are merged. A
+/// merge costs only the words that contain the pair, not the whole text.
 class PairCounts {
  public:
   /// Words start as their bytes; byte b is token b.
@@ -20,7 +20,7 @@ class PairCounts {
     int32_t left = -1, right = -1;
     int64_t count = 0;
   };
-  /// The pair seen most often; of several the one with the smallest ids. Count 0: no word has two tokens.
+  /// The pair seen most often; among equals the one with the smallest ids. Count 0: no word has two tokens.
   Best best();
   /// Replaces the pair everywhere, from the left of each word.
   void merge(const Merge& merge);

@@ -7,23 +7,23 @@
 
 namespace ottava::tokenizer {
 
-/// A regular expression over Unicode text as HF's engine reads it (oniguruma.h), by PCRE2, compiled to
-/// machine code where the platform allows.
+/// A regular expression over Unicode text, read as by HF's engine (oniguruma.h) and matched by PCRE2,
+/// compiled to machine code where the platform allows it.
 class Pattern {
  public:
   struct Match {
     size_t begin, end;
   };
 
-  /// Throws FileError that quotes the pattern and says what is wrong where, also for what would match
-  /// otherwise than in HF's engine.
+  /// Throws FileError that quotes the pattern and says what is wrong and where, also for anything that would
+  /// match differently from HF's engine.
   static Pattern regex(std::string_view expression);
   static Pattern literal(std::string_view text);
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
   ~Pattern();
 
-  /// What one thread needs to search: not to be shared by two threads at once.
+  /// What one thread needs for a search; two threads must not use it at once.
   class Scratch {
    public:
     Scratch();
@@ -36,8 +36,9 @@ class Pattern {
     std::unique_ptr<State> state_;
   };
 
-  /// The first match in `text` at or after `from`; false: none. `text` is well-formed UTF-8, `from` a
-  /// character's start. Throws DataError where the pattern backtracks more than any sane one.
+  /// Finds the first match in `text` at or after `from`; returns false if there is none. `text` is
+  /// well-formed UTF-8, `from` the start of a character. Throws DataError if the pattern backtracks too often
+  /// (a PCRE2 match limit of 10 million).
   bool find(Scratch& scratch, std::string_view text, size_t from, Match& match) const;
 
  private:

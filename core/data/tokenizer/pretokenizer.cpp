@@ -44,7 +44,7 @@ void Pretokenizer::split(std::string_view piece, size_t index, Pattern::Scratch&
   for (size_t from = 0; from < piece.size() && step.pattern->find(scratch, piece, from, match);) {
     cut_at(match.begin);
     cut_at(match.end);
-    // An empty match is a cut and no more; the search goes on behind the next character.
+    // An empty match is just a cut; the search continues after the next character.
     from = match.end > from ? match.end : from + code_point_at(piece, from).length;
   }
   cut_at(piece.size());

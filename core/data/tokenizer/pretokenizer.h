@@ -18,8 +18,8 @@ class Pretokenizer {
   explicit Pretokenizer(const std::vector<SplitStep>& steps);
 
   using Word = std::function<void(std::string_view)>;
-  /// Calls word() on every word of `text` in order, until the text ends. A byte that is not UTF-8 ends what
-  /// is before it; a run of such bytes is one word.
+  /// Calls word() for every word of `text`, in order. A byte that is not UTF-8 ends the word before it; a run
+  /// of such bytes is one word.
   void split(std::string_view text, Pattern::Scratch& scratch, const Word& word) const;
 
  private:

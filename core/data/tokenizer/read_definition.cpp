@@ -57,8 +57,8 @@ class Reader : VocabularyReader {
     bool byte_level = false;
     auto read_one = [&](const Json& one) {
       std::string type = type_of(one, "the pre-tokenizer");
-      // After ByteLevel the text is stand-ins for bytes, which the patterns of later steps are not written
-      // for.
+      // After ByteLevel the text consists of stand-ins for bytes, for which the patterns of later steps are
+      // not written.
       if (byte_level) refuse("pre-tokenizer '{}' after ByteLevel is not supported", type);
       if (type == "ByteLevel") {
         byte_level = true;

@@ -22,6 +22,7 @@ struct EncodeOptions {
   SpecialText special_text = SpecialText::parse;
 };
 
+/// What decode() does with special tokens and unknown ids.
 struct DecodeOptions {
   enum class SpecialTokens { keep, drop };
   enum class UnknownIds {
@@ -32,16 +33,15 @@ struct DecodeOptions {
   UnknownIds unknown_ids = UnknownIds::refuse;
 };
 
-/// A byte-level BPE tokenizer as HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen describe it. Ids equal
-/// those of HF `tokenizers` for every valid UTF-8 text; bytes that are not UTF-8 are kept: each ill-formed
-/// run is a word of its own, so decode(encode(x)) == x for any bytes (up to what the file itself asks for:
-/// NFC, prefix space, lstrip/rstrip). Immutable; every member may be called from any number of threads at
-/// once.
+/// A byte-level BPE tokenizer, as described by HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen. Ids
+/// equal those of HF `tokenizers` for every valid UTF-8 text. Bytes that are not UTF-8 are kept: each
+/// ill-formed run is a word of its own, so decode(encode(x)) == x for any bytes (up to what the file itself
+/// asks for: NFC, prefix space, lstrip/rstrip). Immutable; every member may be called from any number of
+/// threads at once.
 class Tokenizer {
  public:
-  /// `path` is a folder with tokenizer.json (and tokenizer_config.json, read when there) or a tokenizer.json.
-  /// Throws FileError for a file that is missing, malformed, or asks for something that would change ids if
-  /// ignored.
+  /// `path` is a tokenizer.json, or a folder with one and perhaps a tokenizer_config.json. Throws FileError
+  /// for a file that is missing or malformed, or that asks for something that would change ids if ignored.
   static std::shared_ptr<const Tokenizer> load(const std::filesystem::path& path);
   /// The same from the files' texts; an empty config_json stands for no tokenizer_config.json. `name` is for
   /// errors.
@@ -60,13 +60,14 @@ class Tokenizer {
   bool adds_bos() const;
   bool adds_eos() const;
 
-  /// Appends the ids of `text` to `out`. About 20 MB/s per core on English; O(n log n) whatever the text.
-  /// Throws DataError for a pattern that backtracks without end on this text.
+  /// Appends the ids of `text` to `out`. About 20 MB/s per core on English; O(n log n) for any text. Throws
+  /// DataError if a pattern backtracks without end on this text.
   void encode(std::string_view text, std::vector<int32_t>& out, const EncodeOptions& options = {}) const;
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
-  /// `text` as encode() cuts it into tokens: in Normalization Form C where the file asks for it.
+  /// `text` as encode() cuts it into tokens: in Normalization Form C if the file asks for it.
   std::string normalized(std::string_view text) const;
-  /// The bytes of the ids, one after the other; a model's output need not be valid UTF-8. Throws DataError.
+  /// The bytes of the ids, concatenated; a model's output need not be valid UTF-8. Throws DataError for ids
+  /// that `options` refuse.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
   /// Bytes of one token. Throws DataError for an id outside the vocabulary.
@@ -76,7 +77,7 @@ class Tokenizer {
   /// The id of a special or added token, or of the token with these bytes.
   std::optional<int32_t> token_id(std::string_view bytes) const;
 
-  /// XXH64 over everything that decides ids: equal for two files exactly when they differ only in layout.
+  /// XXH64 over everything that decides ids: equal for two files if and only if they differ only in layout.
   uint64_t fingerprint() const;
   /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the
   /// file.

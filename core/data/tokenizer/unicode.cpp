@@ -20,8 +20,8 @@ constexpr auto kCompose = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8
 constexpr utf8proc_int32_t kCodePoints = 0x110000;
 using CodePoints = std::bitset<kCodePoints>;
 
-/// The code points that normalised text may hold beside any others: neither decomposed or replaced, nor marks
-/// that change places, nor absorbed by a character before them.
+/// Code points that normalised text may have next to any others: they are neither decomposed nor replaced,
+/// are no marks that change places, and are not absorbed by a character before them.
 std::unique_ptr<const CodePoints> find_inert() {
   auto inert = std::make_unique<CodePoints>();
   inert->set();

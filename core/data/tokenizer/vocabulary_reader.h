@@ -11,7 +11,7 @@
 
 namespace ottava::tokenizer {
 
-/// The tokens of a definition: the model's vocabulary and merges, added tokens, and which id is whose.
+/// Reads the tokens of a definition: the model's vocabulary and merges, added tokens, and their ids.
 class VocabularyReader : protected DefinitionFile {
  public:
   using DefinitionFile::DefinitionFile;
@@ -19,11 +19,11 @@ class VocabularyReader : protected DefinitionFile {
  protected:
   void read_model(const Json& model);
   void read_added(const Json& file, const Json& config);
-  /// After both: ids without gaps, the bytes of each.
+  /// To be called after both: checks that ids have no gaps, and sets the bytes of each.
   void check_ids();
-  /// Whether the vocabulary or the added tokens have it.
+  /// Whether the vocabulary or the added tokens have `token`.
   bool has(const std::string& token) const { return ids_.count(token) > 0; }
-  /// -1 for an empty token; refuses one that is not there.
+  /// The token's id; -1 for an empty token. Refuses a token that does not exist.
   int32_t id_of(const std::string& token, std::string_view role) const;
 
   TokenizerDefinition d_;

@@ -73,7 +73,7 @@ Json added_token(const AddedToken& token) {
 TokenizerTexts write_definition(const TokenizerDefinition& d) {
   Json::Array added;
   for (const AddedToken& token : d.added) added.push_back(added_token(token));
-  // HF's reader takes the sections in this order for granted.
+  // HF's reader relies on this order of sections.
   Json file = Json::Object{{"version", "1.0"},
                            {"truncation", Json()},
                            {"padding", Json()},

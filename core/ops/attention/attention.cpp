@@ -96,7 +96,7 @@ double query_heads(const Args& a) {
   const int64_t kv = a.keys.empty() ? a.heads.kv_heads : a.keys.values.cols() / (2 * a.heads.head_dim);
   return a.heads.heads / a.heads.kv_heads * kv;
 }
-/// Pairs of a query and a key it sees, without documents.
+/// Number of pairs of a query and a key that it sees, without documents.
 template <class Args>
 double causal_pairs(const Args& a) {
   const double t = a.sequence, before = a.keys.first_query;
@@ -107,7 +107,8 @@ template <class Args>
 double lse_bytes(const Args& a) {
   return query_heads(a) / a.heads.heads * a.lse.bytes();
 }
-/// Bytes of queries, or of what else has a column for every head, and of keys with values, that a call reads.
+/// Bytes that a call reads of queries, or of anything else with a column for every head, and of keys with
+/// values.
 template <class Args>
 double query_bytes(const Args& a) {
   return query_heads(a) / a.heads.heads * a.out.bytes();
@@ -150,7 +151,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   const auto on_cuda = [&] {
     args.fused ? args.fused->backward(stream, args) : cuda::attention_backward(stream, args);
   };
-  // dK and dV apart from dQ are f32, and read before they are added to.
+  // Separate dK and dV are f32, and are read before they are added to.
   const double gradients =
       key_bytes(args) *
       (args.keys.empty() ? 1 : 2 * sizeof(float) / static_cast<double>(size_of(args.qkv.dtype)));

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(DecodeArguments<
   a.out[(batch * a.heads + head) * D + column] = from_float<T>(result / sum);
 }
 
-/// 16-byte rows are what tiles are copied in; heads are multiples of that, so the base decides.
+/// Tiles are copied 16 bytes at a time. Heads are multiples of that, so only the base address matters.
 template <class... Tensors>
 void check_alignment(std::string_view op, const Tensors&... tensors) {
   if (!rows_are_aligned(0, tensors...)) {

@@ -13,10 +13,11 @@
 namespace ottava::cpu {
 namespace {
 
-// Tasks per thread that level out unequal ones.
+// Tasks per thread, so that unequal ones level out.
 constexpr int64_t kTasksPerThread = 4;
 
-// As for all heads and positions, of which the call may be a part: dQ is then summed in the same order.
+// As if for all heads and positions, of which the call may cover only a part, so that dQ is summed in the
+// same order.
 int64_t tasks_per_pair(const AttentionTiling& t) {
   const int64_t pairs = t.batch * t.heads.kv_heads, tiles = (t.key_sequence + t.keys - 1) / t.keys;
   const int64_t wanted = (kTasksPerThread * t.lanes + pairs - 1) / pairs;
@@ -87,7 +88,7 @@ class Backward {
     parallel_for(t_.batch * t_.sequence, 16, [&](int64_t begin, int64_t end) {
       kernels_.delta[t_.dtype](a_, delta_, {begin, end, a_.heads.head_dim}, heads);
     });
-    // The first key tiles are seen by the most queries: longest tasks first.
+    // The first key tiles are seen by the most queries, so the longest tasks come first.
     parallel_for_each(t_.pairs() * layout_.split, [&](int64_t task) {
       const int lane = t_.lanes == 1 ? 0 : parallel_lane();
       const TileProducts::Use use(*products_);
@@ -117,7 +118,7 @@ class Backward {
     return std::max<int64_t>(key_tile * t_.keys - t_.first_query, 0) / t_.queries;
   }
 
-  /// Where a tile of queries lies among packed operands.
+  /// Where a tile of queries is among packed operands.
   int64_t of_tile(Operand operand, int64_t index) const {
     return index * products_->packed_bytes(operand, t_.group * products_->packed_rows(t_.queries));
   }
@@ -205,7 +206,7 @@ class Backward {
     finish_keys(dv, 1, v, all_keys, own);
   }
 
-  /// The sums of a tile's keys, times the factor, to where the keys' or values' gradients lie.
+  /// Writes the sums of a tile's keys, times the factor, to the gradients of keys or values.
   void finish_keys(const float* sums, float factor, int64_t at, int64_t keys, char* own) const {
     const Rows block{0, keys, a_.heads.head_dim};
     const float* from =

@@ -27,7 +27,7 @@ inline void clear_hidden(T* row, Visible v, int64_t stride) {
   for (int64_t j = v.end; j < stride; ++j) row[j] = T{};
 }
 
-/// The new maximum of a row, in powers of two, after its hidden scores are.
+/// The new maximum of a row, in powers of two, once its hidden scores are minus infinity.
 inline float row_maximum(const SoftmaxTile& s, int64_t row, Visible v) {
   float* scores = s.tile.scores + row * s.tile.stride;
   hide(scores, v);
@@ -36,7 +36,7 @@ inline float row_maximum(const SoftmaxTile& s, int64_t row, Visible v) {
     most = max(most, load(scores + j));
     more = max(more, load(scores + j + kLanes));
   }
-  const float top = largest(max(most, more)) * s.tile.scale_log2, before = s.row_max[row];
+  const float top = max_lane(max(most, more)) * s.tile.scale_log2, before = s.row_max[row];
   return top > before ? top : before;
 }
 
@@ -45,29 +45,29 @@ void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
   const ScoreTile& t = s.tile;
   const float* scores = t.scores + i * t.stride;
   T* probabilities = static_cast<T*>(s.probabilities) + i * t.stride;
-  Vec sum{}, more_sum{};
+  Vec total{}, more{};
   for (int64_t j = v.first; j < v.last; j += kStep) {
     const Vec p = exp2(load(scores + j) * t.scale_log2 - top);
     const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - top);
-    sum += p;
-    more_sum += q;
+    total += p;
+    more += q;
     store_tile(probabilities + j, p, q);
   }
   clear_hidden(probabilities, v, t.stride);
   const float before = s.row_max[i];
   if (top != before) {
-    const float shrink = exp2(splat(before - top))[0];
+    const float shrink = first_lane(exp2(splat(before - top)));
     s.row_sum[i] *= shrink;
     s.row_max[i] = top;
     float* sums = s.sums + i * s.head_dim;
     for_each_vec(s.head_dim,
                  [&](int64_t c, auto lanes) { store(sums + c, load(sums + c, lanes) * shrink, lanes); });
   }
-  s.row_sum[i] += total(sum + more_sum);
+  s.row_sum[i] += sum(total + more);
 }
 
-// The maxima of some rows first: each is a chain of dependent instructions, which the next row's exponentials
-// would wait for.
+// The maxima of several rows come first: each is a chain of dependent instructions for which the next row's
+// exponentials would wait.
 template <class T>
 void softmax(const SoftmaxTile& s) {
   constexpr int64_t kTogether = 16;
@@ -211,9 +211,10 @@ void delta(const AttentionBackward& a, float* delta, Rows tokens, Rows of) {
     for (int64_t h = of.begin; h < of.end; ++h) {
       const T* out = static_cast<const T*>(a.out.data) + (n * heads + h) * d;
       const T* dout = static_cast<const T*>(a.dout.data) + (n * heads + h) * d;
-      Vec sum{};
-      for_each_vec(d, [&](int64_t c, auto lanes) { sum += load(out + c, lanes) * load(dout + c, lanes); });
-      delta[(b * heads + h) * a.sequence + position] = total(sum);
+      Vec products{};
+      for_each_vec(d,
+                   [&](int64_t c, auto lanes) { products += load(out + c, lanes) * load(dout + c, lanes); });
+      delta[(b * heads + h) * a.sequence + position] = sum(products);
     }
   }
 }
@@ -239,10 +240,10 @@ void decode(const AttentionDecode& a, int64_t sequence, int64_t head) {
       for_each_vec(d, [&](int64_t c, auto lanes) {
         dot += load(q + c, lanes) * load(keys + (first + j) * stride + c, lanes);
       });
-      scores[j] = total(dot) * scale_log2;
+      scores[j] = sum(dot) * scale_log2;
       top = scores[j] > top ? scores[j] : top;
     }
-    const float shrink = exp2(splat(row_max - top))[0];
+    const float shrink = first_lane(exp2(splat(row_max - top)));
     row_max = top;
     row_sum *= shrink;
     for (int64_t c = 0; c < d; ++c) sums[c] *= shrink;

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       }
     }
 
-    // Few tiles are masked: what that takes is read again for each of them, which costs no register in the
-    // others.
+    // Few tiles are masked, so what that needs is read again for each of them, which costs the others no
+    // register.
     if (first_key + kKeys - 1 > first_query + warp_row || first_key < last_start) {
       mask_keys(scores, shape, batch, first_query + warp_row + g, first_key + t, kMasked);
     }
@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
         float& x = largest[half];
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-        // Kept as it is subtracted, scaled and rounded: where it stays, the factor is exactly 1.
+        // Kept in the form in which it is subtracted, scaled and rounded, so that if it does not change, the
+        // factor is exactly 1.
         x = fmaxf(row_max[m][half], x * scale);
         base[half] = x == kMasked ? 0.0f : x;  // a row that has seen no key yet
         const float shrink = exp2_approx(row_max[m][half] - base[half]);

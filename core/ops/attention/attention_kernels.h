@@ -10,8 +10,8 @@
 namespace ottava {
 
 /// A tile of scores on the CPU: rows are (head of the group, query), columns are keys. Row i belongs to query
-/// first_query + i % queries of head i / queries. `stride` is a multiple of 32; columns past `keys` are free.
-/// Queries and keys are positions of the sequence.
+/// first_query + i % queries of head i / queries. `stride` is a multiple of 32; columns past `keys` are
+/// unused. Queries and keys are given by position in the sequence.
 struct ScoreTile {
   float* scores = nullptr;  ///< unscaled Q K^T; overwritten
   int64_t rows = 0, queries = 0, keys = 0, stride = 0;
@@ -31,8 +31,8 @@ struct SoftmaxTile {
   int64_t head_dim = 0;
 };
 
-/// probabilities = exp(S - lse);  dscores = probabilities (dprobabilities - delta). lse and delta of head g
-/// and query q (of the tile) lie at g * head_stride + q.
+/// probabilities = exp(S - lse); dscores = probabilities (dprobabilities - delta). lse and delta of the
+/// tile's head g and query q lie at g * head_stride + q.
 struct GradientTile {
   ScoreTile tile;
   float* dprobabilities = nullptr;
@@ -43,22 +43,25 @@ struct GradientTile {
   void* dscores = nullptr;
 };
 
+/// What attention on the CPU needs besides products, for one thread.
 struct AttentionKernels {
-  /// Rows of `block` of a strided matrix, packed. By the element type of both; widen takes bf16 to f32.
+  /// Packs the rows of `block` from a strided matrix. `copy` is chosen by the element type of both; `widen`
+  /// takes bf16 to f32.
   using Pack = void(const void* from, int64_t stride, void* to, cpu::Rows block);
   cpu::FloatKernel<Pack> copy;
   Pack* widen;
-  /// One panel of the B of a product (core/cpu/panel_product.h) in f32, from a B stored as it is or
-  /// transposed, by the type of what is stored; `columns` of the panel exist.
+  /// One panel of a product's B (core/cpu/panel_product.h) in f32, from a B stored as it is or transposed;
+  /// chosen by the stored type. `columns` of the panel's columns exist.
   using Panel = void(const void* from, int64_t stride, int64_t columns, int64_t k, float* to);
   cpu::FloatKernel<Panel> pack, pack_transposed;
   void (*multiply)(const cpu::PanelProduct&);
-  /// By the type of the probabilities.
+  /// Chosen by the type of the probabilities.
   cpu::FloatKernel<void(const SoftmaxTile&)> softmax;
   cpu::FloatKernel<void(const GradientTile&)> gradient;
   /// to [rows, cols] = from^T, whose rows are `stride` elements apart.
   void (*transpose)(const float* from, int64_t stride, float* to, cpu::Rows block);
-  /// to = factor * (sum over `parts` of from + part * part_stride); by the type of `to`.
+  /// to = factor * (sum over `parts` of the rows at from + part * part_stride); `store` is chosen by the type
+  /// of `to`.
   struct Sum {
     const float* from = nullptr;
     int64_t parts = 1, part_stride = 0;
@@ -70,7 +73,7 @@ struct AttentionKernels {
   /// out = sums / row_sum and lse = (row_max + log2 row_sum) ln 2, for one head's rows.
   cpu::FloatKernel<void(const SoftmaxTile&, void* out, int64_t out_stride, float* lse, cpu::Rows block)>
       finish;
-  /// delta [B,H,T] for some tokens and heads; cols: the head dimension.
+  /// delta [B,H,T] for some tokens and heads; heads.cols is the head dimension.
   cpu::FloatKernel<void(const AttentionBackward&, float* delta, cpu::Rows tokens, cpu::Rows heads)> delta;
   cpu::FloatKernel<void(const AttentionDecode&, int64_t sequence, int64_t head)> decode;
 };
@@ -86,7 +89,7 @@ namespace cuda {
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void attention_decode(Stream& stream, const AttentionDecode& args);
-/// Backward's delta, f32 [B,H,T]. Here, so that it can be planned in a build without CUDA.
+/// Bytes of backward's delta, f32 [B,H,T]. Defined here so that it can be planned in a build without CUDA.
 inline int64_t attention_workspace_bytes(Pass pass, DType, AttentionHeads heads, int64_t batch,
                                          int64_t sequence) {
   return pass == Pass::forward ? 0 : batch * heads.heads * sequence * static_cast<int64_t>(sizeof(float));

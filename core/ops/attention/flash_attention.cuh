@@ -4,38 +4,38 @@
 #include "core/cuda/runtime.h"
 #include "core/ops/attention/attention_kernels.h"
 
-// What the attention kernels share: where heads lie, and tiles of bf16 rows in shared memory with the
-// fragments that mma.sync takes from them. (arXiv:2205.14135, arXiv:2307.08691)
+// What the attention kernels share: the layout of heads, and tiles of bf16 rows in shared memory with the
+// fragments that mma.sync takes from them (arXiv:2205.14135, arXiv:2307.08691).
 namespace ottava::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// Queries and keys are named by their positions: those of queries go from first_query to end, and so do the
-/// offsets below, which count from position 0 although nothing lies before first_query.
+/// Queries and keys are named by their positions. Those of queries run from first_query to end. The offsets
+/// below count from position 0, although no query lies before first_query.
 struct AttentionShape {
   int queries;                    // of a sequence
   int first_query, end;           // positions; keys are read up to `end`
   int row;                        // elements of a row of qkv
-  int key_row;                    // of what holds keys and values
+  int key_row;                    // of the tensor that holds keys and values
   int out_row;                    // of out
   int heads;                      // of a row of out
   int first_head;                 // of the call
   int kv_heads, group;            // of the call
-  int first_column;               // of its keys
+  int first_column;               // of keys in that tensor
   int64_t key_sequence;           // positions of a sequence that have keys
   const int32_t* document_start;  // null: one document
   float scale;                    // 1 / sqrt(D)
   int64_t first_batch = 0;        // the sequence of blocks with z = 0
 
   __device__ __forceinline__ int64_t batch() const { return first_batch + blockIdx.z; }
-  /// First of the kTile queries of this block: those that see most keys come first.
+  /// First of the kTile queries of this block. Blocks whose queries see the most keys come first.
   template <int kTile>
   __device__ __forceinline__ int first_of_block() const {
     return first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
   }
 
-  /// Of query head h of sequence b, for tensors laid out like qkv and like out; of the call's key head h for
-  /// keys and values.
+  /// Offsets of head h of sequence b at position 0: of a query head in tensors laid out like qkv (query) or
+  /// like out (out), and of the call's key head h in keys and values.
   __device__ __forceinline__ int64_t query(int64_t b, int h, int head_dim) const {
     return (b * queries - first_query) * row + int64_t{h} * head_dim;
   }
@@ -61,7 +61,7 @@ struct AttentionShape {
   __device__ __forceinline__ int first_query_tile(int key) const {
     return key > first_query ? (key - first_query) / kTile : 0;
   }
-  /// One past the last one that sees a key below `key_end`: starts never decrease.
+  /// One past the last query tile that sees a key below `key_end`. Documents' starts never decrease.
   template <int kTile>
   __device__ __forceinline__ int end_of_query_tiles(int64_t b, int first_tile, int key_end) const {
     int low = first_tile, high = (queries + kTile - 1) / kTile;
@@ -77,7 +77,7 @@ struct AttentionShape {
   }
 };
 
-/// What holds keys and values.
+/// The tensor that holds keys and values.
 template <class T, class Args>
 const T* keys_of(const Args& a) {
   return pointer<T>(a.keys.empty() ? a.qkv : a.keys.values);
@@ -119,12 +119,12 @@ void dispatch_head_dim(int64_t head_dim, F&& f) {
   }
 }
 
-/// What every GPU since sm_80 gives a block, and sm_86, 89 and 120 no more than that.
+/// Shared memory that every GPU since sm_80 gives a block; sm_86, 89 and 120 give no more.
 inline constexpr size_t kSharedEverywhere = 101376;
 
-/// Calls f.operator()<kMTiles>() with the tiles of 16 queries that a warp of a block owns: 2, or 1 on a GPU
-/// that has too little shared memory for a block of 2. Only the device decides. A query's sums are made in
-/// the same order either way: the larger block only adds key tiles of which the query sees nothing, as zeros.
+/// Calls f.operator()<kMTiles>() with the number of tiles of 16 queries that a warp owns: 2, or 1 on a GPU
+/// with too little shared memory for that. Only the device decides. A query's sums are made in the same order
+/// either way: the larger block only adds, as zeros, key tiles of which the query sees nothing.
 template <size_t kSharedOfOne, size_t kSharedOfTwo, class F>
 void dispatch_query_tiles(const Stream& stream, F&& f) {
   static_assert(kSharedOfOne <= kSharedEverywhere);
@@ -135,8 +135,8 @@ void dispatch_query_tiles(const Stream& stream, F&& f) {
   f.template operator()<2>();
 }
 
-/// Rows of D bf16 in shared memory. 16 bytes of padding make the stride an odd multiple of 16 bytes: the
-/// eight rows of a matrix that ldmatrix reads at once lie in different banks.
+/// Rows of D bf16 in shared memory. 16 bytes of padding make the stride an odd multiple of 16 bytes, so that
+/// the eight rows of a matrix that ldmatrix reads at once lie in different banks.
 template <int D>
 struct Tile {
   static constexpr int kStride = D + 8;
@@ -168,13 +168,13 @@ struct Tile {
     const int lane = threadIdx.x % 32;
     load_matrix_x4<false>(a, at(row + lane % 16, column + lane / 16 * 8));
   }
-  /// Right operand, this tile transposed: its rows [row, row + 16) are columns of the product, b[0..1] the
-  /// first eight.
+  /// Right operand from this tile transposed: its rows [row, row + 16) are columns of the product; b[0..1]
+  /// hold the first eight.
   __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % 32;
     load_matrix_x4<false>(b, at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
   }
-  /// Right operand, this tile as it is: its columns [column, column + 16) are columns of the product.
+  /// Right operand from this tile as it is: its columns [column, column + 16) are columns of the product.
   __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % 32;
     load_matrix_x4<true>(b, at(row + lane % 16, column + lane / 16 * 8));
@@ -206,8 +206,8 @@ struct Tile {
   }
 };
 
-/// Adds a warp's 16 rows of results, times a factor, to those of an f32 matrix; rows from `limit` on are left
-/// alone. `to`: the row of the first.
+/// Adds a warp's 16 rows of results, times a factor, to those of an f32 matrix that begin at `to`. Rows from
+/// `limit` on are left alone.
 template <int D>
 __device__ __forceinline__ void add_to_rows(const float (&sums)[D / 8][4], float factor, float* to,
                                             int64_t stride, int limit) {
@@ -255,7 +255,7 @@ __device__ __forceinline__ void multiply_add_rows(float (&sums)[D / 8][4], const
     }
   }
 }
-/// The same for kMTiles tiles of results: a fragment serves all of them.
+/// The same for kMTiles tiles of results; each fragment serves all of them.
 template <int D, int kMTiles, int kBlocks>
 __device__ __forceinline__ void multiply_add_rows(float (&sums)[kMTiles][D / 8][4],
                                                   const float (&results)[kMTiles][kBlocks][4],
@@ -275,8 +275,9 @@ __device__ __forceinline__ void multiply_add_rows(float (&sums)[kMTiles][D / 8][
   }
 }
 
-/// Replaces results whose rows are queries and whose columns are keys, where a query does not see the key.
-/// `query`, `key`: of the lane's first result. Made from its number here, one kernel takes 30 registers more.
+/// Sets results (rows are queries, columns are keys) to `masked` where the query does not see the key.
+/// `query`, `key`: of the lane's first result; computing them here from the lane's number costs one kernel 30
+/// more registers.
 template <int kMTiles, int kBlocks>
 __device__ __forceinline__ void mask_keys(float (&results)[kMTiles][kBlocks][4], const AttentionShape& shape,
                                           int64_t batch, int query, int key, float masked) {

@@ -6,9 +6,9 @@
 
 namespace ottava {
 
-/// Takes a fused projection apart for generation: keys and values of qkv [B*T, row()] go to positions
-/// [position, position + T) of the caches [B, capacity, H_kv*D], queries to q [B*T, H*D] (may be left out).
-/// All f32 or bf16.
+/// Splits a fused projection for generation: copies keys and values of qkv [B*T, row()] to positions
+/// [position, position + T) of the caches [B, capacity, H_kv*D], and queries to q [B*T, H*D] (may be left
+/// out). All of one dtype, f32 or bf16. Throws ShapeError.
 struct StoreKeyValues {
   Tensor qkv, q, keys, values;
   AttentionHeads heads;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels do with rows of scores: powers of two, who sees what, rounding; for kernel files only.
+// What kernels do with rows of scores: powers of two, visibility, rounding. For kernel files only.
 
 #include "core/cpu/vec.h"
 #include "core/ops/attention/attention_kernels.h"
@@ -9,16 +9,11 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 inline constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
-/// 2^y to 3 ulp for y in [-126, 127]; smaller y give 2^-126, which beside the 1 that every row's maximum
-/// contributes is nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's
-/// nodes (error 2e-07).
-inline Vec exp2(Vec y) {
-#if defined(__AVX512F__)  // one instruction instead of two; the second operand is the one that a NaN passes
-                          // through
-  y = bits_as<Vec>(_mm512_max_ps(_mm512_set1_ps(-126.0f), bits_as<__m512>(y)));
-#else
+/// 2^y to 3 ulp for y in [-126, 127]. Smaller y give 2^-126, which is negligible beside the 1 that every
+/// row's maximum contributes. NaN stays NaN. Computed as 2^n 2^r with |r| <= 1/2, the latter by interpolation
+/// at Chebyshev's nodes (error 2e-07).
+[[gnu::always_inline]] inline Vec exp2(Vec y) {
   y = max(splat(-126.0f), y);
-#endif
   // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
   const Vec shifted = y + (12582912.0f + 127.0f);
   const Vec r = y - (shifted - (12582912.0f + 127.0f));
@@ -31,66 +26,24 @@ inline Vec exp2(Vec y) {
   return p * bits_as<Vec>(power);
 }
 
-#if defined(OTTAVA_VEC_IS_TWO_REGISTERS)
-/// The lanes of a register taken together, neighbours four, two and one apart, as below.
-template <class Pair>
-inline float taken_together(__m256 v, Pair pair) {
-  v = pair(v, _mm256_permute2f128_ps(v, v, 1));
-  v = pair(v, _mm256_permute_ps(v, 0x4e));
-  v = pair(v, _mm256_permute_ps(v, 0xb1));
-  return _mm256_cvtss_f32(v);
-}
-inline float largest(Vec v) {
-  const Registers r = registers_of(v);
-  return taken_together(_mm256_max_ps(r.lower, r.upper),
-                        [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
-}
-inline float total(Vec v) {
-  const Registers r = registers_of(v);
-  return taken_together(_mm256_add_ps(r.lower, r.upper),
-                        [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); });
-}
-#else
-template <int width>
-inline Vec swapped(Vec v) {
-  if constexpr (width == 8)
-    return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-  if constexpr (width == 4)
-    return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
-  if constexpr (width == 2)
-    return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-}
-inline float largest(Vec v) {
-  v = max(v, swapped<8>(v));
-  v = max(v, swapped<4>(v));
-  v = max(v, swapped<2>(v));
-  v = max(v, swapped<1>(v));
-  return v[0];
-}
-inline float total(Vec v) {
-  v += swapped<8>(v);
-  v += swapped<4>(v);
-  v += swapped<2>(v);
-  v += swapped<1>(v);
-  return v[0];
-}
-#endif
-
 // Loops over scores take two vectors at a time: the upper halves of both make one vector of bf16.
 inline constexpr int64_t kStep = 2 * kLanes;
-typedef uint16_t Halves __attribute__((vector_size(64)));
-
 inline void store_upper_halves(bf16* to, UVec a, UVec b) {
+#if defined(__AVX512F__)
+  using Halves = VectorOf<uint16_t, 2 * kLanes>;
   const Halves u = bits_as<Halves>(a), v = bits_as<Halves>(b);
   const Halves upper =
       __builtin_shufflevector(u, v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39,
                               41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
-  __builtin_memcpy(static_cast<void*>(to), &upper, sizeof upper);
+  write_lanes(to, upper);
+#else
+  write_lanes(to, narrow(a >> 16));
+  write_lanes(to + kLanes, narrow(b >> 16));
+#endif
 }
 
-/// Rounds to nearest, ties away from zero: two additions and one permutation for 32 elements. The NaNs that
-/// this would turn into zeros have all low bits set; none arise here.
+/// Rounds to nearest, ties away from zero, with two additions and one permutation for 32 elements. It would
+/// turn only NaNs with all low bits set into zeros, and none arise here.
 inline void store_tile(bf16* to, Vec a, Vec b) {
   store_upper_halves(to, bits_as<UVec>(a) + 0x8000u, bits_as<UVec>(b) + 0x8000u);
 }

@@ -16,7 +16,8 @@ void convert(const From* from, int64_t from_stride, To* to, int64_t to_stride, R
   }
 }
 
-// Rows of an operand lie pages apart, where nothing fetches ahead: the next sixteen are asked for meanwhile.
+// Rows of an operand are pages apart, where hardware does not prefetch, so the next sixteen are prefetched
+// meanwhile.
 void widen_transposed(const bf16* from, int64_t from_stride, float* to, int64_t to_stride, Rows block) {
   constexpr int64_t kLine = 64 / sizeof(bf16);
   int64_t i = block.begin;
@@ -39,7 +40,7 @@ void widen_transposed(const bf16* from, int64_t from_stride, float* to, int64_t 
   }
 }
 
-// Tiles stay in the L1 cache, so that a line that is read across is read once.
+// Tiles stay in the L1 cache, so that a line is read only once even if it is read across.
 template <class T>
 void mirror(const Tensor& x, Rows rows) {
   constexpr int64_t kTile = 32;

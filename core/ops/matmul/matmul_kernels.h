@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-/// What surrounds the products on the CPU.
+/// What the CPU's products need besides multiplying.
 struct MatmulKernels {
   /// A block of bf16 as f32, and back with rounding to nearest even. Strides are in elements.
   void (*widen)(const bf16* from, int64_t from_stride, float* to, int64_t to_stride, cpu::Rows block);
@@ -17,11 +17,12 @@ struct MatmulKernels {
   void (*widen_transposed)(const bf16* from, int64_t from_stride, float* to, int64_t to_stride,
                            cpu::Rows block);
   void (*narrow)(const float* from, int64_t from_stride, bf16* to, int64_t to_stride, cpu::Rows block);
-  /// One panel of B [k,n], widened, of which `columns` exist; B stored as [k,n] or transposed as [n,k].
+  /// One panel of B [k,n], widened; `columns` of its columns exist. B is stored as [k,n], or transposed as
+  /// [n,k].
   using Pack = void(const bf16* from, int64_t stride, int64_t columns, int64_t k, float* to);
   Pack *pack, *pack_transposed;
   void (*multiply)(const cpu::PanelProduct&);
-  /// Rows of a square matrix: below the diagonal, what is above it.
+  /// For some rows of a square matrix: copies what is above the diagonal to below it.
   cpu::FloatKernel<void(const Tensor& x, cpu::Rows)> mirror;
   cpu::FloatKernel<void(const Tensor& y, const Tensor& bias, cpu::Rows)> add_bias;
   cpu::FloatKernel<void(const Tensor& dy, const Tensor& dbias, cpu::Columns)> bias_gradient;
@@ -31,8 +32,8 @@ struct MatmulKernels {
 inline MatrixRows a_of(const Matmul& args) { return rows_of("matmul", args.a, args.a_columns); }
 inline MatrixRows out_of(const Matmul& args) { return rows_of("matmul", args.out, args.out_columns); }
 
-/// Calls body(begin, end) for the bands of rows that a symmetric result [k,k] is made of: each has the
-/// columns from `begin` on. At most 4, of at least `least` rows unless k is smaller.
+/// Calls body(begin, end) for the bands of rows from which a symmetric result [k,k] is made; of each, the
+/// columns from `begin` on are multiplied. At most 4 bands, of at least `least` rows unless k is smaller.
 template <class Body>
 void for_each_band(int64_t k, int64_t least, Body&& body) {
   const int64_t bands = std::clamp<int64_t>(k / least, 1, 4), rows = ((k + bands - 1) / bands + 63) / 64 * 64;
@@ -40,22 +41,22 @@ void for_each_band(int64_t k, int64_t least, Body&& body) {
 }
 
 namespace cpu {
-/// Operands are widened to f32, where the products are exact, and multiplied there. a and b bf16, out f32 or
-/// bf16. Bitwise the same for any number of threads.
+/// Widens the operands to f32, where products are exact, and multiplies there. a and b bf16, out f32 or bf16.
+/// Bitwise the same for any number of threads.
 void matmul_widened(Stream& stream, const Matmul& args);
 int64_t matmul_widened_workspace_bytes(const Matmul& args);
-/// The workspace's bytes, after a check that there are enough. Throws MemoryError.
+/// The stream's workspace, after a check that it has `bytes` bytes. Throws MemoryError.
 void* matmul_workspace(const Stream& stream, int64_t bytes);
 }  // namespace cpu
 
 namespace cuda {
 void matmul(Stream& stream, const Matmul& args);
-/// x [k,k]: below the diagonal, what is above it.
+/// x [k,k], in place: copies what is above the diagonal to below it.
 void mirror(Stream& stream, const Tensor& x);
 void set_matmul_workspace(Stream& stream, Tensor workspace);
 void add_bias(Stream& stream, const Tensor& y, const Tensor& bias);
 void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);
-/// The cap given to cuBLASLt, a stated item of the plan on any machine.
+/// The cap given to cuBLASLt; the plan names it on any machine.
 inline constexpr int64_t kMatmulWorkspaceBytes = int64_t{32} << 20;
 }  // namespace cuda
 

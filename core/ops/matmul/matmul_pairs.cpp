@@ -31,14 +31,14 @@ struct PairBlocks {
     while (rows > kPairPanel && (rows * chunks * depth * 2 > kRowsBytes || rows >= 2 * p.m)) rows /= 2;
     strip = std::min(parts_of(p.n, kPairPanel), std::max(kStripBytes / (2 * panel), kGroup));
     row_blocks = parts_of(p.m, rows);
-    // A few tasks for each thread, that none waits long for the last.
+    // A few tasks per thread, so that none waits long for the last.
     column_parts =
         lanes == 1 ? 1
                    : std::min(parts_of(2 * lanes, row_blocks), parts_of(strip, kBlockColumns / kPairPanel));
   }
   int64_t strip_bytes() const { return strip * panel * 2; }
   int64_t a_bytes() const { return parts_of(rows, kPairPanel) * panel * 2; }
-  /// Of sums, so that rows do not share the L1 cache's sets.
+  /// Stride of sums, such that rows do not share the L1 cache's sets.
   static constexpr int64_t kStride = kBlockColumns + 16;
   int64_t lane_bytes() const { return a_bytes() + rows * kStride * 4; }
 

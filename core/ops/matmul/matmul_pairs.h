@@ -6,11 +6,11 @@
 
 namespace ottava::cpu {
 
-/// True if matmul_pairs() takes the product: bf16, of some size, on a CPU that multiplies it directly; rows
-/// of A and B as stored have a multiple of 16 elements, and of 32 where they are not what is summed.
+/// True if matmul_pairs() takes the product: bf16, large enough, on a CPU that multiplies it directly. Rows
+/// of A and B as stored must have a multiple of 16 elements, and of 32 where the sum does not run along them.
 bool pairs_take(const GemmProblem& problem);
 /// C (+)= (scale) A B of GemmProblem with all threads. Sums are added in the order of k: bitwise the same for
-/// any number of threads. `scale` may be null. `workspace` has as many bytes as the second function says.
+/// any number of threads. `scale` may be null. `workspace` has matmul_pairs_workspace_bytes(problem) bytes.
 void matmul_pairs(const GemmProblem& problem, const void* a, const void* b, void* c, const float* scale,
                   void* workspace);
 int64_t matmul_pairs_workspace_bytes(const GemmProblem& problem);

@@ -43,7 +43,7 @@ Tiling tiling_of(const Matmul& args) {
   t.row_blocks = (t.m + kRows - 1) / kRows;
   t.row_blocks = (t.row_blocks + t.lanes - 1) / t.lanes * t.lanes;
   t.row_blocks = std::min(t.row_blocks, t.units());
-  // A few tasks for each thread, that none waits long for the last.
+  // A few tasks per thread, so that none waits long for the last.
   const int64_t wanted = (4 * t.lanes + t.row_blocks - 1) / t.row_blocks;
   t.column_blocks = std::min(std::max((t.strip + kColumns - 1) / kColumns, t.lanes == 1 ? 1 : wanted),
                              t.strip / kPanelColumns);

@@ -5,11 +5,12 @@
 
 namespace ottava {
 
-/// Rows (tokens) of qk_norm_forward / backward on the CPU; rows.cols is a row of qkv.
+/// qk_norm_forward() and qk_norm_backward() for some rows (tokens), on the CPU; rows.cols is the length of a
+/// row of qkv.
 struct QkNormKernels {
   cpu::FloatKernel<void(const QkNormForward&, cpu::Rows)> forward;
   /// Adds the rows' share of [dweight_q | dweight_k] to partial [2D]. Returns the bits of the rows' largest
-  /// magnitude, without the value heads' where no amax is wanted.
+  /// magnitude, which leaves out the value heads if no amax is wanted.
   cpu::FloatKernel<uint32_t(const QkNormBackward&, cpu::Rows, float* partial)> backward;
 };
 

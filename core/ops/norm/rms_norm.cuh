@@ -5,13 +5,13 @@
 #include "core/cuda/row_part.cuh"
 #include "core/ops/norm/rms_norm.h"
 
-// RMSNorm of one row, for rms_norm and whatever is fused with it: one order of summation, so that all of them
+// RMSNorm of one row, for rms_norm and whatever is fused with it. The order of summation is the same, so all
 // give the same bits.
 namespace ottava::cuda {
 
 inline constexpr int kNormBlock = 256, kNormPacks = 8;  // threads; packs of a row, per thread, in registers
 inline constexpr int kFewNormPacks = 2;  // for rows that need no more: half the registers, twice the blocks
-/// A team is the threads that share a row: a warp for short rows, else the block.
+/// A team is the threads that share a row: a warp for short rows, else the whole block.
 template <class T>
 bool norm_row_is_short(int64_t cols) {
   return cols <= kPackSize<T> * kNormPacks * 32;
@@ -42,8 +42,8 @@ NormArguments<T> norm_arguments(const RmsNormForward& f) {
           f.eps};
 }
 
-/// One team's row between the passes: `kept` are its packs member, member + kTeam, ...; what does not fit
-/// there (rows past 16384 bf16 elements) is read again, from the L2 cache.
+/// One team's row between the two passes. `kept` holds a thread's packs member, member + kTeam, ...; what
+/// does not fit (rows past 16384 bf16 elements) is read again, from the L2 cache.
 template <class T, int kSize, int kTeam, int kPacks>
 struct NormRow : RowPart {
   int64_t start;  ///< of the row, in packs
@@ -56,7 +56,7 @@ struct NormRow : RowPart {
   }
 };
 
-/// Reads the row, adds and stores the residual, stores rstd. Every thread of the block calls it.
+/// Reads the row, adds the residual and stores the sum, and stores rstd. Every thread of the block calls it.
 template <class T, int kSize, int kTeam, int kPacks = kNormPacks>
 __device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const NormArguments<T>& a) {
   using P = Pack<T, kSize>;
@@ -88,7 +88,7 @@ __device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const 
   return r;
 }
 
-/// y of a pack as it is stored.
+/// y of a pack, as stored.
 template <class T, int kSize>
 __device__ __forceinline__ Pack<T, kSize> normalised(const Pack<T, kSize>& h, float rstd,
                                                      const Pack<T, kSize>& weight) {

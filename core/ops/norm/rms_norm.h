@@ -22,9 +22,10 @@ struct RmsNormForward {
   float eps = 1e-5f;
 };
 /// Throws ShapeError. Reads x (and residual) once, writes y (and sum) once: 2 or 4 elements of traffic per
-/// element. Recorded as `rms_norm_quantize` where it leaves FP8.
+/// element. Recorded as `rms_norm_quantize` where it writes FP8.
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 
+/// The backward pass:
 ///     g = dy * weight
 ///     dx_i = rstd * (g_i - h_i * rstd^2 * mean_C(g * h)) + dresidual_i
 ///     dweight += sum_N dy * h * rstd
@@ -32,16 +33,17 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 /// f32.
 struct RmsNormBackward {
   Tensor dy, x, weight, rstd;
-  Tensor dresidual;       ///< may be left out: gradient that reaches h past the norm, added to dx
+  Tensor dresidual;       ///< may be left out: the gradient that reaches h beside the norm; added to dx
   Tensor dx;              ///< overwritten; may alias dy or dresidual
   Tensor dweight;         ///< accumulated
   Tensor workspace;       ///< f32, shape rms_norm_workspace()
   Tensor amax;            ///< may be left out: u32 [1], raised to the bits of max |dx| as stored
   fp8::RowOutput float8;  ///< may be left out: dx in FP8, beside dx
 };
-/// Row sums for dweight are made per fixed group of rows and added in order: bitwise the same for any thread
-/// count. Recorded as `rms_norm_backward_quantize` where it leaves FP8.
+/// dweight is summed per fixed group of rows and the groups are added in order: bitwise the same for any
+/// number of threads. Recorded as `rms_norm_backward_quantize` where it writes FP8. Throws ShapeError.
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args);
+/// Of RmsNormBackward::workspace on the stream's target, f32.
 Shape rms_norm_workspace(const Stream& stream, int64_t channels);
 
 }  // namespace ottava

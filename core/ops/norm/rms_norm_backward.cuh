@@ -8,8 +8,9 @@
 #include "core/cuda/row_part.cuh"
 #include "core/ops/norm/rms_norm.h"
 
-// RMSNorm's backward pass, for rms_norm and whatever is fused with it. All of them give the same bits: one
-// order of summation, and multiply-adds written out, so that no compiler chooses what to contract.
+// RMSNorm's backward pass, for rms_norm and whatever is fused with it. All give the same bits: the order of
+// summation is the same, and multiply-adds are written out, so that the compiler does not choose what to
+// contract.
 namespace ottava::cuda {
 
 template <class T>
@@ -22,17 +23,17 @@ struct NormBackwardArguments {
   float inverse_cols;
 };
 
-/// Each team walks over rows and sums its columns' share of dweight in registers; a block's teams are added
-/// in order. `output` learns what dx is: take_row<kTeam, kPacks>(part, make, again), called by every thread
-/// of the block, calls make(k, c) once for each of the thread's packs: it stores pack c of dx, the thread's
-/// k-th, and returns it; k is kPacks for all that have no registers. again(c) gives such a pack back. Then
-/// finish().
+/// Each team walks over rows and sums its share of dweight in registers; a block's teams are added in order.
+/// `output` takes dx: every thread of the block calls its take_row<kTeam, kPacks>(part, make, again). That
+/// calls make(k, c) once for each of the thread's packs, which stores pack c of dx, the thread's k-th, and
+/// returns it; k is kPacks for all packs that have no registers, and again(c) returns such a pack once more.
+/// At the end output.finish() is called.
 template <int kSize, int kBlock, int kTeam, int kPacks, class T, class Output>
 __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a, Output output) {
   using P = Pack<T, kSize>;
   constexpr int kTeams = kBlock / kTeam, kKept = kPacks * kTeam;
-  // A thread of a large block has 128 registers, too few for its sums and its share of the row: that is read
-  // again, from the L1 cache.
+  // A thread of a large block has 128 registers, too few for its sums and its share of the row, so the row is
+  // read again, from the L1 cache.
   constexpr bool kKeeps = kBlock <= 256;
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
   float* partial = a.partial + blockIdx.x * a.packs * kSize;
@@ -107,8 +108,8 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
   }
 }
 
-/// Calls body.operator()<kSize, kBlock, kTeam, kPacks>() with what suits these rows: a warp for short ones,
-/// else the block, and elements one by one where rows are not aligned.
+/// Calls body.operator()<kSize, kBlock, kTeam, kPacks>() with what suits these rows: a warp per short row,
+/// else the block; elements one by one if rows are not aligned.
 template <class T, class Body>
 void dispatch_norm_backward(const RmsNormBackward& b, Body&& body) {
   constexpr int kSize = kPackSize<T>, kPacks = 4;  // of a row, per thread, in registers, at most
@@ -117,14 +118,14 @@ void dispatch_norm_backward(const RmsNormBackward& b, Body&& body) {
     return body.template operator()<1, 256, 256, kPacks>();
   }
   if (cols <= kSize * kPacks * 32) return body.template operator()<kSize, 256, 32, kPacks>();
-  // A block that keeps four packs a thread is alone on its SM: most models' rows need two.
+  // A block that keeps four packs per thread is alone on its SM; most models' rows need only two.
   if (cols <= kSize * 2 * 256) return body.template operator()<kSize, 256, 256, 2>();
   if (cols <= kSize * kPacks * 256) return body.template operator()<kSize, 256, 256, kPacks>();
   return body.template operator()<kSize, 512, 512, kPacks>();
 }
 
-/// Launches kernel(arguments, target) and adds up what its blocks have left of dweight. kTeams: rows of a
-/// block at a time.
+/// Launches kernel(arguments, target) and adds up the sums of dweight that its blocks leave. kTeams: rows
+/// that a block handles at a time.
 template <int kTeams, class T, class Target>
 void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBackward& b, int size,
                           unsigned block, void (*kernel)(NormBackwardArguments<T>, Target),

@@ -8,14 +8,15 @@
 
 namespace ottava {
 
-/// Rows of rms_norm_forward / backward on the CPU. Both return the bits of max |output|.
+/// rms_norm_forward() and rms_norm_backward() for some rows, on the CPU. Both return the bits of max
+/// |output|.
 struct RmsNormKernels {
   cpu::FloatKernel<uint32_t(const RmsNormForward&, cpu::Rows)> forward;
   /// Adds the rows' share of dweight to partial [C].
   cpu::FloatKernel<uint32_t(const RmsNormBackward&, cpu::Rows, float* partial)> backward;
 };
 
-/// What the operation is called in messages, costs and on a GPU.
+/// The operation's name in messages, costs and launches.
 std::string_view name_of(const RmsNormForward& args);
 std::string_view name_of(const RmsNormBackward& args);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// RMSNorm of one row, for kernel files: rms_norm (a row is a token), qk_norm (a row is a head) and whatever
-// is fused with them. A row of C <= 16384 stays in the L1 or L2 cache between its two passes.
+// RMSNorm of one row, for the kernel files of rms_norm (a row is a token), of qk_norm (a row is a head) and
+// of whatever is fused with them. A row of C <= 16384 stays in the L1 or L2 cache between its two passes.
 
 #include "core/cpu/vec.h"
 
@@ -41,8 +41,8 @@ inline void normalise_row(const T* h, const T* weight, float rstd, T* y, int64_t
   });
 }
 
-/// What one row's backward reads and writes: core/ops/norm/rms_norm.h has the formula. `dweight` is added to;
-/// `through` may be null; dx may alias dy or through.
+/// What one row's backward reads and writes; the formula is in core/ops/norm/rms_norm.h. `dweight` is
+/// accumulated; `through` (the gradient beside the norm) may be null; dx may alias dy or through.
 template <class T>
 struct NormRow {
   const T* dy;

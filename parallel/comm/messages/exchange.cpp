@@ -14,9 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Data moves inside the port's calls (MPI through shared memory, sockets), so while data should be moving
-// polls follow one another, with the core offered to others in between; afterwards (a peer is late) sleeping
-// leaves the core to compute.
+// Data moves inside the port's calls (MPI through shared memory, sockets). So while data should be moving,
+// polls follow one another, yielding the core in between; after that, when a peer is late, sleeping leaves
+// the core to compute.
 constexpr double kBytesPerSecond = 1e9;
 constexpr auto kShortestSpin = std::chrono::microseconds(50);
 constexpr auto kSleep = std::chrono::microseconds(50);

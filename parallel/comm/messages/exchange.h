@@ -7,7 +7,7 @@
 
 namespace ottava {
 
-/// Messages under way that end together. Not thread-safe: the communication thread's.
+/// Messages under way that end together. Not thread-safe: only the communication thread uses it.
 class Exchange {
  public:
   Exchange(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state)
@@ -16,14 +16,14 @@ class Exchange {
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  /// `peer` is a world rank. Nothing is sent for 0 bytes.
+  /// Start a message; `peer` is a world rank. Nothing is sent for 0 bytes.
   void send(const void* data, int64_t bytes, int peer, int tag);
   void receive(void* data, int64_t bytes, int peer, int tag);
-  /// An empty message.
+  /// The same with an empty message.
   void signal(int peer, int tag);
   void await_signal(int peer, int tag);
-  /// Ends when all of it has arrived and left. Throws CommError when nothing moved for the time limit, when
-  /// the rank failed meanwhile, or when a message has another length than was expected.
+  /// Returns when every message has left or arrived. Throws CommError if nothing moved within the time limit,
+  /// if the rank failed meanwhile, or if a message has another length than expected.
   void finish();
   void abandon() noexcept;
 

@@ -10,13 +10,14 @@
 namespace ottava {
 namespace {
 
-// Up to here one round of whole vectors beats two rounds of blocks.
+// Up to this size one round of whole vectors beats two rounds of blocks.
 constexpr int64_t kSmallBytes = 8 << 10;
-// Between the announcement of a failure and the release of its buffers. MPI on one machine lets a rank read
-// another's memory, and ends the reader by a signal when that memory is gone: the others need a moment to
-// hear of it.
+// Time between announcing a failure and releasing buffers. On one machine MPI lets a rank read another's
+// memory, and a signal kills the reader if that memory is gone, so the others need a moment to hear of the
+// failure.
 constexpr auto kFarewell = std::chrono::milliseconds(300);
-// Of the workspace; many peers get more of it rather than messages that are all latency.
+// A peer's segment is at least this part (1/64) of `workspace_bytes`: with more peers the workspace grows,
+// rather than have messages that are all latency.
 constexpr int64_t kSmallestSegment = 64;
 
 int64_t element_bytes(const CollectiveCall& call) { return size_of(call.send.dtype); }
@@ -50,9 +51,9 @@ MessageTransport::MessageTransport(std::shared_ptr<MessagePort> port, std::share
   group_hash_ = mixed(group_hash_, static_cast<uint32_t>(group_.ordinal));
 }
 
-// Group, call (only where every rank counts alike), kind and size: ranks that disagree about any of them find
-// no match and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must not see the
-// size mismatch: it writes a long message past the end of a shorter receive.
+// Made of group, call (only where every rank counts alike), kind and size. Ranks that disagree about any of
+// these find no match and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must
+// never see messages of different sizes match: it writes a long message past the end of a shorter receive.
 int MessageTransport::tag(const CollectiveCall& call) const {
   uint32_t hash = mixed(group_hash_, is_pairwise(call) ? 0 : static_cast<uint32_t>(sequence_));
   hash = mixed(hash, static_cast<uint32_t>(call.kind == Collective::recv ? Collective::send : call.kind));
@@ -82,7 +83,7 @@ std::vector<MessageTransport::Segment> MessageTransport::segments_of(
   return segments;
 }
 
-// Peer p's part lies at (p - 1) x segment bytes of the workspace, p counted from this rank.
+// Peer p's part is at (p - 1) x segment bytes of the workspace, where p counts from this rank.
 void MessageTransport::post(const Segment& s, char* workspace, Exchange& exchange) {
   const CollectiveCall& call = *s.call;
   int64_t element = element_bytes(call), stride = (s.end - s.begin) * element;
@@ -115,7 +116,7 @@ void MessageTransport::add_up(const Segment& s, char* workspace) {
   reduce_elements(call.send.dtype, call.op, inputs_, call.recv.at(target), end - s.begin);
 }
 
-// While one segment is added up the next one travels.
+// While one segment is added up, the next one travels.
 void MessageTransport::reduce_all(std::span<const CollectiveCall> calls) {
   std::vector<Segment> segments = segments_of(calls);
   auto bytes = [&](const Segment& s) {

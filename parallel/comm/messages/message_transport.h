@@ -9,10 +9,10 @@
 
 namespace ottava {
 
-/// The collectives of one group of ranks over host memory, built from messages; used by the rank's
-/// communication thread only. Groups need no MPI communicator of their own:
-/// all ranks carry out their calls in program order, so messages between two ranks match in order; tags only
-/// tell calls apart, so that ranks which disagree stop instead of mixing data.
+/// The collectives of one group of ranks over host memory, built from messages. Used by the rank's
+/// communication thread only. Groups need no MPI communicator of their own: all ranks carry out their calls
+/// in program order, so messages between two ranks match in order. Tags only tell calls apart, so that ranks
+/// which disagree stop instead of mixing data.
 class MessageTransport {
  public:
   struct Group {
@@ -21,14 +21,14 @@ class MessageTransport {
     int rank = 0;
     int ordinal = 0;  ///< tells apart several groups of the same name and members
   };
-  /// `workspace_bytes`: of one half of the pipeline of reductions, shared by up to 64 peers.
+  /// `workspace_bytes`: size of one half of the pipeline of reductions, shared by up to 64 peers.
   MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state, Group group,
                    int64_t workspace_bytes);
 
   std::string_view name() const { return port_->name(); }
   /// Carries out one transaction and returns when its buffers are free. Throws CommError.
   void run(std::span<const CollectiveCall> calls);
-  /// The transport among some of these ranks; local, does not block.
+  /// The transport among some of these ranks. Does not communicate.
   std::unique_ptr<MessageTransport> split(Group group) const;
 
  private:

@@ -5,8 +5,8 @@
 
 #include "parallel/comm/communicator.h"
 
-/// MPI as transport: CPU tensors, and GPU tensors through pinned host memory (several ranks may share a GPU
-/// so).
+/// MPI as transport: moves CPU tensors, and GPU tensors through pinned host memory, so that several ranks may
+/// share a GPU.
 ///
 /// MPI_Init asks for MPI_THREAD_SERIALIZED: it is called by the thread that makes the world, every later MPI
 /// call comes from the rank's communication thread, and MPI_Finalize is called when the last communicator is
@@ -25,7 +25,7 @@ bool available();
 
 struct WorldOptions {
   double timeout_seconds = 300;
-  /// MPI counts are 32-bit, and only whole messages show that something moves: longer blocks go in pieces.
+  /// Longer blocks go in pieces: MPI counts are 32-bit, and only whole messages show progress.
   int64_t largest_message_bytes = int64_t{1} << 26;
   int64_t workspace_bytes = 4 << 20;  ///< of one half of the pipeline of reductions, shared by up to 64 peers
 };

@@ -1,9 +1,9 @@
 #pragma once
 
-// What ottava needs of an MPI library, as a C interface: libottava_mpi.so implements it (mpi_module.cpp,
+// What ottava needs from an MPI library, as a C interface. libottava_mpi.so implements it (mpi_module.cpp,
 // which includes nothing else of ottava) and is opened at run time. So the program starts where MPI is not
-// installed, and one binary works with any MPI: only this small library is compiled against the one of the
-// machine, by `mpicxx` only.
+// installed, and one binary works with any MPI: only this small library is compiled against the machine's
+// MPI, with nothing but `mpicxx`.
 
 #include <stdint.h>
 

@@ -12,7 +12,7 @@
 namespace ottava::nccl {
 namespace {
 
-// Ends of calls that can be told apart; an older call is then waited for with a later one, which is never
+// How many ends of calls can be told apart; for an older call a later one is waited for, which is never
 // wrong.
 constexpr uint64_t kEvents = 64;
 
@@ -51,7 +51,8 @@ bool is_capturing(const Stream& stream) {
   return capture != cudaStreamCaptureStatusNone;
 }
 
-// Every library that has ncclCommSplit (2.18) knows the limits, so the environment need not say them.
+// Every library with ncclCommSplit (2.18) takes the limits as arguments, so the environment need not set
+// them.
 ncclConfig_t configuration(WorldOptions options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // a call that hangs can be aborted
@@ -72,9 +73,9 @@ class NcclCommunicator final : public Communicator {
         options_(options),
         ready_(Device{DeviceType::cuda, options.gpu}) {}
 
-  /// Makes calls of the kinds that come in steps. NCCL connects ranks in their first calls, which keep the
-  /// host until the others make theirs: here all of them do, while in a step of a pipeline one may wait for
-  /// another communicator's call first. Of a handle of its own, once.
+  /// Makes calls of the kinds that steps make, once for each handle. NCCL connects ranks in their first
+  /// calls, which hold the host until the others make theirs. Here all ranks do; in a step of a pipeline, one
+  /// might first wait for another communicator's call.
   void connect();
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
@@ -200,7 +201,7 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
   }
 }
 
-// The watch sees the graph as one call: its end says that the collectives in it have ended.
+// The watch sees the graph as one call, whose end says that the collectives in it have ended.
 void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(stream);
@@ -227,7 +228,7 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
-  // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside others.
+  // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside others of them.
   if (members.world_ranks == world_ranks() && lane_of(members.axis) == 0)
     return std::make_unique<NcclCommunicator>(std::move(members), nccl_, handle_, options_);
   std::shared_ptr<Handle> handle = split_handle(members.world_ranks[0], members.rank);

@@ -4,7 +4,7 @@
 
 #include "parallel/ranks/bootstrap.h"
 
-/// NCCL as transport: CUDA tensors between GPUs, one rank per GPU.
+/// NCCL as transport: moves CUDA tensors between GPUs, one rank per GPU.
 namespace ottava::nccl {
 
 /// Whether this binary was built with NCCL.
@@ -16,9 +16,9 @@ struct WorldOptions {
       0;  ///< blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
 };
 
-/// The communicator of all ranks of `bootstrap`. It and its parts connect when they are made, which waits for
-/// the other ranks. Calls are enqueued on a stream of its own, after the caller's work and before what
-/// follows Request::wait; the host does not block. Throws CommError.
+/// The communicator of all ranks of `bootstrap`. It and what is split from it connect when made, which waits
+/// for the other ranks. Calls are enqueued on a stream of their own, after the caller's work and before what
+/// follows Request::wait(); the host does not block. Throws CommError.
 std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
                                          WorldOptions options);
 

@@ -90,7 +90,8 @@ void NcclRank::issued(size_t index, Issued work) {
   changed_.notify_all();
 }
 
-// With the lock held: what the GPU has finished leaves the queue; what it is in is the rank's progress.
+// With the lock held: removes what the GPU has finished from the queue; what it is working on is the rank's
+// progress.
 void NcclRank::advance(Lane& lane) {
   while (!lane.queue.empty()) {
     Issued& front = lane.queue.front();
@@ -114,15 +115,15 @@ void NcclRank::advance(Lane& lane) {
   }
 }
 
-// Where one lane waits for ranks that another lane of theirs keeps, that one is late as well.
+// If one lane waits for ranks that are held up in another lane, that other lane is late as well.
 bool NcclRank::is_late() const {
   const std::chrono::duration<double> limit(state_->timeout_seconds());
   return std::ranges::any_of(
       lanes_, [&](const Lane& lane) { return !lane.queue.empty() && Clock::now() - lane.moved > limit; });
 }
 
-// An abort lasts until graphs that hold calls of its handle are destroyed, which the thread that trains does
-// once its stream comes back: for that all handles are aborted at once, and the mutex is free meanwhile.
+// An abort lasts until graphs that hold calls of its handle are destroyed. The training thread does that once
+// its stream returns, so all handles are aborted at once, with the mutex free meanwhile.
 void NcclRank::abort_all() {
   std::vector<std::thread> aborts;
   {

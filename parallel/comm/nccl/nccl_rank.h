@@ -29,11 +29,12 @@ struct Handle {
 
 /// What the NCCL communicators of one rank share: a stream for each lane, on which its collectives run in
 /// program order, and a thread that watches them. NCCL kernels of two lanes may run at once: each takes a few
-/// SMs, and no lane's ever wait for another's. The host
-/// never blocks in a collective of ranks that are connected, so only that thread can see one that hangs:
-/// after the time limit, an asynchronous NCCL error, or a failure of the rank's state it aborts all handles;
-/// kernels end, and whatever waits for the stream comes back. What the stream computed is then worthless:
-/// check RankState::failed() after synchronizing, before results are used.
+/// SMs, and no lane's kernels ever wait for another's.
+///
+/// The host never blocks in a collective of connected ranks, so only the watching thread can see one that
+/// hangs. After the time limit, an asynchronous NCCL error, or a failure of the rank's state it aborts all
+/// handles: kernels end, and whatever waits for the stream returns. What the stream computed is then
+/// worthless: check RankState::failed() after synchronizing, before using results.
 class NcclRank {
  public:
   NcclRank(std::shared_ptr<RankState> state, int gpu);
@@ -44,16 +45,16 @@ class NcclRank {
   const std::shared_ptr<RankState>& shared_state() const { return state_; }
   void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
 
-  /// Communicators are not blocking: after each NCCL call polls until it is accepted; in a communicator's
-  /// first calls that is when the other ranks have come to them too. Throws CommError, after the time limit
-  /// with the call that `enter` tells the rank's state. Collectives reach their stream from a thread of
-  /// NCCL's own, and may do so later than ncclGroupEnd returns: only after this may anything follow them
-  /// there, the end of a capture included. Captures are thread-local, which leaves that thread free to call
-  /// CUDA while it adds to them.
+  /// To be called after each NCCL call, since communicators do not block: polls until NCCL has accepted the
+  /// call, which for a communicator's first calls is when the other ranks have made theirs. Throws CommError;
+  /// after the time limit it names the call that `enter` tells the rank's state. Collectives reach their
+  /// stream from a thread of NCCL's own, possibly after ncclGroupEnd has returned: only after settle() may
+  /// anything follow them there, the end of a capture included. Captures are thread-local, so that thread is
+  /// free to call CUDA while it adds to them.
   void settle(const std::shared_ptr<Handle>& handle, const char* call,
               const std::function<void()>& enter = {});
   void watch(const std::shared_ptr<Handle>& handle);
-  /// Finalizes and destroys, or aborts after a failure.
+  /// Finalizes and destroys the handle or, after a failure, aborts it.
   void release(const std::shared_ptr<Handle>& handle) noexcept;
 
   struct Issued {
@@ -66,8 +67,8 @@ class NcclRank {
     std::shared_ptr<Event> begun = {};  ///< with `clock`: where the calls begin on the stream
     std::shared_ptr<const DeviceClock> clock = {};
   };
-  /// Adds work of a lane, whose end is watched. Not for work captured into a CUDA graph: its events cannot be
-  /// asked.
+  /// Adds work of a lane, to be watched until it ends. Not for work captured into a CUDA graph, whose events
+  /// cannot be queried.
   void issued(size_t lane, Issued work);
 
  private:

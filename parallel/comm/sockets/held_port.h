@@ -9,8 +9,8 @@
 
 namespace ottava {
 
-/// A port of this machine on which nothing listens and that the system gives to no other process, while a
-/// tcp::Listener can still ask for it by its number: it is bound, with SO_REUSEADDR.
+/// Holds a port of this machine on which nothing listens: the system gives it to no other process, but a
+/// tcp::Listener can still ask for it by number, because it is bound with SO_REUSEADDR.
 class HeldPort {
  public:
   HeldPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -170,7 +170,8 @@ std::string MasterBootstrap::own_address() const {
   } else {
     ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6&>(storage).sin6_addr, text, sizeof text);
   }
-  // Reached over the loopback interface, the master is on this machine, which is known by the master's name.
+  // If it is reached over the loopback interface, the master is on this machine, and others know this machine
+  // by the master's name.
   bool loopback = std::strncmp(text, "127.", 4) == 0 || std::strcmp(text, "::1") == 0;
   return loopback ? master_address_ : text;
 }

@@ -8,21 +8,21 @@
 
 namespace ottava {
 
-/// Ranks that meet at rank 0 over TCP, before anything else connects them. Rank 0 listens on the master's
-/// port; the others try to reach it until the time is up.
+/// The bootstrap of ranks that meet at rank 0 over TCP, before anything else connects them. Rank 0 listens on
+/// the master's port; the others try to reach it until the time is up.
 class MasterBootstrap final : public Bootstrap {
  public:
   struct Self {
     int rank = 0, size = 1;
   };
-  /// Throws CommError: a port that is taken, a master that is not reached, ranks that did not come (by
-  /// number), two with one number, a visitor of another job.
+  /// Throws CommError if the port is taken, the master is not reached, ranks do not come (naming them), two
+  /// have the same number, or a visitor belongs to another job.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }
   int size() const override { return self_.size; }
   std::vector<std::string> all_gather(std::string_view mine) override;
-  /// An address of this machine that the others reach: the one with which this rank reaches the master.
+  /// An address of this machine that the others can reach: the one from which this rank reaches the master.
   std::string own_address() const;
 
  private:

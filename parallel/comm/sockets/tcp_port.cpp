@@ -17,7 +17,7 @@ namespace ottava {
 namespace {
 
 constexpr int32_t kMagic = 0x0a07a7a1;
-// What one connection may move before the others have their turn.
+// How much one connection may move before the others have their turn.
 constexpr int64_t kTurnBytes = 8 << 20;
 
 struct Hello {
@@ -25,8 +25,8 @@ struct Hello {
   int32_t rank = 0, magic = kMagic;
 };
 
-// Two descriptors a rank, and one for the ledger that rank 0 and rank 1 serve: more than the usual 1024 from
-// 250 ranks on.
+// Two descriptors per rank, and one for the ledgers of ranks 0 and 1: more than the usual 1024 from 250 ranks
+// on.
 void allow_descriptors(int ranks) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -64,7 +64,7 @@ MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {
 MessagePort::Ticket TcpPort::send(const void* data, int64_t bytes, int rank, int tag) {
   Peer& peer = peers_[rank];
   if (!peer.out.is_open() && !peer.out_closed) connect(rank);
-  // The data is only read: a receive is the one that writes.
+  // The data is only read; only receives write.
   return add({.data = const_cast<char*>(static_cast<const char*>(data)),
               .bytes = bytes,
               .header = {bytes, tag, kMagic},
@@ -79,8 +79,8 @@ MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int ta
 
 void TcpPort::connect(int rank) {
   Peer& peer = peers_[rank];
-  // All ranks connect before they move anything: with more of them than a listener's queue holds, each has to
-  // take those that wait for it, or none would get through.
+  // All ranks connect before they move anything. If there are more than a listener's queue holds, each has to
+  // accept those that wait for it, or none would get through.
   peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, [&] { accept_connections(); });
   Hello hello{token_, state_->rank()};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
@@ -138,8 +138,8 @@ void TcpPort::push(Peer& peer) {
   }
 }
 
-// A message that no call asked for yet stays in the socket: ranks make the same calls in the same order, so
-// what comes next is asked for before anything behind it.
+// A message that no call has asked for yet stays in the socket. Ranks make the same calls in the same order,
+// so the next message is asked for before any behind it.
 bool TcpPort::match(Peer& peer) {
   auto found =
       std::ranges::find_if(peer.receives, [&](Message* m) { return m->header.tag == peer.header.tag; });
@@ -229,7 +229,7 @@ void TcpPort::test(std::span<Ticket> tickets, std::vector<Ended>& ended) {
 void TcpPort::abandon(Ticket ticket) noexcept {
   auto* message = static_cast<Message*>(ticket);
   Peer& peer = peers_[message->peer];
-  // Half a message: nothing behind it can be read.
+  // Only half of a message came, so nothing after it can be read.
   if (peer.arriving == message) peer.in_closed = true, peer.arriving = nullptr;
   if (!peer.sends.empty() && peer.sends.front() == message && message->moved > 0) peer.out_closed = true;
   std::erase(peer.sends, message);

@@ -13,16 +13,16 @@
 
 namespace ottava {
 
-/// Messages over TCP: correct wherever ranks reach each other by name, as fast as sockets are. A connection
-/// carries messages one way and is made when the first one is sent, so no rank waits for another's
-/// accept, and a rank that ends takes nothing back that it has sent.
+/// Messages over TCP: works wherever ranks reach each other by name, as fast as sockets are. A connection
+/// carries messages one way and is made when the first one is sent, so no rank waits for another's accept,
+/// and what a rank has sent arrives even if the rank then ends.
 class TcpPort final : public MessagePort {
  public:
   struct Options {
     int64_t largest_message_bytes = int64_t{1} << 30;
     double connect_seconds = 30;
   };
-  /// All ranks make theirs together. `address` is one of this machine that the others reach.
+  /// All ranks make theirs together. `address` is one of this machine's that the others can reach.
   TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
           Options options);
 

@@ -259,7 +259,7 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
   CHECK(samples.starts_with("==> sample 1 of 2 <==\n" + text + "\n==> sample 2 of 2 <==\nA cat"));
   CHECK_FALSE(samples.ends_with("==\n" + text));
 
-  // Whatever it says, it may be told to end before a letter of it.
+  // Whatever the text, generation can be told to end before one of its letters.
   const std::string added = text.substr(5, text.size() - 6);
   const size_t letter = added.find_first_of("abcdefghijklmnopqrstuvwxyz", 1);
   REQUIRE(letter != std::string::npos);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# first_job.sh OTTAVA: the first job of somebody who has never used the program, shortened: from a text to a model, by way of the mistakes
-# that people make. Prints the transcript; fails at the first answer that is not as it should be.
+# first_job.sh OTTAVA: the first job of somebody who has never used the program, shortened: from a text to a model, by way of
+# the mistakes that people make. Prints the transcript; fails at the first answer that is not as it should be.
 set -euo pipefail
 program=$(realpath "$1")
 source=$(cd "$(dirname "$0")/../../.." && pwd)

@@ -13,7 +13,7 @@ namespace ottava::test {
 
 using Overrides = std::vector<std::string>;
 
-/// The smallest model that is cut in every way: matrices that travel by themselves and packed ones.
+/// The smallest model that can be cut in every way, with matrices that travel by themselves and packed ones.
 inline Overrides small_model(Overrides more) {
   for (const char* text :
        {"--model.dim", "128", "--model.n_layers", "2", "--model.n_heads", "4", "--model.n_kv_heads", "4",
@@ -23,7 +23,7 @@ inline Overrides small_model(Overrides more) {
   return more;
 }
 
-/// The same on a GPU that need not be here.
+/// The same for a GPU, which this machine need not have.
 inline Overrides small_model_on_gpu(Overrides more) {
   Overrides overrides = small_model(std::move(more));
   overrides.insert(overrides.end(), {"--training.device", "cuda"});
@@ -32,7 +32,7 @@ inline Overrides small_model_on_gpu(Overrides more) {
 
 inline const Device kCpu{DeviceType::cpu, 0};
 
-/// `overrides` with these in place of those for the same keys.
+/// `overrides`, with the keys given here replaced.
 inline Overrides changed_to(const Overrides& overrides, const Overrides& changed) {
   Overrides all;
   for (size_t i = 0; i < overrides.size(); i += 2) {

@@ -43,7 +43,7 @@ class Workplace {
   Outcome run_shell(const std::string& command, const std::function<void(int)>& meanwhile = {}) const {
     return run_command("cd " + folder_.path() + " && " + command, meanwhile);
   }
-  /// One clear error before training, and nothing half-written.
+  /// Expects one clear error before training, and nothing half-written.
   void refuses(const std::string& arguments, const std::vector<std::string>& parts) const {
     INFO("train tiny.yaml " << arguments);
     std::filesystem::remove_all(folder_ / "out");

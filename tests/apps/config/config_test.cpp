@@ -29,7 +29,7 @@ std::string error(const std::string& yaml, const std::vector<std::string>& overr
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// A folder of its own, gone at the end.
+/// A folder for the test, removed at the end.
 struct Folder {
   fs::path path = fs::temp_directory_path() / ("ottava_config_test_" + std::to_string(::getpid()));
   Folder() {
@@ -307,7 +307,7 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
   CHECK(has(text, "default: validation.dataset_path: no text is given"));
   CHECK(has(text, "a.yaml:2:33: checkpoint.initial_load_path: '/none' does not exist"));
   CHECK(has(text, "a.yaml:3:25: model.hf_assets_path: "));
-  // What is to be given on the command line is all of it.
+  // The message names everything that has to be given on the command line.
   const Config both = load_config(folder.write(
       "both.yaml", "training: {dataset_path: [t.txt, none.txt, /nor]}\nmodel: {hf_assets_path: /nowhere}\n"));
   CHECK(has(message_of([&] { require_inputs(both); }),

@@ -12,8 +12,8 @@
 
 namespace ottava::test {
 
-/// The experiment of rank 0 after two ranks on a CPU have settled what `config` leaves open. Both settle the
-/// same, or refuse with the same ConfigError, which is thrown.
+/// The experiment of rank 0 after two ranks on a CPU have settled what `config` leaves open. Both settle on
+/// the same, or both refuse with the same ConfigError, which is thrown here.
 inline Experiment settled_by_two(const Config& config, DecisionSource source) {
   std::vector<std::unique_ptr<Experiment>> settled(2);
   std::vector<std::string> refusals(2);

@@ -55,8 +55,7 @@ std::vector<RecordedOperation> products(bool float8) {
 }  // namespace
 
 TEST_CASE("a product takes what it took when its algorithm was chosen, in whichever direction it is") {
-  // Of w2, whose input is 512 wide: rows are tokens, so that m and n of the library are theirs the other way
-  // round.
+  // Products of w2, whose input is 512 wide. Rows here are tokens, so m and n of the library are swapped.
   const std::vector<RecordedOperation> all = products(false);
   const auto of = [&](const std::string& variant, ProductExtents e) {
     const auto found = std::ranges::find_if(all, [&](const RecordedOperation& o) {

@@ -26,7 +26,7 @@ Operands by_name(const std::vector<Float8Operand>& operands) {
   return out;
 }
 
-/// Two ranks that shard parameters train `steps` on tokens of their own; what rank 0 reads.
+/// What rank 0 reads where two ranks that shard parameters train on different tokens.
 struct Watched {
   Operands first, again;  ///< after the steps, and right after that reading
 };
@@ -119,7 +119,7 @@ TEST_CASE("what is recomputed is not counted again, and neither is its amax") {
   }
 }
 
-// What a history remembers of a step. Neither the last micro-batch's amax nor the first one's would do.
+// What a history remembers of a step: neither the last micro-batch's amax alone nor the first one's would do.
 TEST_CASE("a step's amaxes are the largest of its micro-batches, operand by operand") {
   constexpr int64_t kTokens = 32, kParts = 3;
   const std::vector<int32_t> inputs = random_tokens(kParts * kTokens, 320, 3),
@@ -187,7 +187,7 @@ TEST_CASE("of recipe delayed the scale is made from the history, with its margin
   // The history's largest amax is no less than the last step's, and the margin halves the scale.
   CHECK(x.scale > 0);
   CHECK(x.scale <= 448 / x.amax / 2);
-  // A margin may leave float's range, which scales do not.
+  // A margin may leave the range of float; scales do not.
   Float8Config wide = config;
   wide.margin = 140;
   CHECK(watch(wide, 3).first.at("layers.0.attention.wqkv/x").scale ==
@@ -229,7 +229,7 @@ TEST_CASE("an alert names role, layers, fractions and what to do, once until the
         "blockwise, or keep such layers in "
         "bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy");
   CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
-  // At three quarters of the threshold nothing has recovered.
+  // Three quarters of the threshold do not count as recovered.
   CHECK(alerts.check({operand("a", Role::x, 4000, 3, 0), operand("b", Role::x, 4000, 3, 0)}).empty());
   CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
   // b recovers and is hit again; a stays as it is.

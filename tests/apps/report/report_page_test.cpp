@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// A folder that a run left.
+/// A folder as a run leaves it.
 class MadeRun {
  public:
   explicit MadeRun(const std::string& folder) : folder_(folder) { fs::create_directories(folder); }
@@ -93,7 +93,7 @@ TEST_CASE("a page holds everything itself and its numbers are the file's") {
   run.steps(50).events(MadeRun::start() + MadeRun::event("finished", 50));
   const std::string page = page_of({read_run(run.folder())});
   CHECK_THAT(page, Contains("default-src 'none'"));
-  // dygraphs can load files, of which the policy allows none.
+  // dygraphs can load files; the policy allows none.
   std::string own = page;
   own.erase(own.find(kDygraphsScript), kDygraphsScript.size());
   for (const char* outside : {"src=\"", "href=\"", "url(", "@import", "fetch(", "XMLHttpRequest"})

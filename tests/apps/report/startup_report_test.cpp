@@ -24,7 +24,7 @@ Config config_with(const std::vector<std::string>& more) {
   return load_config("", options);
 }
 
-/// What rank 0 of some says at start.
+/// What rank 0 of `ranks` says at start.
 std::string report(int ranks, const std::vector<std::string>& more) {
   const Config config = config_with(more);
   std::vector<int> everyone(static_cast<size_t>(ranks));
@@ -100,7 +100,7 @@ TEST_CASE("the report of a run on all five axes says what is whose") {
                   "--parallelism.context_parallel_degree", "2", "--parallelism.tensor_parallel_degree", "2",
                   "--parallelism.pipeline_parallel_degree", "2"});
   INFO(text);
-  // To stage 1 each of 8 micro-batches goes once: of 512 tokens of 256 bf16 a quarter.
+  // Each of 8 micro-batches goes to stage 1 once: a quarter of 512 tokens of 256 bf16 elements.
   const std::string to_stages = fmt::format("{:.1f} KiB", 8 * 512 * 256 * 2 / 4 / 1024.0);
   for (const std::string& part : std::vector<std::string>{
            "32 ranks: pp 2 x dp_replicate 2 x dp_shard 2 x cp 2 x tp 2 = 32",

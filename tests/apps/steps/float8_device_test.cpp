@@ -94,7 +94,7 @@ TEST_CASE("FP8 steps on every device end where the CPU's do, on one rank and whe
     whole.model.head_dim = 32;
     whole.batch = 2;
     whole.groups.clear();
-    // Sharded ones are recomputed: norms and the activation then write codes.
+    // Sharded layouts recompute: norms and the activation then write codes.
     if (layout.dp_shard > 1) whole.model_options.recompute = {Recompute::block};
     whole = in_float8(whole, config, layout.tp, is_emulated ? std::optional<int>(90) : std::nullopt);
     const LayoutCurve cpu = train_on(whole, layout, 2, {DeviceType::cpu, 0});

@@ -20,7 +20,7 @@ TrainingShape step_with(const std::string& recipe, int tp, bool keeps) {
   return whole;
 }
 
-/// Of rank 0 of the layout, in one step.
+/// Calls in which rank 0 of the layout quantizes weights, in one step.
 int64_t quantizations(const TrainingShape& whole, const Layout& layout) {
   return weight_quantizing(record_first_rank(shape_on(whole, layout), {DeviceType::cpu, 0}, layout.mesh()))
       .calls;
@@ -57,7 +57,7 @@ TEST_CASE("weights are quantized once per optimizer step where codes are kept, e
     INFO(recipe);
     const TrainingShape kept = step_with(recipe, 1, true), made = step_with(recipe, 1, false);
     const Float8WeightSpec& first = kept.parameters.float8.specs[0];
-    // Two uses with scales of their own are two quantizations.
+    // Two uses with different scales are two quantizations.
     const int64_t uses = float8_weight_travel(first, 256, 2).shares_codes ? 1 : 2;
     for (int64_t micro_batches : {1, 2, 4}) {
       const Layout layout{.dp_shard = 2, .micro_batches = micro_batches};

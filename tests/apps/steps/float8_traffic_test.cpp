@@ -138,8 +138,8 @@ TEST_CASE("bytes are half of bf16 on the wire") {
   CHECK(on.measured[0].sum(Collective::all_reduce, "replica").calls == 2);  // amaxes and norm
 }
 
-// The formula reads the flag where the step does: what the flag is worth is counted by hand, from the
-// configuration's key on.
+// The formula reads the flag where the step does, so what the flag saves is counted by hand here, starting
+// from the configuration's key.
 TEST_CASE(
     "sequence-parallel activations travel in half of bf16's bytes where the configuration asks for it") {
   constexpr int64_t kTokens = 32, kDim = 64, kLayers = 2;

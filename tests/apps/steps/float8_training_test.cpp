@@ -27,7 +27,8 @@ LayoutCurve train(const Float8Config& config, const Layout& layout, int steps = 
   return train_on(in_float8(whole, config, layout.tp), layout, steps);
 }
 
-/// Of recipe delayed the history is full after the first step: from then on scales are of earlier steps.
+/// Makes the history of recipe delayed full after the first step: from then on scales come from earlier
+/// steps.
 Float8Config with_history(Float8Config config) {
   config.amax_history_length = 1;
   return config;
@@ -71,8 +72,8 @@ TEST_CASE("every recipe trains, and those that round differently give other numb
   }
 }
 
-// torchtitan's flag was once ignored without a word: the traffic test counts the bytes. Here: they are the
-// right ones.
+// TorchTitan's flag was once ignored without a word. The traffic test counts the bytes; this one shows that
+// they are the right ones.
 TEST_CASE("weights gathered as FP8 codes give the losses of those gathered in bf16, bit for bit") {
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
@@ -174,7 +175,7 @@ TEST_CASE("only what attention leaves is read once more for its amax") {
   CHECK(passes(in_float8(normed, {})) == "attention.wo 2;");
 }
 
-// That codes are the same the test above shows: without recomputation they are made from values that were
+// The test above shows that the codes are the same: without recomputation they are made from values that were
 // written.
 TEST_CASE("what nothing but an FP8 product reads is written only in FP8") {
   auto calls = [](const std::string& recipe, Recompute recompute, const Float8Config& more = {}) {
@@ -199,7 +200,7 @@ TEST_CASE("what nothing but an FP8 product reads is written only in FP8") {
         Calls{4, 2, 0});  // a split fusion reads it in pieces
 }
 
-// That the codes are the same, and what follows from them, tests of core/ops and of Linear show.
+// Tests of core/ops and of Linear show that the codes are the same, and what follows from them.
 TEST_CASE("a gradient that rows scale leaves its producer in FP8, and no pass makes that form again") {
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);
@@ -426,13 +427,13 @@ TEST_CASE("a step whose FP8 products are not those of the policy is refused, by 
   CHECK(
       message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "tensorwise_with_gw_hp"}}})) ==
       begin(24) + "layers.0.attention.wo" + tensorwise + "tensorwise_with_gw_hp" + end);
-  // As many as there should be, and still not those.
+  // The number of products is right, but they are not those of the table.
   CHECK(message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "rowwise"}}})) ==
         begin(24) + "layers.0.attention.wo" + tensorwise + "rowwise" + end);
   CHECK(message(policy({.policy = {{.match = "output", .recipe = "tensorwise"}}})) ==
         begin(24) + "output" + none + "tensorwise" + end);
   CHECK_THAT(message(policy({.recipe_name = "rowwise"})), Catch::Contains("; and 4 more layers"));
-  // And a model that does less than its table: one layer of it runs in bf16.
+  // A model that does less than its table says: one of its layers runs in bf16.
   const TrainingShape less =
       in_float8(float8_step(), {.policy = {{.match = "layers.1.attention.wqkv", .recipe = "bf16"}}});
   shape.float8 = less.float8, shape.parameters.float8 = less.parameters.float8;

@@ -7,7 +7,8 @@
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_training.h"
 
-// The output layer in FP8: 2256 tokens split into no multiple of 16 with two ranks and more; three ways out.
+// The output layer in FP8: among two ranks or more, 2256 tokens do not divide into multiples of 16. Three
+// ways out.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -75,7 +76,7 @@ TEST_CASE("vocabulary: 2560 tokens, padding and high precision all train, near t
   }
 }
 
-// Padding rows are no parameters: they have no gradient, no optimizer state, and no row in a file.
+// Padding rows are not parameters: they have no gradient, no optimizer state, and no row in a file.
 TEST_CASE(
     "vocabulary: padding is outside of softmax and weights: the curve is that of what needs no padding") {
   for (const char* recipe : {"tensorwise", "tensorwise_with_gw_hp"}) {
@@ -124,7 +125,7 @@ TEST_CASE("vocabulary: chunks of the loss that FP8 products do not fit are refus
       with("24"),
       Catch::Contains("runs the 64 tokens of a step 24 at a time, not a multiple of 16 (24/16 = 1.5): set "
                       "model.loss_chunk_tokens to one"));
-  // Larger than a step has tokens, which is then one chunk, but not than validation has.
+  // A chunk with more tokens than a step, which is then one chunk, but fewer than a validation.
   const TinyTraining::Overrides validated{
       "--validation.enable",  "true", "--validation.dataset_path",     tiny.text_path(),
       "--validation.seq_len", "32",   "--validation.local_batch_size", "4"};

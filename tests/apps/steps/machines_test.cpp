@@ -22,7 +22,7 @@ class TwoMachines {
                 .exit_code == 0;
   }
   ~TwoMachines() { run_command("ip netns del " + name(0) + "; ip netns del " + name(1)); }
-  /// What the system does not let an ordinary user make.
+  /// False where the system does not let this user make them.
   bool exist() const { return made_; }
 
   /// The command on two ranks of each machine. The machines' names differ, as those of real ones do.

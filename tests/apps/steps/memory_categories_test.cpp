@@ -35,7 +35,7 @@ MemoryPlan plan_of(const TrainingShape& shape, const Layout& layout) {
   return record_first_rank(shape, {DeviceType::cpu, 0}, layout.mesh()).memory;
 }
 
-/// What lives when the last block's forward pass has ended and the head begins, by category.
+/// What is alive, by category, when the last block's forward pass has ended and the head begins.
 struct Turn {
   std::map<MemoryCategory, int64_t> bytes;
   std::string scratch;  ///< names

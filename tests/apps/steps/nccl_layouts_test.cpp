@@ -60,7 +60,8 @@ void check(const TrainingShape& whole, const Layout& layout, int steps, double t
   check_against(on_cpu(whole, steps), whole, layout, tolerance);
 }
 
-/// Losses of the first sequences before any step and after each of three on all of them, of all stages.
+/// Losses of all stages on the first sequences: before any step and after each of three steps on all
+/// sequences.
 std::vector<double> validated(EngineRun& run) {
   run->parameters().initialise(7);
   const TrainingShape& shape = run->shape();

@@ -13,7 +13,8 @@
 #include "tests/support/layout_run.h"
 #include "tests/support/traffic_formula.h"
 
-// Stages on ranks train as one process does that takes the same micro-batches: every gradient bit for bit.
+// Stages on ranks train as one process with the same micro-batches does: every gradient is the same bit for
+// bit.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -54,7 +55,8 @@ int64_t held(const ParameterSpec& spec, const ShardCoordinates& at) {
   return elements;
 }
 
-/// What the ranks of each pipeline hold, in the order of the table, is what the rank without one holds.
+/// Requires that the ranks of each pipeline together hold, in the order of the table, what the rank without a
+/// pipeline holds.
 void require_same_weights(const TrainingShape& whole, const LayoutCurve& stages, const LayoutCurve& one,
                           const Layout& layout) {
   const PipelineLayout pipeline = shape_on(whole, layout).pipeline;
@@ -198,7 +200,7 @@ TEST_CASE("a rank sends what the schedule says, and sends and holds what was pla
       const TrainingShape shape = shape_on(whole, layout);
       const LayoutCurve curve = train_on(whole, layout, 1);
       const PipelineProgram program = make_program(make_schedule(shape.pipeline.shape), Receives::late);
-      // Of one micro-batch's tokens the rank's share, in f32.
+      // The rank's share of a micro-batch's tokens, in f32.
       const int64_t bytes = shape.batch * whole.sequence / layout.tp / layout.cp * whole.model.dim * 4;
       for (int rank = 0; rank < layout.world_size(); ++rank) {
         INFO(name_of(schedule) << ", " << layout.mesh().describe() << ", rank " << rank);

@@ -21,14 +21,14 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kSteps = 12;
-// For what a run that works comes to; less than run_command gives it as a whole.
+// Seconds for a run that works to get there; fewer than run_command gives the whole run.
 constexpr double kPatience = 200;
 
 std::string launch(int ranks, const std::string& command) {
   return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
 }
-/// A launcher each for two machines that are this one, with a rank each. Both are shell commands that start a
-/// command of the program.
+/// Two launchers with a rank each, as on two machines, though both are this one. `first` and `second` are
+/// shell commands that start a command of the program.
 std::string launch_both(const HeldPort& port, std::string first, std::string second) {
   for (const auto& [command, machine] : {std::pair{&first, 0}, {&second, 1}}) {
     command->insert(
@@ -285,8 +285,8 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
 
 TEST_CASE("ranks that find other files than the others are refused on all of them") {
   Job job;
-  // A model to begin with, its config.json and its tokenizer: `assets` in the folder of each rank, where one
-  // file is another.
+  // A model to begin with, its config.json and its tokenizer are `assets` in the folder of each rank; one of
+  // the files differs.
   run(OTTAVA + job.train(kSave + " --training.steps 1 --checkpoint.last_save_model_only true"));
   std::ofstream(job.in("other.txt")) << generated_text(400, 3);
   std::ofstream(job.in("items.jsonl")) << R"({"query": "one", "choices": ["hand", "ear"], "gold": 0})"
@@ -442,7 +442,7 @@ TEST_CASE("an error of one rank alone says which save it cuts off and which chec
   const Outcome o = run_command(
       launch(2, job.train(saving + " --checkpoint.interval 5 --training.steps 100000")), [&](int group) {
         if (!wait_until(kPatience, [&] { return job.newest_checkpoint() >= 5; })) ::kill(group, SIGTERM);
-        // From now on rank 0, which has just begun to save, cannot note that it does.
+        // Rank 0 has just begun to save; from now on it cannot write down that it does.
         fs::remove(events);
         fs::create_symlink("/dev/full", events);
       });
@@ -451,18 +451,18 @@ TEST_CASE("an error of one rank alone says which save it cuts off and which chec
   CHECK_FALSE(o.timed_out);
   CHECK_THAT(o.output, Contains("events.jsonl: No space left on device"));
   const int64_t saved = job.newest_checkpoint();
-  CHECK_THAT(o.output,
-             Contains(fmt::format("the checkpoint of step {} was being written and is not finished (that "
-                                  "takes all ranks, and not all go on): {}/step-{} is the newest that is "
-                                  "whole",
-                                  saved + 5, job.checkpoints(), saved)));
+  CHECK_THAT(o.output, Contains(fmt::format(
+                           "the checkpoint of step {} was being written and stays unfinished (finishing "
+                           "it takes all ranks, and not all go on): {}/step-{} is the newest complete "
+                           "one",
+                           saved + 5, job.checkpoints(), saved)));
   fs::remove(events);
   const Outcome again =
       run_command(launch(2, job.train(saving + " --training.steps " + std::to_string(saved + 2))));
   INFO(again.output);
   CHECK(again.exit_code == 0);
-  CHECK_THAT(again.output,
-             Contains(fmt::format("step-{}.tmp is removed, a save that was not finished", saved + 5)));
+  CHECK_THAT(again.output, Contains(fmt::format("Removing {}/step-{}.tmp, a save that was not finished",
+                                                job.checkpoints(), saved + 5)));
   CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
 }
 

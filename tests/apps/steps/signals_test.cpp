@@ -161,7 +161,7 @@ TEST_CASE("a stop is heard by a validation, by questions and by samples, on all 
   const std::string launcher = GENERATE("", " launch -n 2 --");
   const std::string what = GENERATE("validation", "questions", "samples");
   const Job job;
-  // Hours, or as long as takes a signal many times.
+  // They would run for hours, or at least long enough for many signals.
   std::string asking = " --validation.dataset_path " + job.in("text.txt") +
                        " --validation.seq_len 16 --validation.local_batch_size 1";
   if (what == "validation") asking += " --validation.enable true --validation.steps 1000000000";

@@ -170,7 +170,7 @@ TEST_CASE("whether steps are graphs is decided and said") {
       decide_graphs("on", cpu, alone),
       Catch::Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
   CHECK_THROWS_AS(decide_graphs("on", gpu, *staged), ConfigError);
-  // Of a pipeline.
+  // The same in a pipeline.
   CHECK_FALSE(decide_graphs("auto", gpu, alone, true).on);
   CHECK(decide_graphs("auto", gpu, alone, true).reason ==
         "off: a rank of a pipeline has several micro-batches on their way, and no part of its step repeats");

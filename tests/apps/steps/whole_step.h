@@ -10,8 +10,8 @@ namespace ottava::test {
 
 inline constexpr int kSteps = 20;
 
-// Two of its matrices per block are large enough to be gathered alone, the others travel packed; three ranks
-// divide none.
+// In each block two matrices are large enough to be gathered by themselves; the others travel packed. None
+// divides among three ranks.
 inline TrainingShape whole_step() {
   const LlamaConfig model{
       .dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 160, .vocab_size = 320};

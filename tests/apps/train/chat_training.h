@@ -18,7 +18,7 @@ inline std::string repeated(std::string_view word, int count) {
   return text;
 }
 
-/// Conversations of one to three turns, of which the longest fit no window.
+/// Conversations of one to three turns; the longest fit in no window.
 inline std::string conversations(int count) {
   std::string lines;
   for (int i = 0; i < count; ++i) {

@@ -133,7 +133,7 @@ TEST_CASE(
     }
     CHECK_FALSE(run->state().moments_begun.contains("output"));
   }
-  // Stopped and gone on with, that is the uninterrupted run, and Muon forgets it.
+  // Stopped and continued, the run is the uninterrupted one. Muon needs no such entries and drops them.
   const Everything expected = finish(tiny, "run", saving + until("12"));
   CHECK_FALSE(expected.state.moments_begun.empty());
   std::filesystem::remove_all(tiny / "run/checkpoint/step-12");

@@ -16,7 +16,7 @@ TEST_CASE("of data too long to be read at the start of a run, other times are to
   const TemporaryFolder folder;
   const std::string path = folder / "ids.bin";
   std::ofstream{path};
-  fs::resize_file(path, (256 << 20) + 2);  // a hole: it takes no room
+  fs::resize_file(path, (256 << 20) + 2);  // sparse: it takes no space
   data::LoaderOptions options;
   options.sources = {path};
   options.format = data::Format::tokens_u16;
@@ -30,14 +30,14 @@ TEST_CASE("of data too long to be read at the start of a run, other times are to
     note_data(state, loader);
     return found;
   };
-  CHECK(changes().empty());  // nothing was kept
+  CHECK(changes().empty());  // the state had no versions yet
   CHECK(changes().empty());
   fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(1));
   const std::vector<std::string> found = changes();
   REQUIRE(found.size() == 1);
   CHECK_THAT(found[0], Contains("the files of the training data have other modification times"));
   CHECK(changes().empty());
-  // What the fingerprint tells is told once.
+  // A change that shows in the fingerprint is reported there, not here too.
   fs::resize_file(path, (256 << 20) + 4);
   CHECK(changes().empty());
 }

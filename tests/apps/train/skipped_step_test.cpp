@@ -60,7 +60,7 @@ std::string describe_on_rank(const Run& what, Communicator& world, Device device
   return describe_skipped_step(*run, *run.ranks().control);
 }
 
-/// What all ranks say, which must be one text.
+/// What all ranks say; it must be the same text.
 std::string describe(const Run& what) {
   std::vector<std::string> texts(static_cast<size_t>(what.ranks));
   const Device device = devices().front();
@@ -219,8 +219,8 @@ TEST_CASE("an infinity or a NaN in the FP8 input of one rank skips the step of a
   }
 }
 
-// Finite in bf16, but not as the code that its scale of a power of two rounds it to, or not once it is
-// multiplied. One rank alone must not stop there.
+// The weight is finite in bf16, but not as the code that it is rounded to under its power-of-two scale, or
+// not once it is multiplied. One rank alone must not stop there.
 TEST_CASE(
     "a weight at the end of bf16's range skips the step of all ranks, in recipes with block scales too") {
   for (const char* recipe : {"blockwise", "mxfp8"}) {

@@ -44,7 +44,7 @@ TEST_CASE(
   float* weights = master(*run.trainer, 0);
   const int64_t count = run->engine().parameters().shard(0).master.numel();
   const std::vector<float> before(weights, weights + count);
-  // Embeddings of another text's sense: the loss leaps.
+  // Embeddings that have nothing to do with this text: the loss leaps.
   for (int64_t i = 0; i < count; ++i) weights[i] = i % 2 ? 50.0f : -30.0f * static_cast<float>(i % 7);
   run->engine().parameters().refresh_compute_copies();
   const Everything spoiled = everything_of(*run.trainer);

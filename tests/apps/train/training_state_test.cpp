@@ -78,7 +78,7 @@ TEST_CASE("a state that no run can have is refused with the file and the key") {
              Contains(place + "spike_window_steps is -1, expected a count"));
   for (const char* begun : {"0", "7", "-1"}) {
     CHECK_THAT(refusal("\"output\": 6", "\"output\": " + std::string(begun)),
-               Contains(place + "moments_begun has " + begun + " of 'output', expected 1 to 6"));
+               Contains(place + "moments_begun is " + begun + " for 'output', expected 1 to 6"));
   }
   CHECK_THAT(refusal("\"output\": 6", "\"output\": true"), Contains(place + "moments_begun"));
   CHECK_THAT(refusal("\"skipped_spikes\": 3,", ""), Contains("skipped_spikes"));

@@ -72,3 +72,44 @@ TEST_CASE("sums and maxima over the lanes of a vector see every lane") {
     CHECK(cpu::vec_probe().max(x.data()) == 3.0f);
   }
 }
+
+TEST_CASE("lanes change places and are taken in turns as their names say") {
+  std::vector<uint32_t> a(16), b(16), out(8 * 16);
+  for (uint32_t i = 0; i < 16; ++i) a[i] = i, b[i] = 100 + i;
+  cpu::vec_probe().shuffles(a.data(), b.data(), out.data());
+  for (uint32_t i = 0; i < 16; ++i) {
+    INFO("lane " << i);
+    for (uint32_t power = 0; power < 4; ++power) CHECK(out[power * 16 + i] == (i ^ (1u << power)));
+    const uint32_t source = i % 2 * 100, pair_source = i / 2 % 2 * 100, pair = i / 4 * 2 + i % 2;
+    CHECK(out[4 * 16 + i] == source + i / 2);
+    CHECK(out[5 * 16 + i] == source + 8 + i / 2);
+    CHECK(out[6 * 16 + i] == pair_source + pair);
+    CHECK(out[7 * 16 + i] == pair_source + 8 + pair);
+  }
+}
+
+TEST_CASE("narrow lanes keep the low bits of wide ones, whatever is above them") {
+  std::vector<uint32_t> a(16), out(2 * 16);
+  for (uint32_t i = 0; i < 16; ++i) a[i] = 0x89abcdefu * (i + 1);
+  cpu::vec_probe().narrowed(a.data(), out.data());
+  for (size_t i = 0; i < 16; ++i) {
+    CHECK(out[i] == (a[i] & 0xffffu));
+    CHECK(out[16 + i] == (a[i] & 0xffu));
+  }
+}
+
+TEST_CASE("sums in f64, square roots and the end of a row see every lane") {
+  std::vector<float> x(16), y(16);
+  double sum = 0;
+  for (size_t i = 0; i < 16; ++i) {
+    x[i] = 1.0f + static_cast<float>(i) * 0x1p-20f;
+    sum += static_cast<double>(x[i]);
+  }
+  CHECK(cpu::vec_probe().wide_sum(x.data()) == sum);
+  cpu::vec_probe().roots(x.data(), y.data());
+  for (size_t i = 0; i < 16; ++i) CHECK(y[i] == std::sqrt(x[i]));
+  for (size_t count = 0; count < 16; ++count) {
+    cpu::vec_probe().kept(x.data(), static_cast<int>(count), y.data());
+    for (size_t i = 0; i < 16; ++i) CHECK(y[i] == (i < count ? x[i] : 7.0f));
+  }
+}

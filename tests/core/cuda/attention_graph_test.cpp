@@ -27,7 +27,7 @@ int64_t index_of(const AttentionGraph::Operand& o, int64_t b, int64_t h, int64_t
   return o.offset + b * o.strides[0] + h * o.strides[1] + t * o.strides[2] + d * o.strides[3];
 }
 
-/// Of [B, H, T, D].
+/// Calls body for every element of an operand [B, H, T, D].
 template <class Body>
 void for_each_element(const AttentionGraph::Operand& o, const Body& body) {
   for (int64_t b = 0; b < o.dims[0]; ++b) {

@@ -92,10 +92,10 @@ TEST_CASE("what the time did not reach is looked at in the background") {
   CHECK(all.bytes > before.bytes);
   CHECK(all.bad_records == 2);
   CHECK_THAT(all.first_bad_record, Contains("late.jsonl' line "));
-  // What the look found is not what training has left out.
+  // Records that the check found bad are not counted as left out by training.
   CHECK(lenient.stats().bad_records == 0);
 
-  // A scan that is not at its end ends with its loader.
+  // A scan that has not finished ends with its loader.
   TokenLoader leaving(many_blocks(BadRecords::skip));
   leaving.scan().look_at_the_rest();
 }

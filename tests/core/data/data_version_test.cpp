@@ -33,7 +33,7 @@ TEST_CASE("a change between the samples of a file shows in the version of its da
   const std::vector<DataFile> after = found(folder.write("a.txt", text));
   CHECK(after[0].content == before[0].content);
   CHECK(version_of(after) != version);
-  // Bytes that wandered from one file into the next.
+  // A byte that moved from one file to the next.
   CHECK(version_of(find_data_files({other.write("x/1.txt", "ab"), other.write("x/2.txt", "c")})) !=
         version_of(find_data_files({other.write("y/1.txt", "a"), other.write("y/2.txt", "bc")})));
 }

@@ -34,7 +34,7 @@ std::string llmc(int32_t magic, int32_t version, const Tokens& documents) {
 struct MegatronPair {
   std::string bin, idx;
 };
-/// One sequence per document; type 8 is uint16, 4 int32.
+/// One sequence per document; type 8 is uint16, type 4 int32.
 inline MegatronPair megatron(uint8_t type, const Tokens& documents) {
   MegatronPair pair;
   std::string lengths, pointers, table;

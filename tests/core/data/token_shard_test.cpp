@@ -187,7 +187,7 @@ TEST_CASE("pieces of a long llm.c document that follow one another are one docum
   CHECK(loader.known().documents == 2);
   CHECK(count_stored(loader.corpus(), 0, 309).value()[0].documents == 2);
   CHECK(loader.scan().look(1).documents == 2);
-  // Shuffled, a piece begins anew but where it follows the one that it follows in the file.
+  // When shuffled, a piece begins a document unless it comes right after the one that it follows in the file.
   o.order = Order::shuffled;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     o.seed = seed;
@@ -196,7 +196,7 @@ TEST_CASE("pieces of a long llm.c document that follow one another are one docum
     int32_t start = 0;
     for (int32_t i = 0; i < 309; ++i) {
       const int32_t id = inputs[static_cast<size_t>(i)];
-      // 50256 begins both documents, and is as if it stood before their second ids.
+      // 50256 begins both documents, so it may come before the second id of either.
       const int32_t before = i > 0 ? inputs[static_cast<size_t>(i - 1)] : 50256;
       const bool follows = id != 50256 && (before + 1 == id || (before == 50256 && id % 1000 == 1));
       if (!follows) start = i;

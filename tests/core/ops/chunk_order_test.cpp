@@ -17,7 +17,7 @@ struct Case {
   int64_t rows() const { return 2 * ranks * batch * chunk; }
 };
 
-/// Of every row by position its row by rank.
+/// For every row in order of position, its row in order of ranks.
 std::vector<int64_t> rows_by_rank(const Case& c) {
   std::vector<int64_t> rows(static_cast<size_t>(c.rows()));
   for (int64_t rank = 0, from = 0; rank < c.ranks; ++rank) {

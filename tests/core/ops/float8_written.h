@@ -31,13 +31,13 @@ struct Written {
                .non_finite = non_finite,
                .largest = largest} {
     largest.upload_as<uint32_t>(std::array{0u});
-    // Of an earlier step: some elements saturate.
+    // The amax of an earlier step: some elements saturate.
     amax.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(0.75f)});
     if (granularity == Granularity::tensor) output.amax = amax;
     counters.upload_as<int64_t>(std::array<int64_t, 3>{0, 0, 0});
     non_finite.upload_as<uint32_t>(std::array{0u});
   }
-  /// By an amax of another step, which does not see what is in x now.
+  /// Whether the scale is made from the amax of another step, which knows nothing of what is in x now.
   bool is_scaled_before() const { return output.granularity == Granularity::tensor; }
   void same_as(const Written& other) const {
     CHECK((bytes.download_as<uint8_t>() == other.bytes.download_as<uint8_t>()));
@@ -47,7 +47,7 @@ struct Written {
     CHECK(largest.download_as<uint32_t>() == other.largest.download_as<uint32_t>());
     CHECK(largest.download_as<uint32_t>()[0] != 0);
   }
-  /// What the fused operation is compared with.
+  /// quantize() of x, which the fused operation is compared with.
   void quantize_from(Stream& stream, const Tensor& x) const {
     quantize(stream, {.x = x,
                       .granularity = output.granularity,
@@ -71,7 +71,7 @@ inline std::vector<float> spread(int64_t n, uint64_t seed, bool with_nan = false
   return x;
 }
 
-/// NaNs too.
+/// Compares bits, so that NaNs count too.
 inline bool same_bits(const DeviceBuffer& a, const DeviceBuffer& b) {
   const auto x = a.floats(), y = b.floats();
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;

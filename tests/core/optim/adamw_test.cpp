@@ -28,7 +28,7 @@ std::vector<float> step_scalars(float factor) {
   return s;
 }
 
-/// Of the `step`-th update since the moments were zero.
+/// The corrections of the `step`-th update since the moments were zero.
 std::vector<float> bias_correction(int64_t step) {
   return {static_cast<float>(1 - std::pow(0.9f, step)), static_cast<float>(1 - std::pow(0.95f, step))};
 }

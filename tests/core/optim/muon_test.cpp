@@ -39,7 +39,7 @@ Matrix transposed(const Matrix& a, int64_t m, int64_t n) {
   return out;
 }
 
-/// As the paper writes it: transposed if tall.
+/// The algorithm as the paper writes it: tall matrices are transposed.
 Matrix reference(Matrix x, int64_t m, int64_t n, const MuonHyper& hyper) {
   if (m > n) return transposed(reference(transposed(x, m, n), n, m, hyper), n, m);
   double norm = 0;

@@ -9,8 +9,8 @@
 
 namespace ottava::checkpoint {
 
-/// A model of awkward sizes: fused grouped-query attention, column slices that are no multiple of 16 bytes,
-/// vectors, rows that no number of shards divides.
+/// A model of awkward sizes: fused grouped-query attention, column slices that are not a multiple of 16
+/// bytes, vectors, numbers of rows that no number of shards divides.
 std::vector<ParameterSpec> tiny_model(bool tied = false);
 
 /// The value that element `index` of a stored tensor ("x.weight", "x.weight.exp_avg") has in the tests.
@@ -33,7 +33,7 @@ class TinyRank {
   std::vector<std::vector<char>> memory_;
 };
 
-/// How many ranks stand where: world = replicas x shards x tp.
+/// The degrees of a layout: world = replicas x shards x tp.
 struct TinyLayout {
   int tp = 1, shards = 1, replicas = 1;
   int world() const { return tp * shards * replicas; }

@@ -30,7 +30,7 @@ void expect_error(std::string_view text, Body body) {
   expect(false, "nothing was thrown, expected: {}", text);
 }
 
-/// Memory of the host that a GPU reaches too, where there is one: the same cases then run on every transport.
+/// Host memory that a GPU, where there is one, reaches too: so the same cases run on every transport.
 template <class T>
 struct DeviceVisible {
   using value_type = T;
@@ -55,7 +55,7 @@ inline Stream stream_for(const Communicator& world) {
   return world.transport() == "nccl" ? Stream::cuda(world.world_ranks()[static_cast<size_t>(world.rank())])
                                      : Stream::cpu();
 }
-/// After it the host sees the results.
+/// Waits until the host sees the results.
 inline void finish(const Request& request, Stream& stream) {
   request.wait(stream);
   stream.synchronize();

@@ -21,7 +21,7 @@ constexpr int kVictim = 2;
 
 void pause_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// Of several of the 20 ms after which a rank tells the ledger where it is.
+// Many times the 20 ms after which a rank tells the ledger where it is.
 constexpr int kUntilTheLedgerKnows = 500;
 
 void one_step(World& world, int step, std::vector<float>& x) {
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   try {
     const std::string mode = argv[1];
     const std::string backend = launch.launcher == Launcher::environment ? "tcp" : "mpi";
-    // The absent one is outside of every call, and nothing but its ledger can end it.
+    // The absent rank is in no call, and nothing but its ledger can end it.
     const double last_seconds = mode == "absent" && launch.rank == kVictim ? 1 : 20;
     run_rank(launch,
              {.init_timeout_seconds = 200, .backend = backend, .device = {}, .last_seconds = last_seconds},

@@ -24,8 +24,8 @@ std::string of_rank(int rank, const std::string& output) {
   return text;
 }
 
-// Dead processes of that name that somebody should have waited for; those that belong to init it will take
-// away itself.
+// Dead processes of that name that somebody should have waited for. Those whose parent is init do not count:
+// it will take them away itself.
 int zombies_named(const std::string& name) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

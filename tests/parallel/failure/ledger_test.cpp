@@ -40,7 +40,7 @@ void with_ledgers(int ranks, const std::function<void(Communicator&, std::shared
   });
 }
 
-// The text of the first message of this kind, for which it waits; none: the connection ended without one.
+// Waits for the first message of this kind and returns its text; none: the connection ended without one.
 std::optional<std::string> heard(tcp::Connection& connection, LedgerMessage::Kind kind) {
   bool open = true;
   for (int i = 0; i < 3000 && open; ++i) {
@@ -193,7 +193,8 @@ TEST_CASE("a ledger hears no connection that does not begin with the job's token
   const LedgerMessage failed{LedgerMessage::Kind::failed, {.rank = 1}, "not true"};
   const LedgerMessage real{LedgerMessage::Kind::failed, {.rank = 1}, "disk full"};
   tcp::Connection rank = of_job(server);
-  // Words of another job, in front of it or not, and of this one before its token.
+  // Strangers begin with a message, with another job's token, or with an empty message; that they send the
+  // right token afterwards does not help.
   for (const std::string& first : {failed.encode(), LedgerServer::greeting(kToken + 1), std::string()}) {
     tcp::Connection stranger = tcp::connect_to(server.endpoint(), 30);
     stranger.send(first);

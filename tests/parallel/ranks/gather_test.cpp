@@ -45,7 +45,7 @@ TEST_CASE("rank 0's text comes whole, whatever the others say, and no rank sends
   });
   for (int rank = 0; rank < kRanks; ++rank) {
     CHECK(got[rank] == text);
-    // Its length too, and whole words.
+    // The length is sent too, and the text is rounded up to whole words.
     CHECK(sent[rank] <= 2 * (std::ssize(text) + 3 + 8));
   }
 }

@@ -93,7 +93,7 @@ TEST_CASE("of launchers within each other the innermost counts") {
   CHECK(is(torchrun.launch(), Launcher::environment, 6, 8, 2, 4));
   torchrun.values.erase("TORCHELASTIC_RUN_ID");
   CHECK(is(torchrun.launch(), Launcher::environment, 6, 8, 2, 4));
-  // Of the agents' number, where torchrun gives ranks an order of its own.
+  // WORLD_SIZE is the number of agents where torchrun gives ranks an order of its own.
   torchrun.values.insert_or_assign("WORLD_SIZE", "2");
   torchrun.values.insert_or_assign("RANK", "0");
   torchrun.values.insert_or_assign("LOCAL_RANK", "0");

@@ -13,7 +13,7 @@ using Catch::Contains;
 
 namespace {
 
-// What each rank finds, or why it finds nothing; afterwards they meet at the same port again.
+// What each rank finds, or why it finds nothing. Afterwards the ranks meet again at the same port.
 struct Found {
   Launch launch;
   std::string error;
@@ -69,10 +69,11 @@ TEST_CASE("LOCAL_RANK without LOCAL_WORLD_SIZE stays, and must be one of its mac
   for (const Found& one : all) CHECK(one.error == "");
   CHECK((all[0].launch.local_rank == 1 && all[0].launch.local_size == 2));
   CHECK((all[1].launch.local_rank == 0 && all[1].launch.local_size == 1));
-  // The global rank instead of the local one.
+  // LOCAL_RANK could be the global rank by mistake.
   Launch alone = placed(1);
   CHECK(found({"a"}, {alone})[0].error ==
-        "[launch] LOCAL_RANK of rank 0 is 1, and a has 1 rank: set LOCAL_RANK to the rank's number on its "
+        "[launch] LOCAL_RANK of rank 0 is 1, but machine a has 1 rank: set LOCAL_RANK to the rank's number "
+        "on its "
         "machine, or leave it out");
 }
 

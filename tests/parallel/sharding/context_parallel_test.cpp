@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kBatch = 2, kChunk = 3;
 constexpr AttentionHeads kHeads{4, 2, 8};
 
-/// A number for every element of the qkv of whole sequences that f32 sums of several ranks hold exactly.
+/// A number for every element of the qkv of whole sequences, small enough that f32 sums over several ranks
+/// are exact.
 float value_of(int64_t b, int64_t position, int64_t column) {
   return static_cast<float>(1 + column + kHeads.row() * (position + 1000 * b));
 }

@@ -20,9 +20,9 @@ using fp8::Granularity;
 
 inline constexpr uint64_t kSeed = 5;
 
-/// A weight cut along rows, one along columns, in a unit each. Neither divides evenly among 3 or 8 shards,
-/// and the second leaves ranks of 8 with nothing. Of mxfp8 the first always divides into whole blocks of 32
-/// rows, the second among 3.
+/// A weight cut along rows and one cut along columns, each in a unit of its own. Neither divides evenly among
+/// 3 or 8 shards, and of 8 shards some hold nothing of the second. With `mx` the first always divides into
+/// whole blocks of 32 rows, the second only among 3 shards.
 inline std::vector<ParameterSpec> weights(bool mx = false) {
   auto weight = [](const char* name, int64_t rows, int64_t columns, TensorParallel cut, int unit) {
     return ParameterSpec{.name = name,
@@ -109,7 +109,8 @@ struct Bytes {
   bool operator==(const Bytes&) const = default;
 };
 
-/// What a product would read of a weight, its unit gathered for this use and let go after it.
+/// What a product would read of a weight. Its unit is gathered for this use and let go afterwards, unless
+/// `keep`.
 inline Bytes operand(Rank& rank, size_t entry, WeightUse use, bool keep = false) {
   const int unit = weights()[entry].unit;
   rank.fsdp.unshard(unit, use);
@@ -137,12 +138,13 @@ inline uint32_t rounded_amax(std::vector<float> values) {
   return largest_bits(values);
 }
 
-/// What weights are multiplied by, and those whose amax the scale is of (recipe delayed: an earlier step's).
+/// What the weights are multiplied by, and what those are multiplied by whose amax makes the scale (in recipe
+/// delayed the weights of an earlier step).
 struct Factors {
   float values = 1, scaled_for = 1;
 };
 
-/// Quantizing that slice in one piece.
+/// What quantizing that slice in one piece gives.
 inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use, Factors factors = {}) {
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
   const fp8::OperandRecipe& how = use == WeightUse::forward ? recipe.forward.b : recipe.input_gradient.b;

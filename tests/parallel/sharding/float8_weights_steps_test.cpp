@@ -44,8 +44,8 @@ TEST_CASE("one all-reduce of amaxes per optimizer step, none for scales that lie
   }
 }
 
-// Bytes of the first micro-batch with a scale of the second once made runs diverge: they are a pair that
-// nothing parts.
+// Runs once diverged because codes of the first micro-batch were read with a scale of the second: the two
+// must stay together.
 TEST_CASE("codes and scale stay what they are through a step, though amaxes are measured anew") {
   for (const fp8::RecipeName recipe : recipes()) {
     for (int shards : {1, 3}) {

@@ -79,8 +79,8 @@ struct Block : BlockView {
 extern Block block;
 inline GpuThread& self() { return *static_cast<GpuThread*>(this_thread); }
 
-/// Makes the memory of a block as an identity that no thread is ordered after, and frees it as one that is
-/// after all threads: neither creates an order between blocks.
+/// Makes the memory of a block under an identity that comes after no thread, and frees it under one that
+/// comes after all of them, so that neither orders one block after another.
 void open_shared(Block& block, size_t dynamic_bytes);
 void close_shared(Block& block);
 char* block_order(Block& block);

@@ -65,8 +65,8 @@ const char* objection_to_scales(const Description& desc) {
 constexpr uint64_t kInstruction = 32;  // products that the tensor cores of fp8 add at once
 
 /// sums[i] += the products left[x][i] * right[x] of one instruction, as the fp8 tensor cores of sm_89 and
-/// sm_90 add them (arXiv:2412.19437, arXiv:2411.10958): products and the sum before are cut 13 bits below the
-/// first one of the largest.
+/// sm_90 add them (arXiv:2412.19437, arXiv:2411.10958): the products and the sum so far are cut 13 bits below
+/// the leading bit of the largest of them.
 class TensorCoreSums {
  public:
   explicit TensorCoreSums(uint64_t count) : largest_(count), unit_(count), units_(count) {}
@@ -190,7 +190,8 @@ void Product::run() const {
   }
   if (is_dull(left.data(), k * m) || is_dull(right.data(), n * k)) ++dull_products;
   const bool cuts = is_fp8(a.type) && settings().capability < 100;
-  // What is added before it goes to the sums in f32: what shares its scales, and what is promoted at once.
+  // How many terms are added before they go to the sums in f32: those that share their scales, or those that
+  // are promoted together.
   const uint64_t step = !is_fp8(a.type) || desc.fast_accumulation ? k
                         : desc.a_scale_mode == kVec32             ? 32
                                                                   : 128;
@@ -201,7 +202,7 @@ void Product::run() const {
       std::fill(parts.begin(), parts.end(), 0.0f);
       const uint64_t end = std::min(first + step, k);
       for (uint64_t at = first; cuts && at < end; at += kInstruction) {
-        // k is a multiple of 16, and so may the last instruction's share be.
+        // k is a multiple of 16, so the last instruction may have only 16 terms.
         const uint64_t terms = std::min(end - at, kInstruction),
                        x = algorithm % 2 ? first + end - at - terms : at;
         tensor_core.add(parts, &left[x * m], &right[j * k + x], terms);

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// A product as cuBLASLt sees it: what the library requires of one, and the same on the host.
+// A product as cuBLASLt sees it: what the library requires of it, and the product on the host.
 namespace ottava::cuda_host {
 
 struct Description {
@@ -27,17 +27,18 @@ struct Layout {
 inline size_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1; }
 inline bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
-/// Algorithms that a product has. Odd ones add in reverse order: which one runs shows in the bits.
+/// Algorithms that a product has. Those of odd number add in reverse order, so the bits show which one ran.
 inline constexpr int kAlgorithms = 3;
 
-/// Why the library would refuse, or null.
+/// Why the library would refuse the product, or null.
 const char* objection(const Description& desc, const Layout& a, const Layout& b, const Layout& d);
 /// A number for the problem: types, shapes, strides, transposes, scales, SMs.
 uint64_t problem_of(const Description& desc, const Layout& a, const Layout& b, const Layout& d);
-/// Bytes of the scales of [outer, k], whole tiles and padded strides where the library reads them.
+/// Bytes of the scales of a matrix [outer, k], with whole tiles and padded strides where the library reads
+/// those.
 uint64_t scale_bytes(int32_t mode, uint64_t outer, uint64_t k);
 
-/// One product, in stream order.
+/// Enqueues one product, in stream order.
 struct Product {
   Description desc;
   Layout a, b, d;

@@ -11,11 +11,15 @@
 #include "tests/support/cuda_host/execution.h"
 
 // cuDNN's attention for the host execution layer: takes or refuses what a graph describes, by the library's
-// rules, and computes from the description alone (addresses, strides, attributes), in stream order. What it
-// claims to take is OTTAVA_CUDA_HOST_CUDNN: fast (no time, less than any kernel) or slow; none (the library
-// is not installed), old (its backward is not deterministic, and reads lse as packed), hungry (the
-// deterministic backward wants 2 GiB), ravenous (1 TiB); uneven (the other backward is faster). Compiled with
-// the sanitizers' instrumentation.
+// rules, and computes from the description alone (addresses, strides, attributes), in stream order. Compiled
+// with the sanitizers' instrumentation. OTTAVA_CUDA_HOST_CUDNN says what kind of library it is:
+//     fast      claims to take no time, less than any kernel
+//     slow      claims to take long
+//     none      is not installed
+//     old       its backward is not deterministic, and reads lse as packed
+//     hungry    its deterministic backward wants 2 GiB
+//     ravenous  the same with 1 TiB
+//     uneven    its other backward is faster
 namespace ottava::cuda {
 namespace {
 
@@ -47,7 +51,7 @@ const char* objection(const AttentionGraph& g) {
   return nullptr;
 }
 
-/// Of an operand; elements are read and written by [b, h, t, d].
+/// An operand whose elements are read and written by [b, h, t, d].
 class View {
  public:
   View(const AttentionGraph& graph, Role role, std::span<void* const> addresses) {

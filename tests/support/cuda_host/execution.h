@@ -67,7 +67,7 @@ bool next_copy(unsigned pending, AsyncCopy& copy);
 /// promises).
 void fence();
 
-/// Streaming multiprocessors that the GPUs say they have.
+/// The number of streaming multiprocessors that the GPUs report.
 constexpr int kSmCount = 4;
 
 /// Bytes of shared memory that a block may have on a GPU of this capability (89 for 8.9), once it has asked
@@ -105,15 +105,15 @@ int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);
 /// Enqueues host code that stands for a library's kernel: it may touch device memory, under the stream's
 /// identity.
 int enqueue_work(void* stream, const Call& call);
-/// Work that is running claims to have taken this long: events' times, not the host's.
+/// Lets the work that is running claim to have taken this long, by the times of events, not the host's clock.
 void spend(double milliseconds);
 /// True when the device can read p.
 bool is_device_visible(const void* p);
 /// Bytes of device memory from p to the end of its allocation; 0 for other memory.
 size_t device_bytes_behind(const void* p);
 /// What cudaGetErrorString says to the calling thread about cudaErrorLaunchFailure, cudaErrorInvalidValue and
-/// their like: ranks are threads, and none must read another's. The failure of a stream's work keeps its text
-/// until somebody is told of it.
+/// their like: ranks are threads, and none must read another's. The text of a failed stream is kept until
+/// somebody is told of the failure.
 void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 const char* explanation();
 

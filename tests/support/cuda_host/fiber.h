@@ -21,7 +21,7 @@ void reset_fiber(Fiber& fiber, void (*entry)(), size_t color);
 /// Describes the calling OS thread, so that fibers can switch back to it.
 void adopt_this_thread(Fiber& fiber);
 void switch_fiber(Fiber& from, Fiber& to);
-/// First thing in entry().
+/// Must be called first in entry().
 void fiber_entered();
 
 }  // namespace ottava::cuda_host

@@ -40,7 +40,7 @@ cudaError_t lose(Capture& capture, std::string fault) {
   return cudaErrorStreamCaptureUnsupported;
 }
 
-// Everything that the lane's end comes after.
+// Everything that precedes the end of the lane.
 std::vector<bool> ancestors(const Capture& capture, const Capture::Lane& lane) {
   std::vector<int> previous(capture.nodes.size(), -1), last(capture.lanes.size(), -1);
   for (size_t n = 0; n < capture.nodes.size(); ++n) {

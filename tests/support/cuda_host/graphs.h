@@ -14,8 +14,7 @@
 // events said and nothing else.
 namespace ottava::cuda_host {
 
-/// Puts work on a stream, at once or each time that the graph is launched which the stream is being captured
-/// into.
+/// Puts work on a stream: at once or, while the stream is captured, each time that the graph is launched.
 using Emit = std::function<void(Stream& on)>;
 
 struct CapturedNode {
@@ -37,7 +36,7 @@ struct Capture {
   bool has_ended = false;
 };
 
-/// With the layer's lock held, as everything here.
+/// The layer's lock must be held, as for everything here.
 cudaError_t submit(Stream& stream, Emit emit);
 /// Refuses calls that the thread must not make while it captures, or that ask about work that is captured and
 /// never runs; the capture is then lost.

@@ -6,8 +6,8 @@ namespace ottava::cuda_host {
 
 enum class MemoryKind { none, device, pinned };
 
-/// Memory as the runtime API gives it out, of one GPU: 256-byte aligned, filled with 0xFF. null when there is
-/// none left.
+/// Memory of one GPU as the runtime API gives it out: 256-byte aligned and filled with 0xFF; null when there
+/// is none left.
 void* allocate(size_t bytes, MemoryKind kind, int gpu);
 /// False when p is not the start of an allocation of this kind.
 bool release(void* p, MemoryKind kind);

@@ -34,10 +34,10 @@ struct NcclOperation {
 };
 
 size_t nccl_size_of(ncclDataType_t type);
-/// Moves and adds, in rank order, f32 for bf16. All user memory is touched through memcpy and memset, which
+/// Moves and adds, in rank order, bf16 in f32. All user memory is touched through memcpy and memset, which
 /// the sanitizers see as the work of the stream that runs it.
 void run_operation(const NcclOperation& operation);
-/// What the rank receives becomes NaN: nothing may read it between the start of a call and its end.
+/// Makes NaN of what the rank receives: nothing may read it between the start of a call and its end.
 void spoil_result(const NcclCall& call, int rank, int ranks);
 /// Why NCCL would refuse the call (or never end it), or null.
 const char* objection(const NcclCall& call, int rank, int ranks, int gpu);

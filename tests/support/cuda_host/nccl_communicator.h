@@ -30,8 +30,8 @@ struct Clique {
   std::map<uint64_t, OperationPtr> collectives;  ///< by number; dropped when all have arrived
   std::map<std::pair<int, int>, std::deque<OperationPtr>> sends,
       recvs;  ///< by (from, to); one end has arrived
-  /// Ranks connect in their first calls, which are in progress until the others have made theirs: what was
-  /// issued, whether or not its stream has come to it.
+  /// Ranks connect in their first calls, which are in progress until the others have made theirs. These are
+  /// the calls issued, whether or not their streams have come to them.
   std::set<int> collective_ends;
   std::set<std::pair<int, int>> send_ends, recv_ends;  ///< (from, to)
   struct Split {
@@ -53,8 +53,8 @@ struct ncclComm {
   bool has_collectives = false;            ///< made one
   std::vector<std::pair<int, int>> pairs;  ///< (from, to) that are not known to be connected
   int polls = 1;  ///< how often it still says "in progress": calls of non-blocking communicators end later
-  /// What ncclGroupEnd left to be put on streams. A thread of NCCL's own does that, as it does for
-  /// communicators that do not block; here not before it was asked how far it is.
+  /// What ncclGroupEnd left to be put on streams. As with communicators that do not block, a thread of NCCL's
+  /// own does that; here it starts only once somebody asks how far the call is.
   std::vector<std::function<cudaError_t()>> launches;
   bool is_launching = false;
   cudaError_t launched = cudaSuccess;  ///< what became of the last launch
@@ -64,7 +64,7 @@ struct ncclComm {
 namespace ottava::cuda_host {
 
 // With the lock held.
-/// That the other ends of all that the rank issued so far were issued too.
+/// Whether the other ends of all that the rank has issued were issued too.
 bool is_connected(ncclComm& comm);
 void begin_launching(ncclComm_t comm);
 void set_last_error(std::string reason);

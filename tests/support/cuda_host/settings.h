@@ -28,15 +28,15 @@ struct Settings {
   Driver driver = Driver::good;
   uint64_t seed = 1;
   int capability = 90;
-  /// Of the algorithms that cuBLASLt proposes, a bit each: those it marks as not to be used, and those that
-  /// fail when they are to run.
+  /// A bit for each algorithm that cuBLASLt proposes: those it marks as not to be used, and those that fail
+  /// when run.
   unsigned unusable_algorithms = 0, failing_algorithms = 0;
 };
 Settings& settings();
 
 /// maxCTAs of the NCCL communicators that were not destroyed, as they were made; 0: none was given.
 std::vector<int> nccl_cta_limits();
-/// The SMs that each product was asked to make do with since the last call; 0: all.
+/// The SMs that each product since the last call was asked to make do with; 0: all.
 std::vector<int> matmul_sm_counts();
 /// Products that ran since the last call with an operand that was all zeros or not finite.
 int matmuls_on_dull_numbers();

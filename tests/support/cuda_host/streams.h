@@ -59,28 +59,28 @@ int& current_gpu();
 /// The GPU whose stream does the task that is under way.
 int gpu_at_work();
 
-/// On the current GPU.
+/// Makes a stream on the current GPU.
 Stream* create_stream();
 /// Reports and clears the stream's error.
 cudaError_t destroy_stream(Stream* stream);
-/// The stream's failure, if there was one: from now on the calling thread's to explain, and no longer the
-/// stream's.
+/// The stream's failure, if there was one. It passes from the stream to the calling thread, which has to
+/// explain it.
 cudaError_t report(Stream& stream);
-/// Fails for null (the legacy default stream orders itself with all others: never wanted) and unknown
-/// handles.
+/// Fails for unknown handles and for null: the legacy default stream orders itself with all others, which is
+/// never wanted.
 Stream* find_stream(void* handle);
 void enqueue(Stream& stream, Task task);
-/// Something that a task's `ready` asks about has changed otherwise than by a task.
+/// To be called when something that a task's `ready` asks about has changed other than by a task.
 void wake();
 /// Runs work of this and other streams, in the order that the settings ask for, until done() holds. A wait
 /// that nothing ends for 60 seconds is reported as cudaErrorLaunchTimeout.
 cudaError_t run_until(std::unique_lock<std::mutex>& lock, Stream* target, const std::function<bool()>& done);
-/// Everything on the stream; the host is then ordered after it.
+/// Runs everything on the stream; the host is then ordered after it.
 cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream);
-/// All streams of a GPU.
+/// The same for all streams of a GPU.
 cudaError_t synchronize_gpu(std::unique_lock<std::mutex>& lock, int gpu);
 bool is_idle(const Stream& stream);
-/// No stream takes part in the capture any more.
+/// Takes all streams out of the capture.
 void leave_capture(const Capture& capture);
 
 }  // namespace ottava::cuda_host

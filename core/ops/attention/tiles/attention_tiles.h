@@ -9,9 +9,10 @@
 // head, stacked as rows, against `keys` keys. tile_products.h multiplies them.
 namespace ottava::cpu {
 
+/// The sizes of a call's tiles, and what multiplies them.
 struct AttentionTiling {
-  /// What multiplies: kernels of our own in f32, oneDNN's primitives in bf16, kernels of our own on
-  /// pairs of bf16 terms.
+  /// What multiplies: our own kernels in f32, oneDNN's primitives in bf16, or our own kernels on pairs of
+  /// bf16 terms.
   enum class Multiplier { panels, onednn, pairs };
 
   AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence,
@@ -39,7 +40,7 @@ struct AttentionTiling {
   /// Distance between rows of scores.
   static int64_t stride_of(int64_t keys) { return (keys + 31) / 32 * 32; }
   int64_t largest_stride() const { return stride_of(std::min(keys, end_of_keys())); }
-  /// Of the transposed sums of all keys of a tile.
+  /// Stride and number of elements of the transposed sums of all keys of a tile.
   int64_t column_stride() const { return stride_of(keys); }
   int64_t column_elements() const { return heads.head_dim * column_stride(); }
 };
@@ -73,7 +74,7 @@ class Parts {
   int64_t bytes_ = 0;
 };
 
-/// The first of the documents that the queries from this one on belong to starts here; 0 without documents.
+/// The first key that any of these queries sees: the earliest start of their documents; 0 without documents.
 inline int64_t first_visible_key(const int32_t* document_start, int64_t queries) {
   return document_start ? *std::min_element(document_start, document_start + queries) : 0;
 }
@@ -81,7 +82,7 @@ inline int64_t first_visible_key(const int32_t* document_start, int64_t queries)
 /// Address of an element of a tensor of f32 or bf16.
 inline char* element(const Tensor& tensor, int64_t index) { return tensor.at(index); }
 
-/// The workspace's address after a check of size and alignment. Throws MemoryError.
+/// Checks size and alignment of the workspace and returns its address. Throws MemoryError.
 char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t bytes);
 
 /// Bytes of attention_forward's and attention_backward's workspace with the pass's products.

@@ -6,8 +6,8 @@
 
 namespace ottava::cpu {
 
-/// By oneDNN's primitives for one thread, in bf16, one for each shape that occurs. A tile is multiplied
-/// whole.
+/// Products by oneDNN's single-threaded primitives in bf16, one for each shape that occurs. A tile is
+/// multiplied as a whole.
 class OnednnProducts final : public StepwiseProducts {
  public:
   OnednnProducts(const AttentionTiling& tiling, Pass pass, MatmulCache* cache);

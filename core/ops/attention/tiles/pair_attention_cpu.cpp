@@ -105,7 +105,7 @@ class PartSoftmax {
   void run() {
     score();
     raise_tops();
-    sum();
+    add_values();
   }
 
  private:
@@ -137,7 +137,7 @@ class PartSoftmax {
     const int64_t d = part_.head_dim;
     for (int64_t i = 0; i < t_.rows; ++i) {
       row_sums_[i] = Vec{};
-      const float top = largest(most_[i]) * t_.scale_log2, before = s_.row_max[i];
+      const float top = max_lane(most_[i]) * t_.scale_log2, before = s_.row_max[i];
       tops_[i] = top > before ? top : before;
       if (tops_[i] == before) continue;
       const float shrink = exp2(splat(before - tops_[i]))[0];
@@ -148,7 +148,7 @@ class PartSoftmax {
     }
   }
 
-  void sum() {
+  void add_values() {
     constexpr int64_t kTogether = 2 * kStep;
     alignas(64) bf16 probabilities[kPairPanel * kTogether];
     __builtin_memset(static_cast<void*>(probabilities), 0, sizeof probabilities);
@@ -162,7 +162,7 @@ class PartSoftmax {
       add_product(probabilities, kTogether, part_.right + first * part_.head_dim, count, part_.head_dim,
                   sums.get());
     }
-    for (int64_t i = 0; i < t_.rows; ++i) s_.row_sum[i] += total(row_sums_[i]);
+    for (int64_t i = 0; i < t_.rows; ++i) s_.row_sum[i] += sum(row_sums_[i]);
   }
 
   template <bool all_seen>

@@ -5,7 +5,7 @@
 
 namespace ottava::cpu {
 
-/// By AMX or AVX512-BF16. Scores are of a part alone.
+/// Products by AMX or AVX512-BF16. Scores exist only for one part at a time.
 class PairProducts final : public TileProducts {
  public:
   explicit PairProducts(const AttentionTiling& tiling);

@@ -4,7 +4,7 @@
 
 namespace ottava::cpu {
 
-/// By core/cpu/panel_product.h, in f32. What the diagonal hides is left out.
+/// Products by core/cpu/panel_product.h, in f32. Skips what the diagonal hides.
 class PanelProducts final : public StepwiseProducts {
  public:
   explicit PanelProducts(const AttentionTiling& tiling) : StepwiseProducts(tiling) { part_rows_ = kPartRows; }
@@ -22,7 +22,7 @@ class PanelProducts final : public StepwiseProducts {
             void* scratch) const override;
 
  private:
-  /// Their scores stay in the L1 cache.
+  /// So few rows that their scores stay in the L1 cache.
   static constexpr int64_t kPartRows = 14;
 };
 

@@ -15,10 +15,10 @@ enum class Operand {
   left,        ///< queries and dO, for the scores and dprobabilities
   transposed,  ///< keys and values, for the same
   right,       ///< values, for the sums; keys, for dQ
-  summed,      ///< dO and queries, for dV and dK; rows of several heads lie one after the other
+  summed,      ///< dO and queries, for dV and dK; the rows of several heads follow each other
 };
 
-/// What a part of a tile is made of, as packed.
+/// The packed operands of a part of a tile.
 struct PartOperands {
   const char *q = nullptr, *dout = nullptr;  ///< left; the part's first row
   const char *k = nullptr, *v = nullptr;     ///< transposed
@@ -26,11 +26,11 @@ struct PartOperands {
   int64_t all_keys = 0;                      ///< rows that were packed into it
 };
 
-/// What one thread does with a tile, on packed operands: the products, and softmax or its gradient between
-/// them. Parts go through all of it while they are in the caches.
+/// What one thread does with a tile, on packed operands: the products, with softmax or its gradient between
+/// them. A part goes through all of that while it is in the caches.
 class TileProducts {
  public:
-  /// Made before the threads start. Without a cache it can only be asked for sizes.
+  /// To be made before the threads start. Without a cache, it can only be asked for sizes.
   static std::unique_ptr<const TileProducts> make(const AttentionTiling& tiling, Pass pass,
                                                   MatmulCache* cache);
   virtual ~TileProducts() = default;
@@ -46,47 +46,49 @@ class TileProducts {
     const TileProducts& products_;
   };
 
-  /// Bytes of `count` rows of an operand.
+  /// Bytes of `count` packed rows of an operand.
   virtual int64_t packed_bytes(Operand operand, int64_t count) const = 0;
-  /// `count` rows of [.., D] in the tensors' type, `stride` elements apart; the operand's rows.
+  /// Packs `count` rows [.., D] of the tensors' type, `stride` elements apart, as rows of the operand.
   virtual void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const = 0;
-  /// True if one packing of rows serves as both.
+  /// True if rows packed once serve as both operands.
   virtual bool packs_alike(Operand one, Operand other) const = 0;
-  /// Rows that a head of so many queries takes in operands.
+  /// Rows that a head with so many queries takes in packed operands.
   int64_t packed_rows(int64_t queries) const {
     return pads_parts_ ? parts_of(queries) * part_rows_ : queries;
   }
 
-  /// Of a tile's scores, and of probabilities and dscores, which are the tile's operands' type and where that
-  /// is f32 take the place of the scores.
+  /// Elements of a tile's scores, and of its probabilities or dscores. The latter have the type of the
+  /// operands; if that is f32 (in_place()) they replace the scores.
   int64_t score_elements() const { return keeps_scores_ ? t_.tile_rows() * t_.largest_stride() : 0; }
   int64_t summed_elements() const { return t_.group * packed_rows(t_.queries) * t_.largest_stride(); }
   bool in_place() const { return t_.tile == DType::f32; }
 
-  /// A part of a tile: `tile` of its rows from `row` on, which is `packed_row` in operands.
+  /// A part of a tile, as a tile of its own. Its first row is `row` of the whole tile and `packed_row` in
+  /// packed operands.
   struct Part {
     ScoreTile tile;
     int64_t row, packed_row;
   };
-  /// Calls body(part) for parts that see a key. A part is of one head, and has the keys that its last query
-  /// sees; the scores of a tile of few queries are the tile's. Where oneDNN multiplies, it is the tile.
+  /// Calls body(part) for each part that sees a key. A part belongs to one head and has the keys that its
+  /// last query sees. Where oneDNN multiplies, the part is the whole tile.
   template <class Body>
   void for_each_part(const ScoreTile& tile, Body&& body) const;
 
-  /// S = Q K^T, a step of the softmax, sums += P V.
+  /// S = Q K^T, one step of the softmax, sums += P V.
   virtual void attend(int lane, const SoftmaxTile& tile, const PartOperands& operands,
                       void* scratch) const = 0;
   /// S = Q K^T, dP = dO V^T, probabilities and dscores as columns() reads them, dq [rows, D] += dS K.
   virtual void differentiate(int lane, const GradientTile& tile, const PartOperands& operands, float* dq,
                              void* scratch) const = 0;
-  /// c += p^T [keys, rows] b of a whole tile:  dV += P^T dO, dK += dS^T Q. c has column_elements; oneDNN's is
-  /// [keys, D], ours [D, column_stride], since a row of p is then read as vectors of keys.
+  /// c += p^T [keys, rows] b for a whole tile: dV += P^T dO, dK += dS^T Q. c has column_elements(). With
+  /// oneDNN it is [keys, D]; with our kernels [D, column_stride()], so that a row of p is read as vectors of
+  /// keys.
   virtual void columns(int lane, const ScoreTile& tile, const void* p, const char* b, float* c,
                        void* scratch) const = 0;
-  /// c as [keys, D]: itself, or written to `to`.
+  /// c as [keys, D]: c itself, or its transpose, written to `to`.
   virtual const float* rows_of_columns(const float* c, int64_t keys, float* to) const;
 
-  /// Scratch of one lane.
+  /// Bytes of scratch for one lane.
   int64_t scratch_bytes() const { return scratch_bytes_; }
 
  protected:
@@ -124,7 +126,7 @@ void TileProducts::for_each_part(const ScoreTile& tile, Body&& body) const {
   }
 }
 
-/// The same as products by themselves, with the scores between them.
+/// TileProducts made of separate products, with the scores stored between them.
 class StepwiseProducts : public TileProducts {
  public:
   void attend(int lane, const SoftmaxTile& tile, const PartOperands& operands, void* scratch) const override;
@@ -136,7 +138,7 @@ class StepwiseProducts : public TileProducts {
   /// scores [rows, stride] = a b^T
   virtual void scores(int lane, const ScoreTile& tile, const char* a, const char* b, float* scores,
                       void* scratch) const = 0;
-  /// c [rows, D] += p [rows, keys] b, of which `all` rows were packed.
+  /// c [rows, D] += p [rows, keys] b, where `all` rows of b were packed.
   virtual void rows(int lane, const ScoreTile& tile, const void* p, const char* b, int64_t all, float* c,
                     void* scratch) const = 0;
 };

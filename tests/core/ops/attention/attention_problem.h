@@ -13,8 +13,9 @@
 
 namespace ottava::test::attention {
 
-/// One token; less than a vector; odd lengths around tiles of 128 queries and 256 keys; groups, also of a
-/// number that is no power of two and one with more heads than a tile has rows to spare; several key tiles.
+/// One token; less than a vector; odd lengths around tiles of 128 queries and 256 keys; groups of heads,
+/// among them one whose size is not a power of two and one with more heads than a tile has rows to spare;
+/// several key tiles.
 inline const Case kCases[] = {{1, 1, 1, 8, 1},    {2, 2, 2, 16, 7},   {1, 4, 2, 8, 37},    {1, 2, 1, 64, 130},
                               {1, 3, 1, 24, 300}, {2, 4, 2, 16, 257}, {1, 1, 1, 128, 256}, {1, 16, 1, 16, 70},
                               {1, 2, 2, 32, 650}, {1, 2, 1, 48, 90}};

@@ -104,7 +104,7 @@ struct Reference {
   }
 
   /// f32 arithmetic with probabilities (and their gradients) rounded once more where tiles are bf16: an error
-  /// in the exponent is a relative one of the probability.
+  /// of the exponent is a relative error of the probability.
   Tolerance allowed(DType dtype, int64_t terms) const {
     const double u = unit_roundoff(DType::f32);
     const double exponent = largest_exponent * (sum_roundoff(c.head_dim) + 4 * u);

@@ -10,7 +10,8 @@
 
 namespace ottava::test::attention {
 
-/// cuDNN's attention on the first GPU; null, with the case skipped, where the binary or the machine has none.
+/// cuDNN's attention on the first GPU; null where the binary or the machine has none, and the case is
+/// skipped.
 inline std::unique_ptr<cuda::FusedAttention> cudnn_or_skipped() {
   try {
     if (has_gpu() && cuda::cudnn_is_built())

@@ -61,7 +61,7 @@ inline Reference reference(MatmulKind kind, const Problem& p, const std::vector<
   return r;
 }
 
-/// A stream's workspace as large as its problem asks for.
+/// A workspace for the stream, as large as the problem asks for.
 class Workspace {
  public:
   Workspace(Stream& stream, const Matmul& args)

@@ -9,7 +9,7 @@
 
 namespace ottava::test {
 
-/// The message with which the work fails that body() enqueues; empty when it does not.
+/// The message of the failure of the work that body() enqueues; empty when it does not fail.
 inline std::string failure_of(Stream& stream, const std::function<void()>& body) {
   try {
     body();
