@@ -80,11 +80,10 @@ std::string too_small(RecipeName recipe, int64_t n, int64_t k) {
       if (k <= 1024) return fmt::format("K {} <= 1024", k);
       return n <= 4096 && k <= 2048 ? fmt::format("N {} <= 4096 and K {} <= 2048", n, k) : "";
     default:
-      fail<ConfigError>(
-          "fp8",
-          "{} has no thresholds for recipe {}: it knows tensorwise and rowwise; leave it out of "
-          "quantize.linear.float8.filter_fqns",
-          kAutoFilter, name_of(recipe));
+      fail<ConfigError>("fp8",
+                        "{} has thresholds only for recipes tensorwise and rowwise, not for {}: remove it "
+                        "from quantize.linear.float8.filter_fqns",
+                        kAutoFilter, name_of(recipe));
   }
 }
 
@@ -143,8 +142,9 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
     ways = fmt::format("a vocabulary of {}, quantize.linear.float8.pad_vocabulary: true",
                        round_up(gemm.rows(), 512));
   }
-  fail<ConfigError>("fp8", "policy \"{}\": {} asks for {} in {}, but {}; ways out: {}, or recipe bf16 for it",
-                    entry.match, entry.recipe, gemm.name, name_of(decision.recipe->name), why, ways);
+  fail<ConfigError>(
+      "fp8", "policy \"{}\": {} asks for {} in {}, but {}; possible changes: {}, or recipe bf16 for it",
+      entry.match, entry.recipe, gemm.name, name_of(decision.recipe->name), why, ways);
 }
 
 void pad(GemmDecision& decision, const PolicyInputs& inputs) {
@@ -164,7 +164,7 @@ void check_hardware(GemmDecision& decision, const Float8Config& config, const Po
     const std::string names = listed(has, [](RecipeName name) { return name_of(name); });
     fail<DeviceError>("fp8",
                       "this GPU does not multiply recipe {} ({}): it has {}; set "
-                      "quantize.linear.float8.emulate to run it in bf16 arithmetic on the same codes",
+                      "quantize.linear.float8.emulate to emulate it in bf16 arithmetic",
                       name_of(decision.recipe->name), decision.gemm.name, names.empty() ? "none" : names);
   }
   decision.is_emulated = true;
@@ -189,8 +189,8 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
   if (config.automatic && !choice.entry) {
     if (!inputs.measured_speedup || (decision.is_emulated && !inputs.is_measured_elsewhere)) {
       fail<ConfigError>("fp8",
-                        "quantize.linear.float8.auto measures FP8 against bf16, which says nothing on a "
-                        "device that emulates FP8: leave it out, or set "
+                        "quantize.linear.float8.auto compares the speed of FP8 and bf16, which is "
+                        "meaningless on a device that emulates FP8: remove it, or set "
                         "quantize.linear.float8.auto_decisions to the decisions.json of a run on the GPU");
     }
     decision.is_measured = true;
@@ -213,9 +213,8 @@ int64_t Policy::fp8_products() const {
 void require_some_float8(const Policy& policy, const Float8Config& config) {
   if (policy.fp8_products() > 0 || config.automatic || has_auto_filter(config)) return;
   fail<ConfigError>("fp8",
-                    "model.converters asks for quantize.linear.float8, but its policy leaves no layer in "
-                    "FP8: {}; change what "
-                    "stands in the way, or leave quantize.linear.float8 out of model.converters",
+                    "model.converters contains quantize.linear.float8, but no layer can run in FP8: {}; "
+                    "change that, or remove quantize.linear.float8 from model.converters",
                     policy_summary(policy));
 }
 

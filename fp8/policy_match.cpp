@@ -42,8 +42,8 @@ void refuse_overruled(const Float8Config& config, const std::vector<PolicyGemm>&
     const Float8PolicyConfig &entry = config.policy[e], &later = config.policy[overruled_by[e]];
     fail<ConfigError>(
         "fp8",
-        "quantize.linear.float8.policy asks for {} in \"{}\", but later entries decide all that it matches "
-        "(\"{}\": {}): the last match decides, put what is more general first",
+        "quantize.linear.float8.policy asks for {} in \"{}\", but later entries override all of its matches "
+        "(\"{}\": {}): the last match applies, so put more general patterns first",
         entry.recipe, entry.match, later.match, later.recipe);
   }
 }
@@ -98,7 +98,7 @@ void check_entries(const Float8Config& config, const std::vector<PolicyGemm>& ge
     for (const Float8PolicyConfig& other : config.policy) {
       if (entry.match == other.match && entry.recipe != other.recipe) {
         fail<ConfigError>("fp8",
-                          "quantize.linear.float8.policy says both {} and {} for \"{}\": keep one of them",
+                          "quantize.linear.float8.policy has both {} and {} for \"{}\": keep one of them",
                           entry.recipe, other.recipe, entry.match);
       }
     }

@@ -9,14 +9,16 @@
 namespace ottava {
 
 void declare(config::Section& s, ActivationCheckpointConfig& c) {
-  s.meaning("memory for time: what backward recomputes instead of keeping it");
+  s.meaning("activation checkpointing: what the backward pass recomputes to save memory");
   using Mode = ActivationCheckpointConfig::Mode;
   s.choice("mode", c.mode, {{"none", Mode::none}, {"selective", Mode::selective}, {"full", Mode::full}},
-           "keep everything, some, or only the input of each block; results are bitwise the same")
+           "activations kept for the backward pass; none: all; selective: some (see selective_ac_option); "
+           "full: only the input of each block; results are bitwise the same")
       .refuse_value("memory_budget",
-                    "it is not built yet; selective with selective_ac_option op comes nearest");
+                    "use mode selective with selective_ac_option op, the closest equivalent");
   s.field("selective_ac_option", c.selective_ac_option,
-          "op: cheap operations of every block; n: every n-th block in full")
+          "what mode selective recomputes; op: the cheap operations of every block; an integer n: every n-th "
+          "block in full")
       .or_scalar();
 }
 
@@ -27,7 +29,7 @@ int64_t ActivationCheckpointConfig::every_nth_block() const {
 void validate(const ActivationCheckpointConfig& c, config::Problems& problems) {
   if (!c.per_op() && c.every_nth_block() < 1) {
     problems.add("activation_checkpoint.selective_ac_option",
-                 "expected op or an integer >= 1, got the text \"{}\"", c.selective_ac_option);
+                 "expected op or an integer >= 1, got the string \"{}\"", c.selective_ac_option);
   }
 }
 

@@ -5,14 +5,14 @@
 namespace ottava {
 
 void declare(config::Section& s, AttentionConfig& c) {
-  s.meaning("which kernels compute attention on a GPU; a CPU has one way");
+  s.meaning("attention kernels on a GPU; a CPU has only one kind");
   s.field("backend", c.backend,
-          "flash: our kernels; cudnn: cuDNN's, where they were built in; auto: the fastest whose memory "
-          "there is, by a measurement that is a decision of the run")
+          "attention kernels; flash: ottava's own; cudnn: cuDNN's, if built in; auto: the fastest that fits "
+          "in memory, measured before step 1 and recorded as a decision")
       .one_of({"auto", "flash", "cudnn"});
   s.field("deterministic", c.deterministic,
-          "cudnn: only the backward that gives the same bits every time; false: auto may take the other one, "
-          "which is faster where it is taken, and cudnn does");
+          "use only the backward of cuDNN that gives the same bits every time; false: cudnn uses the other "
+          "one, and auto does if it is faster");
 }
 
 }  // namespace ottava

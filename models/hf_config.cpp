@@ -83,28 +83,27 @@ class Reader {
 // Refuses what the model would compute but ours does not.
 void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   if (std::string act = r.text("hidden_act", "silu"); act != "silu") {
-    fail<FileError>(where, "hidden_act is '{}', expected 'silu': other activations are not built", act);
+    fail<FileError>(where, "hidden_act is '{}', expected 'silu': other activations are not supported", act);
   }
   if (r.flag("attention_bias")) {
-    fail<FileError>(
-        where,
-        "attention_bias is true, which adds a bias to the output projection too: that is not built "
-        "(biases only on q, k and v are, as model_type qwen2)");
+    fail<FileError>(where,
+                    "attention_bias is true, which adds a bias to the output projection too: that is not "
+                    "supported (biases on q, k and v alone are, as in model_type qwen2)");
   }
   if (r.flag("mlp_bias"))
-    fail<FileError>(where, "mlp_bias is true: biases in the feed-forward are not built");
+    fail<FileError>(where, "mlp_bias is true: biases in the feed-forward layers are not supported");
   if (r.flag("use_sliding_window"))
-    fail<FileError>(where, "use_sliding_window is true: windowed attention is not built");
+    fail<FileError>(where, "use_sliding_window is true: sliding-window attention is not supported");
   if (const Json* types = r.find("layer_types")) {
     for (const Json& type : types->as_array(r.what("layer_types"))) {
       if (const std::string& name = type.as_string(r.what("layer_types")); name != "full_attention")
-        fail<FileError>(where, "layer_types has '{}', expected 'full_attention': other layers are not built",
-                        name);
+        fail<FileError>(
+            where, "layer_types has '{}', expected 'full_attention': other layers are not supported", name);
     }
   }
   if (r.find("quantization_config")) {
-    fail<FileError>(where,
-                    "it has a quantization_config: quantized weights are not read, take the original ones");
+    fail<FileError>(
+        where, "it has a quantization_config: quantized weights are not supported; use the original model");
   }
   if (const Json* factor = r.find("partial_rotary_factor"); factor && factor->as_number(where) != 1) {
     fail<FileError>(where, "partial_rotary_factor is {}, expected 1", factor->as_number(where));
@@ -116,15 +115,16 @@ std::optional<RopeScaling> read_rope_scaling(const Json& object, const std::stri
   Reader rope(object, name);
   std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (std::string other = rope.text("type", type); other != type)
-    fail<FileError>(name, "rope_type is '{}' and type is '{}': leave out one of them", type, other);
+    fail<FileError>(name, "rope_type is '{}' but type is '{}': remove one of them", type, other);
   for (const auto& [member, value] : object.as_object(name)) {
     if (value.is_object())
-      fail<FileError>(name, "{} is an object: tables of its own for some of the layers are not built",
-                      member);
+      fail<FileError>(
+          name, "{} is an object: separate RoPE settings for some of the layers are not supported", member);
   }
   if (type == "default") return {};
   if (type != "llama3") {
-    fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not built", type);
+    fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not supported",
+                    type);
   }
   const RopeScaling scaling{
       .factor = rope.positive("factor"),
@@ -151,10 +151,9 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   const double theta = rope.positive("rope_theta", config.rope_theta);
   const std::optional<RopeScaling> scaling = read_rope_scaling(*newer, name);
   if ((older && scaling != config.rope_scaling) || (r.find("rope_theta") && theta != config.rope_theta)) {
-    fail<FileError>(
-        where,
-        "rope_parameters says something else than rope_theta and rope_scaling beside it: leave in "
-        "what the model was trained with");
+    fail<FileError>(where,
+                    "rope_parameters contradicts rope_theta or rope_scaling: keep only those that the model "
+                    "was trained with");
   }
   config.rope_theta = theta;
   config.rope_scaling = scaling;

@@ -13,14 +13,18 @@ namespace ottava {
 
 void declare(config::Section& s, RopeScalingConfig& c) {
   s.meaning(
-      "longer contexts by stretching low RoPE frequencies (Llama 3.1); null: the flavor's; one key turns it "
-      "on where the flavor has none, with Llama 3.1's values of the others");
-  s.field("factor", c.factor, "how much the longest wavelengths are stretched; 1: no scaling").at_least(1);
-  s.field("low_freq_factor", c.low_freq_factor, "wavelengths above original / this are stretched in full")
+      "RoPE scaling for longer contexts, as in Llama 3.1; null: the flavor's value; for a flavor without "
+      "scaling, setting one key turns it on with Llama 3.1's values for the others");
+  s.field("factor", c.factor, "factor by which long wavelengths are stretched; 1: no scaling").at_least(1);
+  s.field("low_freq_factor", c.low_freq_factor,
+          "wavelengths longer than original_max_position_embeddings / low_freq_factor are stretched by the "
+          "full factor")
       .above(0);
-  s.field("high_freq_factor", c.high_freq_factor, "wavelengths below original / this stay").above(0);
+  s.field("high_freq_factor", c.high_freq_factor,
+          "wavelengths shorter than original_max_position_embeddings / high_freq_factor are left as they are")
+      .above(0);
   s.field("original_max_position_embeddings", c.original_max_position_embeddings,
-          "context that the model was first trained for")
+          "context length before scaling")
       .at_least(1)
       .unit("tokens");
 }
@@ -30,19 +34,30 @@ namespace {
 /// What a flavor gives and a key replaces.
 void declare_dimensions(config::Section& s, ModelConfig& c) {
   constexpr double kMostDim = 1 << 20, kMostLayers = 4096;
-  s.field("dim", c.dim, "width of the residual stream").range(1, kMostDim);
-  s.field("n_layers", c.n_layers, "blocks").range(1, kMostLayers);
-  s.field("n_heads", c.n_heads, "query heads").range(1, kMostDim);
-  s.field("n_kv_heads", c.n_kv_heads, "key and value heads (grouped-query attention)").range(1, kMostDim);
+  s.field("dim", c.dim, "model width (hidden size)").range(1, kMostDim);
+  s.field("n_layers", c.n_layers, "number of transformer blocks").range(1, kMostLayers);
+  s.field("n_heads", c.n_heads, "number of query heads").range(1, kMostDim);
+  s.field("n_kv_heads", c.n_kv_heads,
+          "number of key/value heads, fewer than n_heads for grouped-query attention; null: n_heads if it is "
+          "set, else the flavor's")
+      .range(1, kMostDim);
   s.field("head_dim", c.head_dim,
-          "width of a head, a multiple of 8; on a GPU 16, 32, 64 or 128; null: dim / n_heads")
+          "width of an attention head, a multiple of 8, on a GPU 16, 32, 64 or 128; null: dim / n_heads if "
+          "one of them is set, else the flavor's")
       .range(8, kMaxHeadDim);
   s.field("ffn_dim", c.ffn_dim,
-          "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to multiple_of")
+          "width of the feed-forward (MLP) layers; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to "
+          "a multiple of multiple_of, if dim or one of these two is set, else the flavor's")
       .range(1, 8 * kMostDim);
-  s.field("ffn_dim_multiplier", c.ffn_dim_multiplier, "see ffn_dim").above(0);
-  s.field("multiple_of", c.multiple_of, "see ffn_dim").range(1, kMostDim);
-  s.field("vocab_size", c.vocab_size, "rows of embedding and output; 0: the tokenizer's")
+  s.field("ffn_dim_multiplier", c.ffn_dim_multiplier,
+          "factor of the feed-forward width (see ffn_dim); null: 1")
+      .above(0);
+  s.field("multiple_of", c.multiple_of,
+          "the feed-forward width is rounded up to a multiple of this (see ffn_dim); null: 256")
+      .range(1, kMostDim);
+  s.field("vocab_size", c.vocab_size,
+          "vocabulary size, the rows of embedding and output layer; 0: the tokenizer's, or for flavor hf "
+          "that of config.json")
       .range(0, 1 << 24)
       .unit("tokens");
 }
@@ -50,44 +65,49 @@ void declare_dimensions(config::Section& s, ModelConfig& c) {
 }  // namespace
 
 void declare(config::Section& s, ModelConfig& c) {
-  s.meaning("architecture; a flavor gives all dimensions, and each key set here replaces one");
-  s.field("name", c.name, "family").one_of({"llama3"});
+  s.meaning(
+      "model architecture; the flavor sets every dimension, and each key below that is not null overrides "
+      "one");
+  s.field("name", c.name, "model family").one_of({"llama3"});
   s.field("flavor", c.flavor,
-          "size: debugmodel, 1B, 3B, 8B, 70B, 405B; hf: from config.json in hf_assets_path");
+          "model size (debugmodel, 1B, 3B, 8B, 70B or 405B); hf: read the architecture from config.json in "
+          "hf_assets_path");
   s.field("hf_assets_path", c.hf_assets_path,
-          "folder with tokenizer.json (and config.json, weights), relative to the working directory, else to "
-          "this file");
+          "folder with tokenizer.json and, for flavor hf, config.json and the weights; relative to the "
+          "working directory or, if not found there, to this file");
   using Initial = ModelConfig::Initial;
   s.choice("initial", c.initial, {{"auto", Initial::automatic}, {"random", Initial::random}},
-           "where weights begin without a checkpoint: auto: flavor hf takes those in hf_assets_path, others "
-           "are random");
-  s.field("converters", c.converters, "changes made to the model before training")
+           "initial weights when no checkpoint is loaded; auto: for flavor hf those in hf_assets_path, "
+           "otherwise random");
+  s.field("converters", c.converters,
+          "conversions applied to the model; quantize.linear.float8: train in FP8")
       .one_of({"quantize.linear.float8"})
       .rename_value("float8", "quantize.linear.float8")
       .refuse_value("quantize.linear.mx",
                     "use quantize.linear.float8 with quantize.linear.float8.recipe_name mxfp8")
       .refuse_value("mx", "use quantize.linear.float8 with quantize.linear.float8.recipe_name mxfp8")
-      .refuse_value("quantize.grouped_mm.float8",
-                    "the models here are dense: there are no grouped multiplications")
-      .refuse_value("quantize.grouped_mm.mx",
-                    "the models here are dense: there are no grouped multiplications");
+      .refuse_value("quantize.grouped_mm.float8", "the models are dense and have no grouped matrix products")
+      .refuse_value("quantize.grouped_mm.mx", "the models are dense and have no grouped matrix products");
   declare_dimensions(s, c);
-  s.field("rope_theta", c.rope_theta, "base of the rotary frequencies").above(0);
-  s.field("norm_eps", c.norm_eps, "added to the mean square in RMSNorm").above(0);
-  s.field("tie_embeddings", c.tie_embeddings, "the output layer is the embedding");
-  s.field("qkv_bias", c.qkv_bias, "biases of query, key and value (Qwen2)");
-  s.field("qk_norm", c.qk_norm, "RMSNorm of every query and key head (Qwen3)");
-  s.field("max_seq_len", c.max_seq_len, "longest sequence that RoPE is meant for")
+  s.field("rope_theta", c.rope_theta, "base (theta) of the rotary position embedding, RoPE").above(0);
+  s.field("norm_eps", c.norm_eps, "epsilon of RMSNorm, added to the mean square").above(0);
+  s.field("tie_embeddings", c.tie_embeddings, "let the output layer share the weights of the embedding");
+  s.field("qkv_bias", c.qkv_bias, "add biases to the query, key and value projections, as Qwen2 does");
+  s.field("qk_norm", c.qk_norm, "apply RMSNorm to every query and key head, as Qwen3 does");
+  s.field("max_seq_len", c.max_seq_len,
+          "longest sequence that RoPE is meant for; a longer training.seq_len is refused; null: no limit, or "
+          "for flavor hf the max_position_embeddings of config.json")
       .range(1, 1 << 30)
       .unit("tokens");
   using Mask = ModelConfig::AttnMask;
   s.choice(
       "attn_mask_type", c.attn_mask_type, {{"causal", Mask::causal}, {"block_causal", Mask::block_causal}},
-      "block_causal keeps documents of a packed sequence apart; not with bare token ids, which do not say "
-      "where documents begin");
+      "attention mask; causal: a token sees all earlier tokens of its sequence; block_causal: only those of "
+      "its own document (always used for conversations, not possible with formats tokens_u16 and "
+      "tokens_u32)");
   s.field("loss_chunk_tokens", c.loss_chunk_tokens,
-          "tokens whose logits exist at once; 0: on a GPU the most of 4096, 2048 and 1024 that its memory "
-          "allows, else 1024")
+          "tokens whose logits are in memory at the same time; 0: the largest of 4096, 2048 and 1024 that "
+          "fits in GPU memory, 1024 on a CPU")
       .range(0, 1 << 24)
       .unit("tokens");
   s.section("rope_scaling", c.rope_scaling);
@@ -101,21 +121,22 @@ void validate(const ModelConfig& c, config::Problems& problems) {
                  *c.n_heads, *c.n_kv_heads, *c.n_heads % *c.n_kv_heads);
   }
   if (c.dim && c.n_heads && !c.head_dim && *c.dim % *c.n_heads != 0) {
-    problems.add("model.dim", "dim {} is not a multiple of n_heads {} (remainder {}); set head_dim otherwise",
+    problems.add("model.dim",
+                 "dim {} is not a multiple of n_heads {} (remainder {}); change one of them or set head_dim",
                  *c.dim, *c.n_heads, *c.dim % *c.n_heads);
   }
   if (c.head_dim && *c.head_dim % 8 != 0) {
-    problems.add("model.head_dim", "head_dim {} is not a multiple of 8, in which attention computes",
-                 *c.head_dim);
+    problems.add("model.head_dim", "head_dim {} is not a multiple of 8, as attention requires", *c.head_dim);
   }
   if (c.ffn_dim && c.ffn_dim_multiplier) {
-    problems.add("model.ffn_dim_multiplier", "ffn_dim {} is given as well; one of the two decides",
+    problems.add("model.ffn_dim_multiplier", "ffn_dim {} is set as well; set only one of the two",
                  *c.ffn_dim);
   }
   const RopeScalingConfig& rope = c.rope_scaling;
   if (rope.low_freq_factor && rope.high_freq_factor && *rope.low_freq_factor >= *rope.high_freq_factor) {
-    problems.add("model.rope_scaling.high_freq_factor", "high_freq_factor {} must exceed low_freq_factor {}",
-                 *rope.high_freq_factor, *rope.low_freq_factor);
+    problems.add("model.rope_scaling.high_freq_factor",
+                 "high_freq_factor {} must be greater than low_freq_factor {}", *rope.high_freq_factor,
+                 *rope.low_freq_factor);
   }
 }
 

@@ -19,13 +19,13 @@ done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
-  echo "These libraries are needed (Debian's names): ${missing[*]}" >&2
-  echo "This system has no apt-get: install them its own way, then run this again or configure with cmake --preset release." >&2
+  echo "These packages are missing (Debian names): ${missing[*]}" >&2
+  echo "This system has no apt-get: install them with its own package manager, then run this script again or configure with cmake --preset release." >&2
   exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "Installing ${missing[*]} needs root: run this as root or install sudo." >&2; exit 1; }
+  command -v sudo >/dev/null || { echo "Installing ${missing[*]} needs root: run this script as root, or install sudo." >&2; exit 1; }
   as_root=(sudo)
 fi
 echo "Installing ${missing[*]}"

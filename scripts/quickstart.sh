@@ -29,7 +29,7 @@ if [ ! -f build/build.ninja ]; then
   cuda=AUTO
   if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
     cuda=OFF
-    echo "This machine has no GPU: building without CUDA. To have it in the program all the same:" \
+    echo "This machine has no GPU, so the build leaves out CUDA. To include it anyway:" \
       "cmake --preset release -DOTTAVA_CUDA=ON, then cmake --build build"
   fi
   cmake --preset release -DOTTAVA_TESTS=OFF -DOTTAVA_CUDA=$cuda
@@ -41,9 +41,9 @@ run="build/ottava train configs/debug.yaml$([ $# -eq 0 ] && [ ${#own[@]} -eq 0 ]
 cat <<END
 
 Next:
-  build/ottava generate --checkpoint $(printf %q "$folder")/checkpoint --prompt "A dog is"   what it has learnt
-  $run --training.steps 400            goes on from the checkpoint
-  build/ottava config configs/debug.yaml --comments                     every setting, explained
-  build/ottava launch -n 2 -- ${run#build/ottava } --job.dump_folder $(printf %q "$folder")_two   the same on two ranks
-  build/ottava plan configs/llama3_8b.yaml --world-size 64 --training.device cuda   memory and traffic on 64 GPUs
+  build/ottava generate --checkpoint $(printf %q "$folder")/checkpoint --prompt "A dog is"   # generates text
+  $run --training.steps 400            # resumes from the checkpoint
+  build/ottava config configs/debug.yaml --comments                     # explains every key
+  build/ottava launch -n 2 -- ${run#build/ottava } --job.dump_folder $(printf %q "$folder")_two   # trains on two ranks
+  build/ottava plan configs/llama3_8b.yaml --world-size 64 --training.device cuda   # predicts memory and traffic on 64 GPUs
 END

@@ -16,8 +16,8 @@ else
   find /usr/share/common-licenses /usr/share/doc /usr/share/perl -type f \
     \( -name '*.txt' -o -name '*.pod' -o -name copyright -o -path '*common-licenses*' \) -print0 2>/dev/null |
     sort -z | xargs -0 cat > "$output.part" 2>/dev/null || true
-  echo "Offline: the sample text is what this machine has, licenses and documentation ($(du -h "$output.part" | cut -f1));" \
-    "the loss will be lower than in the README, since licenses repeat"
+  echo "Offline: the sample text consists of this machine's licenses and documentation ($(du -h "$output.part" | cut -f1))." \
+    "The loss will be lower than in the README, because licenses repeat"
 fi
-[ -s "$output.part" ] || { echo "sample_text.sh: no text was found; put one there" >&2; exit 1; }
+[ -s "$output.part" ] || { echo "sample_text.sh: no text was found on this machine; create $output yourself" >&2; exit 1; }
 mv "$output.part" "$output"

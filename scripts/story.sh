@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 ottava=${OTTAVA:-build/ottava}
-[ -x "$ottava" ] || { echo "story.sh: $ottava is not there: build it first (scripts/quickstart.sh)" >&2; exit 1; }
+[ -x "$ottava" ] || { echo "story.sh: $ottava does not exist: build it first (scripts/quickstart.sh)" >&2; exit 1; }
 if [ -z "$text" ]; then
   text=outputs/sample/sample.txt
   scripts/sample_text.sh "$text"

@@ -246,13 +246,18 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
 
 void add_bench_commands(Command& commands) {
   auto o = std::make_shared<BenchCommand>();
-  Command bench = commands.subcommand("bench", "measure");
-  bench.experiment("train", "tokens per second, time per operation and utilization of a training step", *o)
-      .option("--steps", o->steps, "steps that are measured, after a few that are not")
+  Command bench =
+      commands.subcommand("bench", "measure the speed of training steps, operations and data reading");
+  bench
+      .experiment("train", "measure tokens per second, time per operation and utilization of a training step",
+                  *o)
+      .option("--steps", o->steps, "number of measured steps, after a few warm-up steps")
       .within(1)
       .option("--weights", o->weights,
-              "drawn, or repeated: a few values again and again, quicker for large models")
-      .option("--saves", o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
+              "initial weights; drawn: random; repeated: a few random values over and over, quicker for "
+              "large models")
+      .option("--saves", o->saves,
+              "number of additional measured steps during which an asynchronous checkpoint is written")
       .within(0)
       .run([o] { return run_bench_command(*o, std::cout); });
   add_bench_kernels_command(bench);

@@ -45,8 +45,11 @@ int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
 
 void add_bench_data_command(Command& bench) {
   auto o = std::make_shared<BenchDataCommand>();
-  bench.experiment("data", "tokens per second of reading the training data, and a mixture's part of it", *o)
-      .option("--steps", o->steps, "steps of data that are read")
+  bench
+      .experiment("data",
+                  "measure how many tokens per second the training data is read at, and what a mixture costs",
+                  *o)
+      .option("--steps", o->steps, "number of steps whose data is read")
       .within(1)
       .run([o] { return run_bench_data_command(*o, std::cout); });
 }

@@ -99,7 +99,7 @@ Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command
   }
   add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
   if (step.cases.empty()) {
-    fail<ConfigError>("bench", "--only '{}' is the name of no operation: `bench kernels --count` lists them",
+    fail<ConfigError>("bench", "--only '{}' matches no operation: `bench kernels --count` lists them",
                       command.only);
   }
   step.vocabulary = e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp);
@@ -249,14 +249,16 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
 void add_bench_kernels_command(Command& bench) {
   auto o = std::make_shared<BenchKernelsCommand>();
   bench
-      .experiment("kernels",
-                  "every operation of a training step by itself, against a copy and a matrix product", *o)
-      .option("--only", o->only, "glob over the operations' names, as in 'matmul*'")
-      .option("--seconds", o->seconds, "of measuring")
+      .experiment(
+          "kernels",
+          "measure every operation of a training step by itself, compared with a copy and a matrix product",
+          *o)
+      .option("--only", o->only, "measure only operations whose name matches this glob, such as 'matmul*'")
+      .option("--seconds", o->seconds, "time to spend on measuring, in seconds")
       .within(0)
       .flag("--count", o->work, BenchKernelsCommand::Work::count,
-            "calls, bytes and FLOPs only, for a device that need not be here")
-      .option("--json", o->json, "file for programs")
+            "only count calls, bytes and FLOPs, for a device that need not be present")
+      .option("--json", o->json, "write the results to this JSON file")
       .run([o] { return run_bench_kernels_command(*o, std::cout); });
 }
 

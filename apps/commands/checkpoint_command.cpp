@@ -47,8 +47,8 @@ std::string checkpoint_at(const std::string& path) {
   if (!is_step && fs::exists(at / "config.json", error) &&
       !fs::exists(at / checkpoint::kManifestName, error)) {
     fail<FileError>("checkpoint",
-                    "{} is a Hugging Face model, without the {} of a run's checkpoints, which is what is "
-                    "looked at: give a step-N folder or a run's; diff takes models too",
+                    "{} is a Hugging Face model without the {} that checkpoints of runs have: give a step-N "
+                    "folder or a run's folder (only diff accepts models)",
                     folder, checkpoint::kManifestName);
   }
   return folder;
@@ -130,7 +130,7 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
   int64_t moments = std::ssize(manifest.tensors) - weights;
   fmt::print(
       out, "optimizer: {}\n",
-      moments == 0 ? "none: this checkpoint can start a run, not continue one" : counted(moments, "tensor"));
+      moments == 0 ? "none: this checkpoint can start a run but not resume one" : counted(moments, "tensor"));
   print_training_state(folder, out);
   print(out, "files:    {} with {}; sizes, headers and small files are as they were saved\n",
         manifest.files.size(), bytes_text(total));
@@ -176,9 +176,9 @@ namespace {
 
 void add_inspect_checkpoint(Command& checkpoint) {
   auto o = std::make_shared<CheckpointInspectOptions>();
-  checkpoint.subcommand("inspect", "what a checkpoint is")
+  checkpoint.subcommand("inspect", "show what a checkpoint contains")
       .required("path", o->path, "a step-N folder, or a run's folder of them")
-      .flag("--tensors", o->tensors, CheckpointInspectOptions::Tensors::list, "list every tensor")
+      .flag("--tensors", o->tensors, CheckpointInspectOptions::Tensors::list, "also list every tensor")
       .run(o, inspect_checkpoint);
 }
 
@@ -191,12 +191,13 @@ void add_verify(Command& checkpoint) {
 
 void add_diff(Command& checkpoint) {
   auto o = std::make_shared<CheckpointDiffOptions>();
-  checkpoint.subcommand("diff", "which tensors differ and by how much; exit code 1 if any does")
-      .required("a", o->a, "one checkpoint: a step-N folder, or a run's folder of them")
-      .required("b", o->b, "the other")
-      .option("--largest", o->largest, "how many tensors are listed; 0: all")
+  checkpoint.subcommand("diff", "show which tensors differ and by how much; exit code 1 if any differs")
+      .required("a", o->a, "first checkpoint: a step-N folder, or a run's folder of them")
+      .required("b", o->b, "second checkpoint")
+      .option("--largest", o->largest, "number of tensors to list; 0: all")
       .within(0)
-      .flag("--model-only", o->what, CheckpointDiffOptions::What::weights, "leave the optimizer's state out")
+      .flag("--model-only", o->what, CheckpointDiffOptions::What::weights,
+            "compare only the weights, not the optimizer state")
       .run([o] { return diff_checkpoints(*o, std::cout) ? 0 : 1; });
 }
 
@@ -204,7 +205,8 @@ void add_diff(Command& checkpoint) {
 
 void add_checkpoint_commands(Command& commands) {
   Command checkpoint = commands.subcommand(
-      "checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
+      "checkpoint",
+      "inspect, verify and compare checkpoints; PATH is a step-N folder or a run's folder of them");
   add_inspect_checkpoint(checkpoint);
   add_verify(checkpoint);
   add_diff(checkpoint);

@@ -87,10 +87,9 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
   parser->allow_extras();
   parser->formatter(std::make_shared<UsageWith>("[CONFIG] [OPTIONS] [--section.key VALUE ...]"));
   parser->footer(
-      "CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their "
-      "defaults.\n"
-      "Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
-      "`ottava config --comments` lists them all.");
+      "CONFIG is the YAML or TOML file of the experiment and comes first; without it all keys have their "
+      "defaults.\nEvery key can also be set as --section.key VALUE, for example --training.steps "
+      "100;\n`ottava config --comments` lists and explains all keys.");
   parser->parse_complete_callback([parser, &file, &overrides] {
     overrides = parser->remaining();
     if (overrides.empty() || overrides.front().starts_with("-")) return;

@@ -28,7 +28,7 @@ void run_config_command(const ConfigCommand& command, std::ostream& out, std::os
     out << "\n# The model that this resolves to:\n";
     for (const std::string& line : model_lines(config, values)) out << "#   " << line << '\n';
   } catch (const FileError& error) {
-    notes << "The model is not resolved: " << error.what() << '\n';
+    notes << "The model cannot be resolved: " << error.what() << '\n';
   }
 }
 
@@ -36,10 +36,11 @@ void add_config_command(Command& commands) {
   using Print = ConfigCommand::Print;
   auto o = std::make_shared<ConfigCommand>();
   commands.experiment("config", "print the resolved configuration", *o)
-      .flag("--comments", o->print, Print::explained_tree, "explain every key")
-      .flag("--fates", o->print, Print::fates,
-            "print what becomes of every key, also those of other trainers")
-      .flag("--schema", o->print, Print::schema, "print the JSON schema, for editors")
+      .flag("--comments", o->print, Print::explained_tree, "also explain every key in a comment")
+      .flag(
+          "--fates", o->print, Print::fates,
+          "print a table of all keys, including those of other trainers that are ignored, refused or renamed")
+      .flag("--schema", o->print, Print::schema, "print the JSON schema of configuration files, for editors")
       .exclusive()
       .run([o] {
         run_config_command(*o, std::cout, std::cerr);

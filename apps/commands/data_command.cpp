@@ -48,7 +48,7 @@ class OutputFolder {
     path_ = target_ + ".incomplete-XXXXXX";
     if (error || ::mkdtemp(path_.data()) == nullptr) {
       std::string reason = error ? error.message() : std::strerror(errno);
-      fail<FileError>(kPrepare, "cannot make a folder beside '{}': {}", target_, reason);
+      fail<FileError>(kPrepare, "cannot create a folder beside '{}': {}", target_, reason);
     }
     fs::permissions(path_, fs::perms(0755), error);
   }
@@ -77,9 +77,10 @@ void check(const DataPrepareOptions& options) {
     fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
   if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
   if (chat_format_named(options.format)) {
-    fail<ConfigError>(
-        kPrepare, "shards keep no mask of the loss: train on the {} files themselves (training.format: {})",
-        options.format, options.format);
+    fail<ConfigError>(kPrepare,
+                      "shards cannot store which tokens the loss counts: train on the {} files themselves "
+                      "(training.format: {})",
+                      options.format, options.format);
   }
 }
 
@@ -93,7 +94,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
                 {.max_text_bytes = options.max_text_bytes});
   for (const DataFile& file : corpus.files()) {
     if (is_tokenized(file.format)) {
-      fail<DataError>(kPrepare, "'{}' is tokenized already ({}); expected text or JSON lines", file.path,
+      fail<DataError>(kPrepare, "'{}' is already tokenized ({}); expected text or JSON lines", file.path,
                       name_of(file.format));
     }
   }
@@ -127,7 +128,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   }
   if (shard) finish_shard();
   if (totals.tokens == 0) {
-    fail<DataError>(kPrepare, "the sources hold no text: {} with {}, 0 documents",
+    fail<DataError>(kPrepare, "the sources contain no text: {} with {}, 0 documents",
                     counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"));
   }
   folder.complete();
@@ -142,13 +143,14 @@ namespace {
 
 void add_prepare(Command& data) {
   auto o = std::make_shared<DataPrepareOptions>();
-  data.subcommand("prepare", "text to token shards")
-      .required("sources", o->sources, "files, folders, globs")
-      .required("--tokenizer", o->tokenizer, "folder or tokenizer.json")
-      .required("--output", o->output, "folder for the shards; must not exist or be empty")
-      .option("--format", o->format, "auto, text or json_lines: of all sources")
-      .option("--text-key", o->text_key, "key of the text in JSON lines")
-      .option("--tokens-per-shard", o->tokens_per_shard, "a shard ends with the document that reaches them")
+  data.subcommand("prepare", "tokenize text into shards of token ids")
+      .required("sources", o->sources, "files, folders or globs")
+      .required("--tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
+      .required("--output", o->output, "folder for the shards; it must be new or empty")
+      .option("--format", o->format, "format of all sources: auto, text or json_lines")
+      .option("--text-key", o->text_key, "key that holds the text in JSON lines")
+      .option("--tokens-per-shard", o->tokens_per_shard,
+              "tokens per shard; a shard ends after the document that reaches this number")
       .within(1)
       .run([o] {
         prepare_data(*o, std::cout);
@@ -158,22 +160,25 @@ void add_prepare(Command& data) {
 
 void add_inspect_data(Command& data) {
   auto o = std::make_shared<DataInspectOptions>();
-  data.subcommand("inspect", "what sources hold and what training makes of them")
-      .required("sources", o->sources, "files, folders, globs")
-      .option("--tokenizer", o->tokenizer, "count tokens with this")
+  data.subcommand("inspect", "show what data sources contain and what training makes of them")
+      .required("sources", o->sources, "files, folders or globs")
+      .option("--tokenizer", o->tokenizer,
+              "folder with tokenizer.json, or the file itself, to count tokens with")
       .option("--format", o->format,
-              "auto, text, json_lines, tokens_u16, tokens_u32; of conversations messages, sharegpt, "
-              "prompt_completion: of all sources")
-      .option("--chat-template", o->chat_template,
-              "of conversations: as chat.template; auto: as the tokenizer's folder says")
-      .option("--train-on", o->train_on, "of conversations: assistant, last or all, as chat.train_on")
-      .option("--text-key", o->text_key, "key of the text in JSON lines")
-      .option("--seq-len", o->seq_len, "tokens of a window, as training.seq_len")
+              "format of all sources: auto, text, json_lines, tokens_u16, tokens_u32, or for conversations "
+              "messages, sharegpt or prompt_completion")
+      .option(
+          "--chat-template", o->chat_template,
+          "chat template for conversations, as for chat.template; auto: the one in the tokenizer's folder")
+      .option("--train-on", o->train_on,
+              "tokens of conversations that the loss counts: assistant, last or all, as for chat.train_on")
+      .option("--text-key", o->text_key, "key that holds the text in JSON lines")
+      .option("--seq-len", o->seq_len, "sequence length in tokens, as for training.seq_len")
       .within(1)
-      .option("--documents", o->documents, "how many to show")
+      .option("--documents", o->documents, "number of documents to show")
       .within(0)
       .flag("--verify", o->verify, DataInspectOptions::Verify::contents,
-            "read shards whole and compare checksums")
+            "read shards completely and compare their checksums")
       .run([o] {
         o->is_coloured = ::isatty(STDOUT_FILENO) != 0;
         inspect_data(*o, std::cout);
@@ -184,7 +189,7 @@ void add_inspect_data(Command& data) {
 }  // namespace
 
 void add_data_commands(Command& commands) {
-  Command data = commands.subcommand("data", "prepare and look at training data");
+  Command data = commands.subcommand("data", "prepare and inspect training data");
   add_prepare(data);
   add_inspect_data(data);
 }

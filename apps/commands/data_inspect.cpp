@@ -212,7 +212,9 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (tokenizer) encoder = make_text_encoder(tokenizer, options.marks);
   const std::optional<ChatFormat> chat = chat_format_named(options.format);
   if (chat) {
-    if (!tokenizer) fail<ConfigError>(kInspect, "conversations are shown as tokens: give --tokenizer");
+    if (!tokenizer)
+      fail<ConfigError>(kInspect,
+                        "conversations are shown as tokens, which needs a tokenizer: add --tokenizer");
     std::optional<ChatOptions> style;
     if (const fs::path folder = fs::path(here_or_installed(options.tokenizer));
         *chat != ChatFormat::prompt_completion || options.chat_template != "auto" ||
@@ -235,7 +237,7 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   }
   show_documents(options, noun_of(corpus), segment, tokens, tokenizer.get(), out);
   if (tokenizer) return print_windows(options, noun_of(corpus), segment, tokens, out);
-  out << "tokens and windows of training are counted with --tokenizer\n";
+  out << "to count tokens and training windows, add --tokenizer\n";
 }
 
 }  // namespace ottava

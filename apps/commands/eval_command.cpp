@@ -37,7 +37,7 @@ void tell_apart(std::vector<ChoiceTask>& tasks, const std::vector<std::string>& 
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (tasks_named[tasks[i].name] > 1) tasks[i].name = without_endings(paths[i]);
     if (++tasks_at[tasks[i].name] > 1)
-      fail<ConfigError>("eval", "two of the --tasks are named '{}': leave one out, or rename it",
+      fail<ConfigError>("eval", "two of the --tasks are named '{}': remove or rename one of them",
                         tasks[i].name);
   }
 }
@@ -45,7 +45,7 @@ void tell_apart(std::vector<ChoiceTask>& tasks, const std::vector<std::string>& 
 }  // namespace
 
 void run_eval_command(const EvalCommand& c, std::ostream& out) {
-  if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: give --tasks FILE...");
+  if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: add --tasks FILE...");
   if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
   const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
@@ -76,18 +76,19 @@ void add_eval_command(Command& commands) {
   auto o = std::make_shared<EvalCommand>();
   commands.subcommand("eval", "score a model on multiple-choice questions")
       .required("model", o->model,
-                "folder of a run (its newest step), step folder, or Hugging Face model folder")
+                "run folder (its newest checkpoint), step-N folder or Hugging Face model folder")
       .required("--tasks", o->tasks,
-                "JSON lines with query, choices and gold, or HellaSwag's or ARC's own (.gz and .zst too)")
-      .option("--max-examples", o->max_examples, "of each task; -1: all")
+                "JSON lines with query, choices and gold, or in HellaSwag's or ARC's own format (also .gz "
+                "and .zst)")
+      .option("--max-examples", o->max_examples, "number of questions of each task; -1: all")
       .within(-1)
-      .option("--seq-len", o->seq_len, "tokens of a window, which choices share")
+      .option("--seq-len", o->seq_len, "length in tokens of a sequence, which several choices share")
       .within(2)
-      .option("--batch", o->batch, "windows of a pass")
+      .option("--batch", o->batch, "sequences per forward pass")
       .within(1)
-      .option("--json", o->json, "file for the scores and the log-likelihood of every choice")
-      .option("--device", o->device, "auto, cpu or cuda")
-      .option("--dtype", o->dtype, "bfloat16 or float32")
+      .option("--json", o->json, "write the scores and the log-likelihood of every choice to this JSON file")
+      .option("--device", o->device, "device to run on: auto, cpu or cuda")
+      .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run(o, run_eval_command);
 }
 

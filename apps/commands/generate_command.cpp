@@ -25,10 +25,10 @@ using fmt::print;
 void check(const GenerateCommand& c) {
   compute_dtype("generate", c.dtype);
   if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto"))
-    fail<ConfigError>("generate", "--system and --chat-template are for conversations: add --chat");
+    fail<ConfigError>("generate", "--system and --chat-template are only for conversations: add --chat");
   if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty()))
     fail<ConfigError>("generate",
-                      "--samples and --prompt-file are not for conversations: leave them out, or --chat");
+                      "--samples and --prompt-file cannot be combined with --chat: remove them, or --chat");
   if (!(c.sampling.top_p > 0 && c.sampling.top_p <= 1))
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
 }
@@ -75,8 +75,8 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
 void note_length(const SavedModel& model, int64_t tokens, std::string_view of, std::ostream& notes) {
   if (tokens <= model.positions) return;
   notes << fmt::format(
-      "{} make up to {} tokens, and the model is meant for {} (max_position_embeddings of config.json): what "
-      "comes after them may be nonsense\n",
+      "{} make up to {} tokens, but the model supports {} (max_position_embeddings in config.json): text "
+      "beyond them may be nonsense\n",
       of, tokens, model.positions);
 }
 
@@ -87,7 +87,7 @@ int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
   if (c.max_tokens >= context) {
     fail<ConfigError>("generate",
                       "--max-tokens {} leaves no room for a question in a context of {} tokens: lower it, or "
-                      "raise --context (the model is meant for {})",
+                      "raise --context (the model supports up to {})",
                       c.max_tokens, context, model.positions);
   }
   return context;
@@ -131,8 +131,8 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   const std::string prompt = prompt_of(c);
   const std::vector<int32_t> tokens = prompt_tokens(*model.tokenizer, prompt, model.tokenizer->adds_bos());
   if (tokens.empty())
-    fail<ConfigError>("generate",
-                      "the prompt is empty and the tokenizer has no BOS token: give --prompt some text");
+    fail<ConfigError>(
+        "generate", "the prompt is empty and the tokenizer has no BOS token: give a --prompt with some text");
 
   const auto length = std::ssize(tokens);
   const std::unique_ptr<Generator> generator = loaded_generator(c, model, length, length + c.max_tokens);
@@ -157,37 +157,38 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
 void add_generate_command(Command& commands) {
   constexpr double kMostPenalty = 100;  // beyond, logits of sound models leave float32
   auto o = std::make_shared<GenerateCommand>();
-  commands.subcommand("generate", "continue a prompt with a trained model")
+  commands.subcommand("generate", "generate text with a trained model")
       .required("--checkpoint", o->checkpoint,
-                "folder of a run (its newest step), step folder, or Hugging Face model folder")
-      .option("--prompt", o->prompt, "text to continue; without it and --prompt-file: what is piped in")
-      .option("--prompt-file", o->prompt_file, "file with the text to continue")
-      .option("--max-tokens", o->max_tokens, "tokens to add at most")
+                "run folder (its newest checkpoint), step-N folder or Hugging Face model folder")
+      .option("--prompt", o->prompt, "text to continue; without it and --prompt-file, standard input is read")
+      .option("--prompt-file", o->prompt_file, "file that contains the text to continue")
+      .option("--max-tokens", o->max_tokens, "maximum number of tokens to generate")
       .within(1)
-      .option("--samples", o->samples, "how many continuations")
+      .option("--samples", o->samples, "number of continuations")
       .within(1)
       .flag("--chat", o->is_chat, true,
-            "hold a conversation: each line of the terminal, or of what is piped in, is a turn of the user")
-      .option("--system", o->system, "with --chat: the system message")
+            "hold a conversation: each line of standard input is a message of the user")
+      .option("--system", o->system, "system message for --chat")
       .option("--chat-template", o->chat_template,
-              "with --chat: how conversations are written; auto: as the checkpoint's files say")
+              "chat template for --chat; auto: the one in the checkpoint's folder")
       .option("--context", o->context,
-              "with --chat: tokens of the whole conversation (default: 4096, or the model's length where "
-              "that is less)")
+              "maximum number of tokens in a conversation with --chat (default: 4096, or the model's context "
+              "length if it is shorter)")
       .within(2)
-      .option("--stop", o->stops, "end before this text; may be given several times")
-      .option("--temperature", o->sampling.temperature, "0: always the likeliest token")
+      .option("--stop", o->stops, "stop before this text; may be repeated")
+      .option("--temperature", o->sampling.temperature, "sampling temperature; 0: always the likeliest token")
       .within(0)
-      .option("--top-k", o->sampling.top_k, "sample among the k likeliest only; 0: all")
+      .option("--top-k", o->sampling.top_k, "sample only from the k likeliest tokens; 0: from all")
       .within(0)
-      .option("--top-p", o->sampling.top_p, "sample among the likeliest that together have this probability")
+      .option("--top-p", o->sampling.top_p,
+              "sample only from the likeliest tokens whose probabilities add up to this; 1: from all")
       .option("--repetition-penalty", o->repetition_penalty,
-              "makes tokens less likely that are there already; 1: none")
+              "factor that makes tokens less likely that have already occurred; 1: no penalty")
       .within(1 / kMostPenalty, kMostPenalty)
-      .option("--seed", o->seed, "of the sampling")
+      .option("--seed", o->seed, "random seed of the sampling")
       .within(0)
-      .option("--device", o->device, "auto, cpu or cuda")
-      .option("--dtype", o->dtype, "bfloat16 or float32")
+      .option("--device", o->device, "device to run on: auto, cpu or cuda")
+      .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run([o] {
         o->input = piped_input();
         run_generate_command(*o, std::cout, std::cerr);

@@ -15,11 +15,11 @@ std::istream* piped_input() { return ::isatty(STDIN_FILENO) ? nullptr : &std::ci
 std::string given_text(std::string_view where, const std::optional<std::string>& text,
                        const std::string& file, std::istream* input) {
   if (text && !file.empty())
-    fail<ConfigError>(where, "both a text and the file {} are given: one of them was expected", file);
+    fail<ConfigError>(where, "both a text and the file {} are given: give only one of them", file);
   if (text) return *text;
   if (!file.empty()) return read_file(file, int64_t{4} << 30);
   if (!input)
-    fail<ConfigError>(where, "nothing is given: name it after the command, name a file, or pipe it in");
+    fail<ConfigError>(where, "no input is given: write it after the command, give a file, or pipe it in");
   return {std::istreambuf_iterator<char>(*input), {}};
 }
 

@@ -43,7 +43,7 @@ int64_t text_bytes(const std::vector<data::DataFile>& files) {
 
 std::string one_path(const std::vector<std::string>& sources) {
   if (sources.size() != 1) {
-    fail<ConfigError>("init", "{} are given, expected one: a file, a folder, a glob in quotes, or @list",
+    fail<ConfigError>("init", "{} are given, expected one: a file, a folder, a glob in quotes, or @FILE",
                       counted(sources.size(), "source"));
   }
   return sources[0];
@@ -73,7 +73,7 @@ void train_tokenizer(const InitCommand& c, const std::string& folder, int64_t vo
     const int64_t wanted = vocabulary;
     while (vocabulary > error.largest) vocabulary /= 2;
     if (vocabulary < kLeast) throw;
-    print(out, "{} tokens are too many for this text: it gets {}\n", wanted, vocabulary);
+    print(out, "a vocabulary of {} tokens is too large for this text: it gets {}\n", wanted, vocabulary);
   }
   train();
 }
@@ -84,7 +84,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   const std::string source = one_path(c.sources), config = (fs::path(c.output) / "ottava.yaml").string();
   std::error_code error;
   if (fs::exists(config, error)) {
-    fail<FileError>("init", "{} is there already: choose another --output, or train with it: ottava train {}",
+    fail<FileError>("init", "{} already exists: choose another --output, or train with it: ottava train {}",
                     config, shell_word(config));
   }
   std::vector<data::DataFile> files = data::find_data_files(c.sources);
@@ -115,14 +115,16 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
 
 void add_init_command(Command& commands) {
   auto options = std::make_shared<InitCommand>();
-  Command command =
-      commands.subcommand("init", "from a text to a run: a tokenizer and a commented configuration");
+  Command command = commands.subcommand(
+      "init", "prepare a first training run on a text: make a tokenizer and a commented configuration");
   command.required("text", options->sources,
-                   "file, folder, glob or @list, as training.dataset_path takes them");
-  command.option("--output", options->output, "folder for ottava.yaml, the tokenizer and the run");
-  command.option("--text-key", options->text_key, "key of the text in JSON lines");
-  command.option("--minutes", options->minutes, "that training should take on this machine");
-  command.option("--tokenizer", options->tokenizer, "folder of one that exists, instead of training one");
+                   "file, folder, glob or @FILE with a list of these, as for training.dataset_path");
+  command.option("--output", options->output,
+                 "folder to create with ottava.yaml and the tokenizer, and for the output of the run");
+  command.option("--text-key", options->text_key, "key that holds the text in JSON lines");
+  command.option("--minutes", options->minutes, "minutes that training should take on this machine");
+  command.option("--tokenizer", options->tokenizer,
+                 "folder of an existing tokenizer to use instead of training one");
   command.run(options, run_init_command);
 }
 

@@ -20,7 +20,8 @@ std::vector<int> ranks_in(const std::string& text, int all) {
     const auto [next, error] = std::from_chars(at, end, rank);
     const bool is_last = next == end;
     if (error != std::errc() || (!is_last && (*next != ',' || next + 1 == end)))
-      fail<ConfigError>("launch", "--only-rank is '{}', expected ranks with commas between: 1,3", text);
+      fail<ConfigError>("launch", "--only-rank is '{}', expected ranks separated by commas, such as 1,3",
+                        text);
     if (rank < 0 || rank >= all)
       fail<ConfigError>("launch", "--only-rank is '{}', expected ranks from 0 to {}", text, all - 1);
     ranks.push_back(rank);
@@ -34,7 +35,8 @@ std::vector<int> ranks_in(const std::string& text, int all) {
 int run_launch_command(LaunchCommand command) {
   RankLaunch& launch = command.launch;
   if (launch.ranks == 0) launch.ranks = cuda_device_count();
-  if (launch.ranks == 0) fail<ConfigError>("launch", "this machine has no GPU: say how many ranks, with -n");
+  if (launch.ranks == 0)
+    fail<ConfigError>("launch", "this machine has no GPU: set the number of ranks with -n");
   if (launch.machine >= launch.machines)
     fail<ConfigError>("launch", "--node-rank is {}, expected 0 to {} (--nnodes is {})", launch.machine,
                       launch.machines - 1, launch.machines);
@@ -48,32 +50,33 @@ void add_launch_command(Command& commands) {
   constexpr int kMostRanks = 4096, kMostMachines = 1 << 16;
   auto o = std::make_shared<LaunchCommand>();
   commands
-      .subcommand(
-          "launch",
-          "run a command on several ranks, of one machine or many, without MPI: launch -n 8 -- train CONFIG")
-      .option("-n,--nproc-per-node", o->launch.ranks, "ranks on this machine; 0: one for each of its GPUs")
+      .subcommand("launch",
+                  "run a command on several ranks on one machine or many, without MPI, for example: launch "
+                  "-n 8 -- train CONFIG")
+      .option("-n,--nproc-per-node", o->launch.ranks,
+              "number of ranks on this machine; 0: one for each of its GPUs")
       .within(0, kMostRanks)
-      .option("--nnodes", o->launch.machines, "machines; a launcher is started on each")
+      .option("--nnodes", o->launch.machines, "number of machines; start `ottava launch` on each of them")
       .within(1, kMostMachines)
-      .option("--node-rank", o->launch.machine, "number of this machine, from 0")
+      .option("--node-rank", o->launch.machine, "index of this machine, starting at 0")
       .within(0, kMostMachines - 1)
-      .option("--master-addr", o->launch.master.address, "an address of machine 0 that all reach")
+      .option("--master-addr", o->launch.master.address, "address of machine 0 that all machines can reach")
       .option("--master-port", o->launch.master.port,
-              "port of machine 0; 0: a free one, with several machines 29500")
+              "port on machine 0; 0: a free port, or 29500 with several machines")
       .within(0, 65535)
-      .option("--only-rank", o->only_ranks,
-              "show what these ranks write (1,3), and nothing of others; a single one without its label")
-      .option("--tee", o->launch.tee_folder, "also write what rank r writes to FOLDER/rank-r.log")
+      .option(
+          "--only-rank", o->only_ranks,
+          "show only the output of these ranks, such as 1,3; that of a single rank is shown without a label")
+      .option("--tee", o->launch.tee_folder, "also write the output of each rank r to FOLDER/rank-r.log")
       .option("--grace", o->launch.grace_seconds,
-              "seconds that the other ranks have to end after one has failed")
+              "seconds that the other ranks get to end after one has failed")
       .within(0)
       .rest(o->launch.arguments)
       .notes(
-          "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C reach every rank once: `train` saves after its step and ends "
-          "with 0;\nbefore the first step there is nothing to save. Ctrl-C again ends the ranks at once. "
-          "When a rank "
-          "fails, its exit code is returned.\n"
-          "LOG_RANK=0,3 says whose log lines below warnings are written (default: 0).")
+          "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed to every rank once: `train` then finishes its "
+          "step, saves a checkpoint\nand ends with exit code 0; before the first step there is nothing to "
+          "save. A second Ctrl-C ends the ranks at once.\nWhen a rank fails, its exit code is returned. "
+          "LOG_RANK=0,3 selects the ranks whose log lines below warnings are\nshown (default: 0).")
       .run([o] { return run_launch_command(*o); });
 }
 

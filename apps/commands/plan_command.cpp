@@ -108,7 +108,8 @@ void write_trace(const std::string& path, const PlannedExperiment& planned, cons
   if (path.empty()) return;
   if (!machine) {
     fail<ConfigError>(
-        "plan", "--trace needs times, and no table has this GPU: --device names one, or a file of your own");
+        "plan",
+        "--trace needs times, but no table has this GPU: set --device to a table or to a file of your own");
   }
   const Experiment& e = planned.experiment;
   const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), *machine,
@@ -147,7 +148,8 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   print_traffic(plan.traffic, out);
   if (machine) print_time(recorded, *machine, e, out);
   if (!machine)
-    out << "Time, and whether it fits: no table has this GPU; --device names one, or a file of your own\n";
+    out << "Time, and whether it fits: unknown, because no table has this GPU; set --device to a table or to "
+           "a file of your own\n";
   print_float8_gather(recorded, config, planned, machine, out);
   print_open_decisions(planned, plan, out);
   write_trace(command.trace, planned, machine, out);
@@ -159,9 +161,12 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
                  const Machine* machine, std::ostream& out) {
   if (!machine)
     fail<ConfigError>(
-        "plan", "--search needs times, and no table has this GPU: --device names one, or a file of your own");
+        "plan",
+        "--search needs times, but no table has this GPU: set --device to a table or to a file of your own");
   if (!command.trace.empty())
-    fail<ConfigError>("plan", "--trace is of one step: plan a layout that --search found with it");
+    fail<ConfigError>("plan",
+                      "--trace writes one step and cannot be combined with --search: use it with a layout "
+                      "that --search found");
   const MemoryLimit limit = memory_limit(command.machine, *machine);
   const Experiment& e = planned.experiment;
   print_model(e, out);
@@ -196,11 +201,9 @@ void check_options(const PlanCommand& c) {
       limit && !(std::isfinite(*limit) && *limit > 0))
     fail<ConfigError>("plan", "--limit-gib is {}, expected a number > 0", *limit);
   if (c.work == PlanCommand::Work::search) return;
-  if (c.top > 0)
-    fail<ConfigError>("plan", "--top says how many layouts --search shows: give --search as well");
+  if (c.top > 0) fail<ConfigError>("plan", "--top sets how many layouts --search shows: add --search");
   if (!c.fixed.empty())
-    fail<ConfigError>("plan",
-                      "--fix says what --search keeps: give --search as well, or the key as --{} VALUE",
+    fail<ConfigError>("plan", "--fix says what --search keeps: add --search, or set the key with --{} VALUE",
                       c.fixed.front().substr(0, c.fixed.front().find('=')));
 }
 
@@ -239,34 +242,37 @@ void add_plan_command(Command& commands) {
   auto o = std::make_shared<PlanCommand>();
   MachineChoice& m = o->machine;
   commands
-      .experiment(
-          "plan",
-          "memory, compute, traffic and time of a training step on any number of devices, and whether it "
-          "fits; needs no GPU",
-          *o)
+      .experiment("plan",
+                  "predict memory, compute, traffic and time of a training step on any number of devices, "
+                  "and whether it fits; needs no GPU",
+                  *o)
       .range("--world-size,--gpus", o->world_size, {1, 1 << 24},
-             "ranks to plan for (default: the fewest that the file's degrees make)")
+             "number of ranks to plan for (default: the smallest number that the parallelism degrees allow)")
       .option("--device", m.device,
-              "a table of configs/devices, such as h100_sxm, or a file of your own (default: this machine's)")
-      .option("--network", m.network,
-              "between machines: a table of configs/networks, or a file of your own (default: ib_400)")
-      .range("--gpus-per-node", m.ranks_per_node, {1, 1 << 16},
-             "ranks on a machine (default: 8; CPU: its cores)")
-      .option("--limit-gib", m.limit_gib, "memory of a rank, in place of the table's")
-      .flag("--search", o->work, PlanCommand::Work::search,
-            "the fastest layouts of so many ranks that fit, their global batch, model and precision kept")
-      .range("--top", o->top, {1, 100}, "layouts that --search shows (default: 10)")
-      .option("--fix", o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
-      .option("--json", o->json, "file for programs")
-      .option("--trace", o->trace, "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
+              "device to plan for: a name from configs/devices, such as h100_sxm, or a file of your own "
+              "(default: this machine's)")
       .option(
-          "--calibration", m.calibration,
-          "what `bench kernels --json` measured on the device, whose way of multiplying bf16 a plan for a "
-          "CPU follows, or its file of training.gemm_cache; may be repeated (default: for this machine's GPU "
-          "that file, where there is one)")
+          "--network", m.network,
+          "network between machines: a name from configs/networks, or a file of your own (default: ib_400)")
+      .range("--gpus-per-node", m.ranks_per_node, {1, 1 << 16},
+             "ranks on each machine (default: 8; for a CPU its cores)")
+      .option("--limit-gib", m.limit_gib, "memory of each rank in GiB, instead of the device table's")
+      .flag("--search", o->work, PlanCommand::Work::search,
+            "find the fastest parallel layouts that fit, keeping the number of ranks, global batch, model "
+            "and precision")
+      .range("--top", o->top, {1, 100}, "number of layouts that --search shows (default: 10)")
+      .option("--fix", o->fixed,
+              "KEY=VALUE that --search must not change, such as parallelism.tensor_parallel_degree=8")
+      .option("--json", o->json, "write the results to this JSON file")
+      .option("--trace", o->trace,
+              "write a trace of the predicted step to this file, for Perfetto (.json or .json.gz)")
+      .option("--calibration", m.calibration,
+              "measurements of the device: a file of `bench kernels --json`, whose way of multiplying BF16 a "
+              "plan for a CPU follows, or its file in the folder training.gemm_cache; may be repeated "
+              "(default: this machine's GPU's file in that folder, if there is one)")
       .range("--compute-capability", m.compute_capability, {80, 199},
-             "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
-             "or 90)")
+             "compute capability of the GPUs to plan for, such as 100 for 10.0 (default: the device's, else "
+             "that of this machine's GPU, else 90)")
       .run(o, run_plan_command);
 }
 

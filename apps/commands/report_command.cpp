@@ -48,7 +48,8 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
     }
   }
   if (!command.baseline.empty() && !contains(command.runs, command.baseline))
-    fail<ConfigError>("report", "--baseline {} is none of the runs: name it as they are", command.baseline);
+    fail<ConfigError>("report", "--baseline {} is none of the given runs: write it exactly as in their list",
+                      command.baseline);
   if (runs.empty()) fail<FileError>("report", "no run can be read; the first: {}", unreadable.at(0));
   tell_apart(runs);
   options.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -70,11 +71,13 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
 
 void add_report_command(Command& commands) {
   auto o = std::make_shared<ReportCommand>();
-  commands.subcommand("report", "one HTML page about runs: curves, time, memory, FP8, configurations")
-      .required("runs", o->runs, "dump folders of runs")
-      .option("--output", o->output, "the page")
-      .option("--baseline", o->baseline, "the run that others are compared with (default: the first)")
-      .option("--x", o->x, "what curves begin over: steps, tokens or hours")
+  commands
+      .subcommand("report",
+                  "make one HTML page that compares runs: curves, time, memory, FP8, configurations")
+      .required("runs", o->runs, "output folders of runs (job.dump_folder)")
+      .option("--output", o->output, "HTML file to write")
+      .option("--baseline", o->baseline, "run that the others are compared with (default: the first)")
+      .option("--x", o->x, "initial x axis of the curves: steps, tokens or hours")
       .run(o, run_report_command);
 }
 

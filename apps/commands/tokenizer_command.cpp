@@ -34,7 +34,7 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
   auto files = data::find_data_files(options.sources);
   for (const auto& file : files) {
     if (data::is_tokenized(file.format)) {
-      fail<DataError>(kTrain, "{} is a {}: a tokenizer is made from text", file.path,
+      fail<DataError>(kTrain, "{} is a {}, but a tokenizer is trained on text", file.path,
                       data::name_of(file.format));
     }
   }
@@ -81,8 +81,8 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   if (const std::string file = options.output_folder + "/tokenizer.json";
       !options.overwrites && fs::exists(file)) {
     fail<ConfigError>(kTrain,
-                      "{} exists, and models that were trained with it need it: choose another --output, or "
-                      "--overwrite to replace it",
+                      "{} already exists, and models that were trained with it need it: choose another "
+                      "--output, or add --overwrite to replace it",
                       file);
   }
   const Stopwatch watch;
@@ -155,31 +155,31 @@ namespace {
 
 void add_train(Command& tokenizer) {
   auto o = std::make_shared<TokenizerTrainOptions>();
-  tokenizer.subcommand("train", "make a byte-level BPE tokenizer from text")
-      .required("sources", o->sources, "text or JSON lines: files, folders, globs")
-      .required("--output", o->output_folder, "folder for tokenizer.json")
-      .required("--vocab-size", o->vocab_size, "tokens, special ones included")
+  tokenizer.subcommand("train", "train a byte-level BPE tokenizer on text")
+      .required("sources", o->sources, "files, folders or globs of text or JSON lines")
+      .required("--output", o->output_folder, "folder in which to write tokenizer.json")
+      .required("--vocab-size", o->vocab_size, "number of tokens, including special tokens")
       .within(1)
-      .option("--rules", o->rules, "llama3, gpt2 or qwen2: how text is cut into words")
-      .option("--special-tokens", o->special_tokens, "tokens that no text spells")
-      .option("--bos-token", o->bos_token, "the special token that begins a text")
-      .option("--eos-token", o->eos_token, "the special token that ends one")
-      .option("--text-key", o->text_key, "key of the text in JSON lines")
-      .option("--max-bytes", o->max_bytes, "stop after so much text; 0: all")
+      .option("--rules", o->rules, "rules by which text is split into words: llama3, gpt2 or qwen2")
+      .option("--special-tokens", o->special_tokens, "special tokens, which ordinary text never produces")
+      .option("--bos-token", o->bos_token, "special token that begins a text")
+      .option("--eos-token", o->eos_token, "special token that ends a text")
+      .option("--text-key", o->text_key, "key that holds the text in JSON lines")
+      .option("--max-bytes", o->max_bytes, "use at most this many bytes of text; 0: all")
       .within(0)
-      .flag("--overwrite", o->overwrites, true, "replace a tokenizer that is there")
+      .flag("--overwrite", o->overwrites, true, "replace an existing tokenizer")
       .run(o, tokenizer_train);
 }
 
 void add_encode(Command& tokenizer) {
   auto o = std::make_shared<TokenizerEncodeOptions>();
-  tokenizer.subcommand("encode", "text to ids")
-      .required("tokenizer", o->tokenizer, "folder or tokenizer.json")
-      .option("text", o->text, "without it and --file: what is piped in")
+  tokenizer.subcommand("encode", "convert text to token ids")
+      .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
+      .option("text", o->text, "text to encode; without it and --file, standard input is read")
       .option("--file", o->file, "read the text from a file")
-      .flag("--pieces", o->print, TokenizerEncodeOptions::Print::pieces, "one line per token")
+      .flag("--pieces", o->print, TokenizerEncodeOptions::Print::pieces, "print one token per line")
       .flag("--special", o->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
-            "add BOS and EOS as the tokenizer's files say")
+            "add BOS and EOS tokens as the tokenizer's files specify")
       .run([o] {
         o->input = piped_input();
         tokenizer_encode(*o, std::cout);
@@ -190,9 +190,9 @@ void add_encode(Command& tokenizer) {
 void add_decode(Command& tokenizer) {
   auto o = std::make_shared<TokenizerDecodeOptions>();
   auto ids = std::make_shared<std::vector<std::string>>();
-  tokenizer.subcommand("decode", "ids to text")
-      .required("tokenizer", o->tokenizer, "folder or tokenizer.json")
-      .option("ids", *ids, "as many as there are; without them and --file: what is piped in")
+  tokenizer.subcommand("decode", "convert token ids to text")
+      .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
+      .option("ids", *ids, "ids to decode; without them and --file, standard input is read")
       .option("--file", o->file, "read the ids from a file")
       .run([o, ids] {
         o->input = piped_input();
@@ -204,9 +204,9 @@ void add_decode(Command& tokenizer) {
 
 void add_inspect_tokenizer(Command& tokenizer) {
   auto o = std::make_shared<TokenizerInspectOptions>();
-  tokenizer.subcommand("inspect", "what a tokenizer's files say")
-      .required("tokenizer", o->tokenizer, "folder or tokenizer.json")
-      .option("--text", o->text_file, "also report bytes per token on this text")
+  tokenizer.subcommand("inspect", "show the properties of a tokenizer")
+      .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
+      .option("--text", o->text_file, "also report the bytes per token of this text")
       .run(o, tokenizer_inspect);
 }
 

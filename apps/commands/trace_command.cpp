@@ -55,7 +55,7 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
     const Json json = Json::parse(file.text, path);
     const Json& about = json.at("ottava", path);
     if (const int64_t schema = about.at("schema", path).as_integer(path); schema != 1)
-      fail<FileError>("trace", "{} has schema {}, and this program reads 1", path, schema);
+      fail<FileError>("trace", "{} has schema {}, but this program reads schema 1", path, schema);
     file.host = about.at("host", path).as_string(path);
     file.split = split_of_events(json, path);
     ranks[json.at("distributedInfo", path).at("rank", path).as_integer(path)] = std::move(file);
@@ -63,8 +63,8 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
   if (error) fail<FileError>("trace", "cannot read {}: {}", folder, error.message());
   if (ranks.empty()) {
     fail<FileError>("trace",
-                    "{} has no rankN_trace.json.gz: name an iteration_N of the run's profile_traces, which "
-                    "profiling.enable_profiling writes",
+                    "{} has no rankN_trace.json.gz: give an iteration_N folder of the run's profile_traces, "
+                    "which profiling.enable_profiling writes",
                     folder);
   }
   return ranks;
@@ -95,9 +95,12 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
 
 void add_trace_command(Command& commands) {
   auto o = std::make_shared<TraceCommand>();
-  commands.subcommand("trace", "where the time of traced steps went, by rank; all ranks in one file")
-      .required("folder", o->folder, "iteration_N in a run's profile_traces")
-      .option("--merge", o->merged, "write all ranks into this file, for Perfetto (.json or .json.gz)")
+  commands
+      .subcommand("trace",
+                  "show where the time of traced steps went on each rank, or merge the traces of all ranks")
+      .required("folder", o->folder, "folder iteration_N in a run's profile_traces")
+      .option("--merge", o->merged,
+              "merge the traces of all ranks into this file, for Perfetto (.json or .json.gz)")
       .run(o, run_trace_command);
 }
 

@@ -82,9 +82,10 @@ int run_train_command(const TrainCommand& command) {
 
 void add_train_command(Command& commands) {
   auto o = std::make_shared<TrainCommand>();
-  commands.experiment("train", "train a model; continues from the newest checkpoint", *o)
+  commands.experiment("train", "train a model, resuming from the newest checkpoint if there is one", *o)
       .flag("--redecide", o->redecide, true,
-            "decide again what the checkpoint's run had decided (decisions.json)")
+            "repeat the measurements and decisions of the checkpoint's run (decisions.json) instead of "
+            "reusing them")
       .run([o] { return run_train_command(*o); });
 }
 

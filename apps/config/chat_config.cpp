@@ -14,17 +14,17 @@
 namespace ottava {
 
 void declare(config::Section& s, ChatConfig& c) {
-  s.meaning("conversations, where training.format says messages, sharegpt or prompt_completion");
+  s.meaning("fine-tuning on conversations (training.format messages, sharegpt or prompt_completion)");
   s.field("template", c.style,
-          fmt::format("how conversations are written: auto: as the files of model.hf_assets_path say; {}",
+          fmt::format("chat template, one of {}; auto: the one in model.hf_assets_path",
                       fmt::join(data::chat_template_names(), ", ")));
   using data::TrainOn;
   s.choice("train_on", c.train_on,
            {{"assistant", TrainOn::assistant}, {"last", TrainOn::last}, {"all", TrainOn::all}},
-           "what the loss counts: content and end of every turn of the assistant, of the last one, or "
-           "everything; \"train\": true or false of a message goes before");
-  s.field("system", c.system, "system message of conversations that have none; empty: as the template does");
-  s.field("date", c.date, "of \"Today Date\" in the templates llama3.1 and llama3.2");
+           "tokens that the loss counts; assistant: every answer with its end token; last: only the last "
+           "answer; all: everything; a message's own \"train\": true or false takes precedence");
+  s.field("system", c.system, "system message for conversations without one; empty: the template's default");
+  s.field("date", c.date, "date written as \"Today Date\" by the templates llama3.1 and llama3.2");
 }
 
 void validate(const ChatConfig& c, config::Problems& problems) {

@@ -10,57 +10,62 @@
 namespace ottava {
 
 void declare(config::Section& s, CheckpointConfig& c) {
-  s.meaning("saving and resuming; every checkpoint is a folder that Hugging Face loads");
-  s.field("enable", c.enable, "save, and resume from the newest checkpoint of the folder");
-  s.field("folder", c.folder, "folder inside job.dump_folder");
+  s.meaning("saving and resuming; every checkpoint is a folder that Hugging Face's libraries can load");
+  s.field("enable", c.enable, "save checkpoints, and resume from the newest one in the folder");
+  s.field("folder", c.folder, "folder of the checkpoints, inside job.dump_folder");
   s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
-  s.field("keep_latest_k", c.keep_latest_k, "older ones are deleted; 0: keep all").at_least(0);
+  s.field("keep_latest_k", c.keep_latest_k,
+          "number of latest checkpoints to keep; older ones are deleted; 0: keep all")
+      .at_least(0);
   s.field("keep_every", c.keep_every,
-          "checkpoints of steps that are multiples of it are kept for good, beside the latest; 0: none")
+          "also keep, for good, the checkpoints whose step is a multiple of this; 0: none")
       .at_least(0)
       .unit("steps");
-  s.field(
-       "load_step", c.load_step,
-       "checkpoint to go back to: the first save from there renames later ones to step-N.abandoned, and the "
-       "same command goes on with what it began; -1: resume from the newest good one")
+  s.field("load_step", c.load_step,
+          "step of the checkpoint to go back to; the first save after that renames later checkpoints to "
+          "step-N.abandoned, and from then on the same command resumes the new branch; -1: resume from the "
+          "newest good checkpoint")
       .at_least(-1)
       .unit("steps");
-  s.field("advance_data_steps", c.advance_data_steps,
-          "after loading load_step, leave out the data of so many steps: to pass a stretch on which training "
-          "diverged; stages of a mixture, which are places in the data, come as much sooner")
+  s.field(
+       "advance_data_steps", c.advance_data_steps,
+       "after going back to load_step, skip the data of this many steps, such as data on which training "
+       "diverged; stages of a mixture, which begin at a position in the data, begin that many steps earlier")
       .at_least(0)
       .unit("steps");
-  s.field(
-      "load_only", c.load_only,
-      "load, but never save; metrics of a run that goes on from its own checkpoint then go to load_only/ in "
-      "job.dump_folder, so that those of the run stay");
-  s.field(
-       "exclude_from_loading", c.exclude_from_loading,
-       "parts that start afresh, at every start or, with load_step or train_state among them, when a branch "
-       "begins: train_state counts steps and tokens, lr_scheduler is the position in the schedule")
+  s.field("load_only", c.load_only,
+          "load a checkpoint but never save; if the run resumes its own checkpoint, metrics go to load_only/ "
+          "in job.dump_folder, so that its earlier metrics are kept");
+  s.field("exclude_from_loading", c.exclude_from_loading,
+          "parts of a checkpoint that are not loaded but start afresh, at every start or, if load_step is "
+          "set or train_state is listed, only when the new branch begins; train_state: step and token "
+          "counts; lr_scheduler: position in the schedule")
       .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})
       .rename_value("data_loader", "dataloader")
       .refuse_value("model",
-                    "without its weights a checkpoint continues nothing: start a run in another dump_folder");
-  s.field(
-      "initial_load_path", c.initial_load_path,
-      "checkpoint, folder of a run (its newest checkpoint) or Hugging Face folder to start from, when the "
-      "run has none of its own");
-  s.field("initial_load_model_only", c.initial_load_model_only, "take only weights from initial_load_path");
+                    "a run cannot continue without the weights of its checkpoint; to start anew, set another "
+                    "job.dump_folder");
+  s.field("initial_load_path", c.initial_load_path,
+          "checkpoint, run folder (its newest checkpoint) or Hugging Face folder to start from if the run "
+          "has no checkpoint of its own");
+  s.field("initial_load_model_only", c.initial_load_model_only,
+          "load only the weights from initial_load_path, not the training state");
   s.field("last_save_model_only", c.last_save_model_only,
-          "the last save holds only weights, in export_dtype: the run cannot go on from it");
+          "save only the weights, in export_dtype, at the end of the run, which then cannot be resumed from "
+          "that checkpoint");
   s.choice("export_dtype", c.export_dtype,
            {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}},
-           "dtype of the weights that last_save_model_only saves");
+           "dtype of the weights saved by last_save_model_only");
   using Async = CheckpointConfig::Async;
   s.choice("async_mode", c.async_mode,
            {{"disabled", Async::disabled},
             {"async", Async::async},
             {"async_with_pinned_mem", Async::async_with_pinned_mem}},
-           "write in the background from a copy in host memory; async_with_pinned_mem: pinned, filled from a "
-           "GPU beside the next step");
+           "how checkpoints are written; disabled: training waits; async: in the background from a copy in "
+           "host memory; async_with_pinned_mem: in the background from a copy in pinned memory, which a GPU "
+           "fills during the next step");
   s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint,
-          "save after step 1 too, which proves that saving works");
+          "also save after step 1, to make sure that saving works");
 
   s.renamed("enable_checkpoint", "checkpoint.enable");
   s.renamed("initial_load_model_weights_only", "checkpoint.initial_load_model_only");
@@ -73,16 +78,17 @@ void validate(const CheckpointConfig& c, config::Problems& problems) {
        {std::pair{"load_step", c.load_step >= 0}, std::pair{"load_only", c.load_only},
         std::pair{"exclude_from_loading", !c.exclude_from_loading.empty()}})
     if (is_set && !c.enable)
-      problems.add(fmt::format("checkpoint.{}", key), "it goes with checkpoint.enable: true");
+      problems.add(fmt::format("checkpoint.{}", key), "this key needs checkpoint.enable: true");
   if (c.keep_every % c.interval != 0) {
     problems.add("checkpoint.keep_every",
-                 "{} is not a multiple of interval {}: no checkpoint is saved at most of its steps",
+                 "{} is not a multiple of checkpoint.interval {}, so that most of these steps save no "
+                 "checkpoint; expected a multiple",
                  c.keep_every, c.interval);
   }
   if (c.advance_data_steps > 0 && c.load_step < 0) {
     problems.add("checkpoint.advance_data_steps",
-                 "it goes with checkpoint.load_step, the step to go back to: without, every start would "
-                 "leave out data");
+                 "this key needs checkpoint.load_step, the step to go back to; without it, every start would "
+                 "skip data");
   }
   if (c.keep_latest_k == 1) {
     problems.add(

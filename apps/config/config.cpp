@@ -58,13 +58,14 @@ void apply_precision_level(Config& c, config::Problems& problems) {
 
   DType param = c.training.mixed_precision_param;
   if (param != wanted) {
-    problems.add(kParam, "mixed_precision_level {} computes in {}, but {} is given", level, name_of(wanted),
-                 name_of(param));
+    problems.add(kParam, "mixed_precision_level {} means {}, but this key is {}; remove one of the two",
+                 level, name_of(wanted), name_of(param));
   }
   if (c.model.uses_float8() != wants_float8) {
     problems.add(kConverters,
-                 "mixed_precision_level {} computes in {}, but quantize.linear.float8 is {} the list", level,
-                 wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in");
+                 "mixed_precision_level {} means {}, but quantize.linear.float8 is {} this list; remove one "
+                 "of the two keys",
+                 level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in");
   }
 }
 
@@ -75,15 +76,15 @@ void apply_conversations(Config& c, config::Problems& problems) {
     // Validation computes what training does, and what it reads must not change training.
     if (validates_chats(c.training, c.validation) && c.model.attn_mask_type == ModelConfig::AttnMask::causal)
       problems.add(kMask,
-                   "validation reads conversations, which must not see each other where they share a window: "
-                   "set block_causal");
+                   "validation reads conversations, and conversations in the same sequence must not attend "
+                   "to each other: set block_causal");
     return;
   }
   if (!problems.given(kMask)) c.model.attn_mask_type = ModelConfig::AttnMask::block_causal;
   if (c.model.attn_mask_type == ModelConfig::AttnMask::causal)
-    problems.add(
-        kMask,
-        "causal is given, but conversations that share a window must not see each other: leave it out");
+    problems.add(kMask,
+                 "causal is set, but conversations in the same sequence must not attend to each other: "
+                 "remove this key or set block_causal");
 }
 
 /// The file or the text says where documents begin; of bare ids only the reader's pieces are known.
@@ -94,8 +95,8 @@ void refuse_bare_documents(const Config& c, config::Problems& problems) {
       formats, [](const std::string& format) { return format == "tokens_u16" || format == "tokens_u32"; });
   if (bare == formats.end()) return;
   problems.add("model.attn_mask_type",
-               "block_causal keeps documents apart, and files of format {} do not say where theirs begin: "
-               "make shards of the text with ottava data prepare, or set causal",
+               "block_causal needs to know where documents begin, which files of format {} do not say: make "
+               "shards of the text with ottava data prepare, or set causal",
                *bare);
 }
 
@@ -106,7 +107,8 @@ void note_unused_float8(Config& c) {
   Config::Provenance& p = c.provenance;
   (c.float8.recipe_name == Float8Config{}.recipe_name ? p.notes : p.warnings)
       .push_back(
-          "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
+          "quantize.linear.float8: FP8 is off, because model.converters does not contain "
+          "quantize.linear.float8");
 }
 
 /// Steps behind the horizon learn at the floor of the decay, which is 0 unless one is given.
@@ -118,10 +120,10 @@ void note_short_schedule(Config& c) {
   Config::Provenance& p = c.provenance;
   (floor > 0 ? p.notes : p.warnings)
       .push_back(
-          fmt::format("lr_scheduler.total_steps {} is below training.steps {}: behind it the learning rate "
-                      "{} (lr_scheduler.min_lr_factor)",
+          fmt::format("lr_scheduler.total_steps {} is less than training.steps {}: after that step the "
+                      "learning rate {} (lr_scheduler.min_lr_factor)",
                       *horizon, c.training.steps,
-                      floor > 0 ? fmt::format("stays at {:g}", floor) : "is 0, and nothing is learned"));
+                      floor > 0 ? fmt::format("stays at {:g}", floor) : "is 0 and nothing is learned"));
 }
 
 /// A section with a value that could not be read is not judged, because it has the default in place of what
@@ -143,12 +145,14 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("evaluation", c.evaluation);
   if (!problems.sound("model") || !problems.sound("training")) return;
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
-    problems.add("training.seq_len", "{} tokens exceed model.max_seq_len {}", c.training.seq_len,
-                 *c.model.max_seq_len);
+    problems.add(
+        "training.seq_len",
+        "{} tokens are more than model.max_seq_len {}; lower training.seq_len or raise model.max_seq_len",
+        c.training.seq_len, *c.model.max_seq_len);
   }
   if (c.model.uses_float8() && c.training.mixed_precision_param != DType::bf16) {
     problems.add("training.mixed_precision_param",
-                 "float32 is given, but model.converters asks for FP8, which runs beside bfloat16");
+                 "float32 is set, but model.converters asks for FP8, which needs bfloat16 here");
   }
 }
 
@@ -192,11 +196,10 @@ std::string config_schema() {
 std::string config_fates() {
   Config c;
   std::string text =
-      "# Configuration keys\n\n"
-      "Fates: *used*, does what is said; *noted*, accepted and left unused, with a line in the log; "
-      "*refused*, an "
-      "error unless it says what is so anyway; *renamed*, an old name.\n\n"
-      "| key | takes | default | fate | meaning or reason |\n|---|---|---|---|---|\n";
+      "# Configuration keys\n\nThe fate of a key is *used* (it has the effect described), *noted* (accepted "
+      "but ignored, with a line in the log), *refused* (any value but the default is an error) or *renamed* "
+      "(an old name of the key given).\n\n| key | takes | default | fate | meaning or reason "
+      "|\n|---|---|---|---|---|\n";
   for (const config::KeyFate& row : config::fates(declare_all(c))) {
     bool is_renamed = row.fate == "renamed";
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.path, row.type,

@@ -52,9 +52,9 @@ Found look_for(const Config& config, const std::string& path) {
     const std::string full = fs::absolute(place).lexically_normal().string();
     if (seen.insert(full).second) add_item(tried, full, " and ");
   }
-  return {
-      {},
-      fmt::format("'{}' {}: tried {}", path, is_glob(path) ? "matches no file" : "does not exist", tried)};
+  return {{},
+          fmt::format("'{}' {}; looked at {}", path, is_glob(path) ? "matches no file" : "does not exist",
+                      tried)};
 }
 
 /// The folder of model.hf_assets_path.
@@ -64,11 +64,10 @@ Found look_for_assets(const Config& config) {
   if (!found.missing.empty() || fs::is_directory(found.path, error)) return found;
   const fs::path folder = fs::absolute(found.path).parent_path().lexically_normal();
   const bool is_beside = fs::exists(folder / "tokenizer.json", error);
-  return {
-      {},
-      fmt::format("'{}' is a file, expected the folder that holds tokenizer.json (for model.flavor hf also "
-                  "config.json): give that folder{}",
-                  config.model.hf_assets_path, is_beside ? fmt::format(", '{}'", folder.string()) : "")};
+  return {{},
+          fmt::format("'{}' is a file, expected the folder that holds tokenizer.json (for model.flavor hf "
+                      "also config.json): set it to that folder{}",
+                      config.model.hf_assets_path, is_beside ? fmt::format(", '{}'", folder.string()) : "")};
 }
 
 /// Collects what is absent instead of stopping at the first.
@@ -104,8 +103,8 @@ class Inputs {
     if (paths.empty() || std::ranges::any_of(paths, is_missing)) wanted_ += fmt::format(" --{} TEXT", key);
     if (paths.empty()) {
       problems_.add(key,
-                    "no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
-                    "set --{} to a file, folder or glob",
+                    "no data is given; {}.dataset '{}' is only a name, and nothing is downloaded: set --{} "
+                    "to a file, folder or glob",
                     section, dataset, key);
     }
     for (const std::string& path : paths) need(key, path);
@@ -114,7 +113,7 @@ class Inputs {
   void finish() const {
     const fs::path& file = config_.provenance.file;
     std::string what = file.empty() ? "the command line" : file.string();
-    if (!wanted_.empty()) what += ", which trains once it is given" + wanted_;
+    if (!wanted_.empty()) what += ", which can be trained after adding" + wanted_;
     problems_.throw_if_any(what);
   }
 

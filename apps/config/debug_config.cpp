@@ -5,10 +5,10 @@
 namespace ottava {
 
 void declare(config::Section& s, DebugConfig& c) {
-  s.meaning("repeatability");
+  s.meaning("reproducibility");
   s.field("deterministic", c.deterministic,
-          "pin NCCL's algorithm and protocol, so that runs on several GPUs repeat bitwise; all else always "
-          "does");
+          "fix NCCL's algorithm and protocol, so that runs on several GPUs are bitwise reproducible; "
+          "everything else always is");
   s.renamed("seed", "training.seed");
 }
 

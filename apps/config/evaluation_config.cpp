@@ -9,28 +9,34 @@ namespace ottava {
 
 void declare(config::Section& s, EvaluationConfig& c) {
   s.meaning(
-      "between steps, multiple-choice questions, in batches of validation's size and length, and texts that "
-      "the model goes on with");
-  s.field("enable", c.enable, "score tasks and continue prompts at step 1, every freq steps and at the end");
+      "multiple-choice questions and sample texts during training; batches have validation's "
+      "local_batch_size and seq_len");
+  s.field("enable", c.enable,
+          "score the tasks and continue the prompts at step 1, every freq steps and at the end");
   s.list("tasks", c.tasks,
-         "files of questions by name, as `ottava eval` takes them: query, choices and gold, HellaSwag's or "
-         "ARC's");
-  s.field("freq", c.freq, "training steps between them").at_least(1).unit("steps");
-  s.field("max_examples", c.max_examples, "questions of each task; -1: all").at_least(-1);
-  s.field("prompts", c.prompts, "texts to go on with: to the log, metrics.jsonl and TensorBoard");
-  s.field("max_new_tokens", c.max_new_tokens, "added to each prompt").at_least(1).unit("tokens");
+         "named files of questions, as for `ottava eval`, with query, choices and gold, or as HellaSwag or "
+         "ARC have them");
+  s.field("freq", c.freq, "training steps between evaluations").at_least(1).unit("steps");
+  s.field("max_examples", c.max_examples, "number of questions of each task; -1: all").at_least(-1);
+  s.field("prompts", c.prompts,
+          "texts for the model to continue, shown in the log, metrics.jsonl and TensorBoard");
+  s.field("max_new_tokens", c.max_new_tokens, "tokens to generate for each prompt")
+      .at_least(1)
+      .unit("tokens");
   s.field("temperature", c.temperature,
-          "of the samples, drawn by training.seed; 0: always the likeliest token")
+          "sampling temperature, with training.seed as the random seed; 0: always the likeliest token")
       .at_least(0);
 }
 
 void validate(const EvaluationConfig& c, config::Problems& problems) {
   check_names("evaluation.tasks", c.tasks, problems);
   if (c.enable && c.tasks.empty() && c.prompts.empty())
-    problems.add("evaluation.tasks",
-                 "there is no task to evaluate and no prompt: give one, or leave out enable");
+    problems.add(
+        "evaluation.tasks",
+        "evaluation is enabled without tasks or prompts; add one, or set evaluation.enable to false");
   if (c.max_examples == 0)
-    problems.add("evaluation.max_examples", "0 questions say nothing; expected -1 (all) or at least 1");
+    problems.add("evaluation.max_examples",
+                 "0 is not a number of questions; expected -1 (all) or at least 1");
 }
 
 int64_t EvaluationConfig::longest_sample() const {

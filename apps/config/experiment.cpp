@@ -58,11 +58,10 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
   if (compute_capability && !takes_head_dim(DeviceType::cuda, shape.model.head_dim)) {
-    fail<ConfigError>(
-        "model",
-        "head_dim is {}, and attention on a GPU takes 16, 32, 64 and 128: choose another, or set "
-        "training.device to cpu",
-        shape.model.head_dim);
+    fail<ConfigError>("model",
+                      "head_dim is {}, but attention on a GPU supports 16, 32, 64 and 128: choose one of "
+                      "these, or set training.device to cpu",
+                      shape.model.head_dim);
   }
   check_context_parallel(c, mesh.size(MeshAxis::cp));
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));
@@ -89,10 +88,9 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.groups = resolve_groups(c.optimizer, table.specs);
   if (c.model.uses_float8()) resolve_float8(c, table, mesh, compute_capability, nullptr, shape);
   if (shape.prompts > 0 && shape.float8.output.float8) {
-    fail<ConfigError>(
-        "evaluation",
-        "prompts are not continued with the output layer in FP8: leave out evaluation.prompts, and "
-        "run ottava generate on the checkpoints");
+    fail<ConfigError>("evaluation",
+                      "prompts are not supported with the output layer in FP8: remove evaluation.prompts, "
+                      "and run ottava generate on the checkpoints");
   }
   const bool graphs = compute_capability && c.training.cuda_graphs != "off" && !shape.pipeline.is_on();
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);

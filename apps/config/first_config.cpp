@@ -52,8 +52,7 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
   if (!(in.minutes > 0)) fail<ConfigError>("init", "--minutes is {}, expected more than 0", in.minutes);
   constexpr int64_t kLeastBytes = 20'000;
   if (in.text_bytes < kLeastBytes) {
-    fail<ConfigError>("init",
-                      "the text has {} bytes, expected at least {}: there is too little to learn from",
+    fail<ConfigError>("init", "the text has {} bytes, expected at least {}: it is too short to learn from",
                       in.text_bytes, kLeastBytes);
   }
   const double flops = in.minutes * 60 * in.flops_per_second * kUtilization;
@@ -104,18 +103,20 @@ std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {
     return config::to_inline_yaml(config::Value::of(std::string(text)));
   };
   const std::string text_key =
-      p.text_key == "text" ? ""
-                           : fmt::format("\n  text_key: {}             # of JSON lines", quoted(p.text_key));
+      p.text_key == "text"
+          ? ""
+          : fmt::format("\n  text_key: {}             # key that holds the text in JSON lines",
+                        quoted(p.text_key));
   return fmt::format(
-      R"(# A first model of this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), {} on the machine it was made on.
-# Every key, explained: ottava config THIS_FILE --comments. Any of them on the command line: --training.steps 1000
+      R"(# A first model for this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), {} on the machine that made this file.
+# `ottava config THIS_FILE --comments` explains every key. Keys can also be set on the command line: --training.steps 1000
 
 job:
   description: first model
-  dump_folder: {}          # checkpoints, metrics.jsonl, decisions; relative to where ottava is started
+  dump_folder: {}          # output folder, relative to where ottava is started
 
-model:                       # dimensions of one's own
-  dim: {}                    # more parameters want more tokens: about 20 for each
+model:                       # dimensions, chosen for the text and the time
+  dim: {}                    # model width; larger models need more tokens, about 20 per parameter
   n_layers: {}
   n_heads: {}
   ffn_dim: {}
@@ -125,12 +126,12 @@ model:                       # dimensions of one's own
 training:
   dataset_path: {}{}
   seq_len: {}
-  local_batch_size: {}       # sequences at once; lower it if memory is short
-  global_batch_size: {}      # sequences of a step; what does not fit at once is accumulated
+  local_batch_size: {}       # sequences processed at once; lower it if memory is short
+  global_batch_size: {}      # sequences per step, reached by gradient accumulation
   steps: {}
 
 optimizer:
-  lr: {}                     # the first key to try other values of: half, double
+  lr: {}                     # learning rate, the first key to tune: try half and double
 
 lr_scheduler:
   warmup_steps: {}
@@ -138,7 +139,7 @@ lr_scheduler:
   min_lr_factor: 0.1
 
 checkpoint:
-  enable: true               # the same command goes on from the newest one
+  enable: true               # the same command resumes from the newest checkpoint
   interval: {}
   keep_latest_k: 2
 

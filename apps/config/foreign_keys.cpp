@@ -11,96 +11,96 @@ using config::Value;
 
 const char* const kForeignKeys = R"(
 reasons:
-- why: "name the file on the command line: ottava train FILE"
+- why: "give the file on the command line: ottava train FILE"
   refused: {job: {config_file: "?text"}}
-- why: no Python module can be loaded; every key is in `ottava config --schema`
+- why: Python modules cannot be loaded; `ottava config --schema` has every key
   refused: {job: {custom_config_module: ""}}
-- why: no test list is made from configurations
+- why: it serves TorchTitan's own tests
   noted: {job: {use_for_integration_test: false}}
-- why: the start-up report says what runs in which precision
+- why: the startup report always shows which layers run in which precision
   noted: {model: {print_after_conversion: false}}
-- why: it named a file; give the folder that holds tokenizer.json as model.hf_assets_path
+- why: set model.hf_assets_path to the folder that holds tokenizer.json
   refused: {model: {tokenizer_path: "?text"}}
-- why: parameters and optimizer state stay on the device; more shards, activation checkpointing or
-    optimizer.state_dtype bfloat16 save memory
+- why: parameters and optimizer state stay on the device; to save memory, use more shards, activation checkpointing
+    or optimizer.state_dtype bfloat16
   refused: {training: {enable_cpu_offload: false}}
-- why: nothing is garbage collected
+- why: there is no garbage collector
   noted: {training: {gc_freq: 50, gc_debug: false}}
-- why: workers are threads of this process and live as long as the run
+- why: workers are threads that always live as long as the run
   noted: {training: {dataloader: {persistent_workers: false}}, validation: {dataloader: {persistent_workers: false}}}
 - why: host buffers of a GPU run are always pinned
   noted: {training: {dataloader: {pin_memory: false}}, validation: {dataloader: {pin_memory: false}}}
-- why: there is one implementation, and it is fused
+- why: the only implementation is fused
   noted: {optimizer: {implementation: fused|foreach|for-loop}}
-- why: the step runs after clipping, when all gradients are known
+- why: the optimizer step runs after clipping, which needs all gradients
   refused: {optimizer: {early_step_in_backward: false}}
-- why: backward is written by hand; nothing is compiled at run time
+- why: the backward pass is built in; nothing is compiled at run time
   noted: {parallelism: {enable_compiled_autograd: false}}
-- why: "name where stages begin: parallelism.pipeline_parallel_split_points"
+- why: use parallelism.pipeline_parallel_split_points to say where stages begin
   refused: {parallelism: {module_fqns_per_model_part: "?texts"}}
-- why: no schedule is read from a file; parallelism.pipeline_parallel_schedule names those that there are
+- why: no schedule is read from a file; choose one with parallelism.pipeline_parallel_schedule
   refused: {parallelism: {pipeline_parallel_schedule_csv: ""}}
-- why: "the models here are dense: there are no experts to overlap with"
+- why: the models are dense and have no experts
   noted: {parallelism: {pipeline_parallel_expert_parallel_overlap: true}}
-- why: sequences are dealt head-tail, the even share under a causal mask; "ptrr" balances masks of Flex attention
+- why: sequences are divided head-tail, which balances a causal mask; "ptrr" balances the masks of FlexAttention
   refused: {parallelism: {context_parallel_load_balancer: headtail}}
-- why: keys and values are gathered, a group of heads at a time while the one before is used; nothing rotates
+- why: keys and values are always gathered, one group of heads while the previous group is used
   noted: {parallelism: {context_parallel_rotate_method: allgather|alltoall}}
-- why: "the models here are dense: there are no experts"
+- why: the models are dense and have no experts
   refused: {parallelism: {expert_parallel_degree: 1, expert_tensor_parallel_degree: 1}}
   noted: {parallelism: {expert_parallel_comm_backend: standard|deepep}, debug: {moe_force_load_balance: false}}
-- why: the kind of folder is detected
+- why: the kind of folder is detected automatically
   noted: {checkpoint: {initial_load_in_hf: false}}
-- why: quantized weights cannot be trained on; load an f32, bf16 or f16 folder
+- why: training cannot start from quantized weights; give a folder with float32, bfloat16 or float16 weights
   refused: {checkpoint: {initial_load_in_hf_quantized: false}}
-- why: every checkpoint is a Hugging Face folder
+- why: every checkpoint is a Hugging Face folder anyway
   noted: {checkpoint: {last_save_in_hf: false}}
-- why: initial weights are the same for every layout without one
+- why: initial weights are the same for every parallel layout without one
   noted: {checkpoint: {create_seed_checkpoint: false}}
-- why: the data position is one number in every checkpoint
+- why: every checkpoint contains the position in the data
   noted: {checkpoint: {enable_ft_dataloader_checkpoints: true}}
-- why: what an operation saves is fixed by its layer
+- why: each layer decides which of its products are recomputed
   noted: {activation_checkpoint: {per_op_sac_force_recompute_mm_shapes_by_fqns: [moe.router.gate]}}
-- why: only what backward needs is recomputed
+- why: only what the backward pass needs is recomputed
   noted: {activation_checkpoint: {early_stop: false}}
-- why: only mode memory_budget reads it
+- why: it belongs to mode memory_budget, which is not supported
   noted: {activation_checkpoint: {memory_budget: 0.5, visualize_memory_budget_pareto: false}}
-- why: random numbers are counted, not drawn from a state
+- why: random numbers depend on counters, so there is no state to preserve
   noted: {activation_checkpoint: {preserve_rng_state: true}}
-- why: recomputation repeats bitwise, by test
+- why: recomputation is always bitwise deterministic
   noted: {activation_checkpoint: {determinism_check: default}}
-- why: the memory plan lists what is kept
+- why: the memory plan lists which activations are kept
   noted: {activation_checkpoint: {debug: false}}
-- why: scales of whole weights are always made once per optimizer step, for all weights together
+- why: the scales of all weights are always computed together, once per optimizer step
   noted: {quantize: {linear: {float8: {precompute_float8_dynamic_scale_for_fsdp: false}}}}
-- why: weights are quantized once per optimizer step, or after every gather; keep_weight_codes says which
+- why: use quantize.linear.float8.keep_weight_codes to choose when weights are quantized
   noted: {quantize: {linear: {float8: {force_recompute_fp8_weight_in_bwd: false}}}}
-- why: MX runs as quantize.linear.float8.recipe_name mxfp8
+- why: use quantize.linear.float8 with recipe_name mxfp8 for MX formats
   noted:
     quantize:
       linear:
         mx: {mxfp8_dim1_cast_kernel_choice: triton|cuda|torch, recipe_name: mxfp8_cublas, filter_fqns: [output]}
-- why: "the models here are dense: there are no grouped multiplications"
+- why: the models are dense and have no grouped matrix products
   refused: {quantize: {grouped_mm: {float8: {fqns: []}, mx: {fqns: []}}}}
   noted: {quantize: {grouped_mm: {mx: {recipe_name: mxfp8}}}}
-- why: Weights & Biases is not supported; metrics.jsonl and TensorBoard events can be imported there
+- why: there is no logging to Weights & Biases; import metrics.jsonl or the TensorBoard events there
   refused: {metrics: {enable_wandb: false}}
-- why: memory is planned before step 1, and the plan is printed
+- why: memory is planned before step 1, and the log shows the plan
   noted: {profiling: {enable_memory_snapshot: false, save_memory_snapshot_folder: memory_snapshot}}
-- why: what cannot repeat is refused or not used
+- why: operations that are not deterministic are never used silently
   noted: {debug: {deterministic_warn_only: false}}
-- why: kernels are compiled with the program
+- why: all kernels are compiled in advance
   noted: {compile: {enable: false, components: [model, loss], backend: inductor}}
-- why: "`ottava plan CONFIG --world-size N` gives the exact plan without training"
+- why: run `ottava plan CONFIG --world-size N` instead, which plans memory exactly without training
   refused: {memory_estimation: {enable: false}}
-- why: "`ottava plan` allocates nothing"
+- why: run `ottava plan` instead, which allocates nothing
   noted: {memory_estimation: {disable_fake_mode: false}}
-- why: replica groups are not supported; a failed run resumes from its checkpoint
+- why: there are no replica groups; a failed run resumes from its newest checkpoint
   refused: {fault_tolerance: {enable: false, semi_sync_method: "?text"}}
   noted:
     fault_tolerance: {process_group: gloo, process_group_timeout_ms: 10000, replica_id: 0, group_size: 0, min_replica_size: 1,
       sync_steps: 5, should_quantize: false, fragment_sync_delay: 0, fragment_update_alpha: 0.0}
-- why: no Python module can be loaded
+- why: Python modules cannot be loaded
   refused: {experimental: {custom_import: "", custom_args_module: ""}}
 meanings:
   compile: compilers of other trainers

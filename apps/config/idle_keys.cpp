@@ -57,8 +57,8 @@ std::vector<std::string> idle_keys(const Config& config) {
         idle.push_back(key);
     }
     if (!idle.empty())
-      notes.push_back(fmt::format("{}, so {} {} nothing", s.why, fmt::join(idle, ", "),
-                                  idle.size() == 1 ? "changes" : "change"));
+      notes.push_back(fmt::format("{}, so {} {} no effect", s.why, fmt::join(idle, ", "),
+                                  idle.size() == 1 ? "has" : "have"));
   }
   return notes;
 }

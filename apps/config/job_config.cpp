@@ -11,13 +11,13 @@ std::string JobConfig::in_dump_folder(const std::string& name) const {
 }
 
 void declare(config::Section& s, JobConfig& c) {
-  s.meaning("the experiment as a whole");
+  s.meaning("the run as a whole");
   s.field("dump_folder", c.dump_folder,
-          "folder that everything is written into, relative to the working directory");
-  s.field("description", c.description, "first line of the log");
-  s.field("print_config", c.print_config, "print the resolved configuration at start");
+          "output folder (checkpoints, metrics, traces), relative to the working directory");
+  s.field("description", c.description, "description of the run, printed as the first line of the log");
+  s.field("print_config", c.print_config, "print the resolved configuration at startup");
   s.field("save_config_file", c.save_config_file,
-          "also write the resolved configuration to this file in dump_folder");
+          "also write the resolved configuration to this file in dump_folder; null: write none");
   s.renamed("print_args", "job.print_config");
 }
 

@@ -39,8 +39,10 @@ void check_names(std::string_view key, const std::vector<std::string>& names, Pr
       return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
     });
     if (!is_plain)
-      problems.add(key, "the name \"{}\" is not made of letters, digits, '_', '-' and '.'", name);
-    if (!seen.insert(name).second) problems.add(key, "two entries are named \"{}\"", name);
+      problems.add(key, "the name \"{}\" is not valid; expected letters, digits, '_', '-' and '.' only",
+                   name);
+    if (!seen.insert(name).second)
+      problems.add(key, "two entries have the name \"{}\"; every name must be unique", name);
   }
 }
 
@@ -68,43 +70,45 @@ std::vector<double> MixtureStageConfig::numbers() const {
 }
 
 void declare(config::Section& s, MixtureSourceConfig& c) {
-  s.field("name", c.name, "of the source in the log and the metrics").required();
-  s.field("path", c.path, "as training.dataset_path").required();
-  s.field("weight", c.weight, "share of the tokens, relative to the other sources' weights").at_least(0);
+  s.field("name", c.name, "name of the source in the log and the metrics").required();
+  s.field("path", c.path, "data of this source, given as for training.dataset_path").required();
+  s.field("weight", c.weight, "share of the tokens, relative to the weights of the other sources")
+      .at_least(0);
   s.field("repeat", c.repeat,
-          "instead of weights: how often this source is seen while the others are seen their number of "
-          "times")
+          "used instead of weight: passes over this source for each pass over a source with repeat 1")
       .above(0);
   s.field("max_epochs", c.max_epochs,
-          "a run that would see this source more often is refused; null: above 4 it is warned of")
+          "a run that would pass over this source more often is refused; null: a warning above 4")
       .above(0)
       .unit("epochs");
-  s.field("format", c.format, "as training.format").one_of(data::format_names());
-  s.field("text_key", c.text_key, "key of the text in JSON lines");
+  s.field("format", c.format, "format of the files, as for training.format").one_of(data::format_names());
+  s.field("text_key", c.text_key, "key that holds the text in JSON lines");
 }
 
 void declare(config::Section& s, MixtureStageConfig& c) {
-  s.field("from_step", c.from_step, "first step with these weights").required().at_least(2);
-  s.field("weights", c.weights, "one for each source, in their order; 0: no more of it")
+  s.field("from_step", c.from_step, "first step that uses these weights").required().at_least(2);
+  s.field("weights", c.weights,
+          "one weight for each source, in the order of training.mixture; 0: stop using the source")
       .required()
       .or_scalar();
 }
 
 void declare(config::Section& s, NamedFilesConfig& c) {
-  s.field("name", c.name, "of the set in the log and the metrics").required();
-  s.field("path", c.path, "as validation.dataset_path").required();
+  s.field("name", c.name, "name in the log and the metrics").required();
+  s.field("path", c.path, "files, given as for validation.dataset_path").required();
 }
 
 void declare(config::Section& s, ValidationSetConfig& c) {
   declare(s, static_cast<NamedFilesConfig&>(c));
-  s.field("format", c.format, "as training.format, which it is without this").one_of(data::format_names());
-  s.field("text_key", c.text_key, "key of the text in JSON lines; null: training.text_key");
+  s.field("format", c.format, "format of the files; null: training.format").one_of(data::format_names());
+  s.field("text_key", c.text_key, "key that holds the text in JSON lines; null: training.text_key");
 }
 
 void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,
               Problems& problems) {
   if (sources.empty()) {
-    if (!stages.empty()) problems.add(kStages, "there is no training.mixture whose weights could change");
+    if (!stages.empty())
+      problems.add(kStages, "stages change the weights of training.mixture, which is not set");
     return;
   }
   check_names(kMixture, names_of(sources), problems);
@@ -116,11 +120,12 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
     weights.push_back(source.weight.value_or(0));
   }
   if (weighted > 0 && repeated > 0) {
-    problems.add(kMixture, "some sources have a weight and some a repeat: give one of the two to all");
+    problems.add(kMixture,
+                 "some sources have a weight and others a repeat; give all of them the same one of the two");
   } else if (weighted > 0 && weighted < std::ssize(sources)) {
     problems.add(kMixture,
-                 "{} of {} sources have a weight: give one to all, 0 to a source that only "
-                 "a later stage reads",
+                 "only {} of {} sources have a weight; give every source one, 0 to a source that only a "
+                 "later stage uses",
                  weighted, sources.size());
   } else if (weighted > 0) {
     check_weights(kMixture, weights, problems);
@@ -130,7 +135,10 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
   for (size_t i = 0; i < sources.size(); ++i) is_read[i] = weighted == 0 || weights[i] > 0;
   for (const MixtureStageConfig& stage : stages) {
     if (stage.from_step <= before && before > 1)
-      problems.add(kStages, "a stage from step {} follows one from step {}", stage.from_step, before);
+      problems.add(
+          kStages,
+          "the stage from step {} is listed after the one from step {}; expected stages in increasing order",
+          stage.from_step, before);
     before = stage.from_step;
     if (stage.weights.size() != sources.size()) {
       problems.add(kStages, "the stage from step {} has {}, expected {}, one for each source",
@@ -141,7 +149,7 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
         std::ranges::find_if(stage.weights, [](const std::string& w) { return !number_of(w); }) -
         stage.weights.begin();
     if (bad < stage.weights.size()) {
-      problems.add(kStages, "expected a number, got the text \"{}\"", stage.weights[bad]);
+      problems.add(kStages, "expected a number, got the string \"{}\"", stage.weights[bad]);
       continue;
     }
     const std::vector<double> numbers = stage.numbers();
@@ -149,7 +157,9 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
     for (size_t i = 0; i < numbers.size(); ++i) is_read[i] = is_read[i] || numbers[i] > 0;
   }
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (!is_read[i]) problems.add(kMixture, "{} has weight 0 in every stage: remove it", sources[i].name);
+    if (!is_read[i])
+      problems.add(kMixture, "{} has weight 0 in every stage; remove this source or give it a weight",
+                   sources[i].name);
   }
 }
 

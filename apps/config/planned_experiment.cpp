@@ -22,7 +22,8 @@ std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
 void warn_of_vocabulary(Experiment& e) {
   if (e.tokenizer || e.config.model.vocab_size > 0) return;
   e.config.provenance.warnings.push_back(
-      fmt::format("vocabulary {} is the flavor's: '{}' does not exist; a run takes its tokenizer's",
+      fmt::format("the plan uses the flavor's vocabulary size {}, because '{}' does not exist; a run uses "
+                  "that of its tokenizer",
                   e.shape.model.vocab_size, e.config.model.hf_assets_path));
 }
 
@@ -30,7 +31,8 @@ std::optional<int> planned_capability(int asked, const Device& device) {
   if (!device.is_gpu()) {
     if (asked > 0)
       fail<ConfigError>(
-          "plan", "--compute-capability is of GPUs, and training.device is cpu: set training.device: cuda");
+          "plan",
+          "--compute-capability is for GPUs, but training.device is cpu: set training.device to cuda");
     return {};
   }
   if (asked > 0) return asked;
@@ -47,7 +49,7 @@ Experiment resolve(const Config& config, std::shared_ptr<const Tokenizer> tokeni
   } catch (const DeviceError& error) {
     if (!capability) throw;
     throw DeviceError(
-        fmt::format("{}; this plan is for compute capability {}.{}, --compute-capability says another",
+        fmt::format("{}; this plan is for compute capability {}.{}; use --compute-capability for another",
                     error.what(), *capability / 10, *capability % 10));
   }
 }

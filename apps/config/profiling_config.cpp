@@ -16,34 +16,37 @@ ProfilingConfig::Phase ProfilingConfig::phase_of(int64_t step) const {
 }
 
 void declare(config::Section& s, ProfilingConfig& c) {
-  s.meaning("traces of whole steps, for Perfetto and tools for PyTorch's traces");
-  s.field("enable_profiling", c.enable_profiling, "trace some steps of every profile_freq");
+  s.meaning("traces of whole steps, for Perfetto and for tools that read PyTorch's traces");
+  s.field("enable_profiling", c.enable_profiling,
+          "trace the last profiler_active of every profile_freq steps");
   s.field("save_traces_folder", c.save_traces_folder,
-          "below job.dump_folder: iteration_STEP/rankR_trace.json.gz");
+          "folder of the traces iteration_STEP/rankR_trace.json.gz, inside job.dump_folder");
   s.field("profile_freq", c.profile_freq, "steps from one trace to the next").at_least(1).unit("steps");
-  s.field("profiler_active", c.profiler_active, "steps in a trace: the last of every profile_freq")
-      .at_least(1)
-      .unit("steps");
+  s.field("profiler_active", c.profiler_active, "number of steps in each trace").at_least(1).unit("steps");
   s.field("profiler_warmup", c.profiler_warmup,
-          "steps before them that run as traced ones do, and are not kept")
+          "steps before each trace that run like traced steps but are not recorded")
       .at_least(0)
       .unit("steps");
   s.field("profile_ranks", c.profile_ranks,
-          "auto: up to 8 ranks, then the first of each machine; all; or their numbers, as in 0,8,16");
-  s.field("enable_nvtx", c.enable_nvtx, "NVTX ranges around what traced steps do, for Nsight Systems");
+          "ranks that write traces; auto: all of up to 8 ranks, else the first of each machine; all: every "
+          "rank; or their numbers, such as 0,8,16");
+  s.field("enable_nvtx", c.enable_nvtx,
+          "mark the operations of traced steps with NVTX ranges, for Nsight Systems");
 }
 
 void validate(const ProfilingConfig& c, config::Problems& problems) {
   if (c.profile_freq < c.profiler_active + c.profiler_warmup) {
-    problems.add("profiling.profile_freq",
-                 "{} steps from trace to trace have no room for profiler_warmup {} + profiler_active {}",
-                 c.profile_freq, c.profiler_warmup, c.profiler_active);
+    problems.add(
+        "profiling.profile_freq",
+        "{} steps are fewer than profiler_warmup {} + profiler_active {}; raise profile_freq or lower these",
+        c.profile_freq, c.profiler_warmup, c.profiler_active);
   }
   const std::string& ranks = c.profile_ranks;
   if (ranks != "auto" && ranks != "all" &&
       (ranks.empty() || ranks.find_first_not_of("0123456789,") != std::string::npos ||
        ranks.starts_with(',') || ranks.ends_with(',') || contains_text(ranks, ",,"))) {
-    problems.add("profiling.profile_ranks", "expected auto, all or numbers as in 0,8,16, got \"{}\"", ranks);
+    problems.add("profiling.profile_ranks", "expected auto, all or numbers such as 0,8,16, got \"{}\"",
+                 ranks);
   }
   if (c.enable_nvtx && !nvtx::available()) {
     problems.add("profiling.enable_nvtx",

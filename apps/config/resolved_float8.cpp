@@ -27,13 +27,12 @@ void check_validation_tokens(const TrainingShape& shape, int cp) {
   for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
     const int64_t of = d.recipe ? d.recipe->alignment() : 1;
     if (tokens % of == 0) continue;
-    fail<ConfigError>(
-        "fp8",
-        "validation.local_batch_size {} x validation.seq_len {}{} = {} tokens are not a multiple "
-        "of {} ({}/{} = {:.6g}), which {} in {} needs: change one of the two",
-        shape.validation_batch, shape.validation_sequence,
-        cp == 1 ? "" : fmt::format(" / context_parallel_degree {}", cp), tokens, of, tokens, of,
-        static_cast<double>(tokens) / of, d.gemm.name, fp8::name_of(d.recipe->name));
+    fail<ConfigError>("fp8",
+                      "validation.local_batch_size {} x validation.seq_len {}{} = {} tokens are not a "
+                      "multiple of {} ({}/{} = {:.6g}), as {} in {} requires: change one of the two",
+                      shape.validation_batch, shape.validation_sequence,
+                      cp == 1 ? "" : fmt::format(" / context_parallel_degree {}", cp), tokens, of, tokens, of,
+                      static_cast<double>(tokens) / of, d.gemm.name, fp8::name_of(d.recipe->name));
   }
 }
 
@@ -48,8 +47,8 @@ void check_output_chunks(const fp8::GemmDecision& output, int64_t chunk_tokens, 
   for (const int64_t rows : {chunk, tokens.count % chunk}) {
     if (rows % of == 0) continue;
     fail<ConfigError>("fp8",
-                      "the output layer in FP8 runs the {} tokens of {} {} at a time{}, not a multiple of {} "
-                      "({}/{} = {:.6g}): set model.loss_chunk_tokens to one",
+                      "the output layer in FP8 processes the {} tokens of {} {} at a time{}, which is not a "
+                      "multiple of {} ({}/{} = {:.6g}): set model.loss_chunk_tokens to a multiple",
                       tokens.count, tokens.of, chunk,
                       rows == chunk ? "" : fmt::format(" and {} at last", rows), of, rows, of,
                       static_cast<double>(rows) / of);
@@ -69,10 +68,9 @@ void resolve_float8(const Config& c, const LlamaParameters& table, const Mesh& m
   shape.float8_policy = fp8::decide_policy(c.float8, inputs);
   const auto has_history = [](const fp8::GemmDecision& d) { return d.recipe && d.recipe->has_history(); };
   if (shape.pipeline.is_on() && std::ranges::any_of(shape.float8_policy.decisions, has_history))
-    fail<ConfigError>(
-        "fp8",
-        "recipe delayed takes its scales from amaxes of all layers on all ranks, and the stages of a "
-        "pipeline hold some of them: take tensorwise or rowwise, or pipeline_parallel_degree 1");
+    fail<ConfigError>("fp8",
+                      "recipe delayed needs the amaxes of all layers on every rank, but a pipeline stage has "
+                      "only some layers: use recipe tensorwise or rowwise, or pipeline_parallel_degree 1");
   fp8::require_some_float8(shape.float8_policy, c.float8);
   check_validation_tokens(shape, cp);
   shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
@@ -87,8 +85,8 @@ void resolve_float8(const Config& c, const LlamaParameters& table, const Mesh& m
   }
   if (output->padded_rows > 0 && c.parallelism.disable_loss_parallel && tp > 1) {
     fail<ConfigError>("fp8",
-                      "quantize.linear.float8.pad_vocabulary pads the logits of every rank, which "
-                      "parallelism.disable_loss_parallel would gather: leave one of them out");
+                      "quantize.linear.float8.pad_vocabulary pads the logits of each rank, which "
+                      "parallelism.disable_loss_parallel would gather: remove one of them");
   }
 }
 

@@ -55,8 +55,8 @@ void check_context_parallel(const Config& c, int cp) {
   const auto divides = [&](std::string_view key, int64_t tokens) {
     if (tokens % unit == 0) return;
     fail<ConfigError>("parallelism",
-                      "context_parallel_degree {} makes {} chunks of {} {}, which must be whole multiples of "
-                      "{} tokens: use a multiple of {}, such as {}",
+                      "context_parallel_degree {} divides each sequence into {} chunks, but {} {} does not "
+                      "give chunks of a multiple of {} tokens: use a multiple of {}, such as {}",
                       cp, 2 * cp, key, tokens, unit / (2 * cp), unit, (tokens + unit - 1) / unit * unit);
   };
   divides("training.seq_len", c.training.seq_len);
@@ -70,11 +70,10 @@ void resolve_samples(const Config& c, const Mesh& mesh, TrainingShape& shape) {
   for (const auto& [axis, name] : {std::pair{MeshAxis::pp, "pipeline"}, std::pair{MeshAxis::cp, "context"},
                                    std::pair{MeshAxis::tp, "tensor"}}) {
     if (mesh.size(axis) > 1) {
-      fail<ConfigError>(
-          "evaluation",
-          "prompts are not continued with {} parallel (degree {}): leave out evaluation.prompts, and "
-          "run ottava generate on the checkpoints",
-          name, mesh.size(axis));
+      fail<ConfigError>("evaluation",
+                        "prompts are not supported with {} parallelism (degree {}): remove "
+                        "evaluation.prompts, and run ottava generate on the checkpoints",
+                        name, mesh.size(axis));
     }
   }
   shape.prompts = std::ssize(c.evaluation.prompts);
@@ -95,11 +94,10 @@ int64_t rows_unit(int64_t tp, int64_t cp) {
 void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp) {
   if (tp == 1) return;
   const auto refuse = [&](std::string_view what, int64_t value, std::string_view key, int64_t remedy) {
-    fail<ConfigError>(
-        "parallelism",
-        "tensor_parallel_degree {} does not divide {} {} (remainder {}): set {}: {}, or another "
-        "degree",
-        tp, what, value, value % tp, key, remedy);
+    fail<ConfigError>("parallelism",
+                      "tensor_parallel_degree {} does not divide {} {} (remainder {}): set {} to {}, or "
+                      "choose another degree",
+                      tp, what, value, value % tp, key, remedy);
   };
   for (const auto& [name, value] : {std::pair{"n_heads", m.heads}, std::pair{"ffn_dim", m.ffn_dim},
                                     std::pair{"vocab_size", m.vocab_size}})
@@ -122,8 +120,9 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
     divides("validation", "local_batch_size", c.validation.local_batch_size, c.validation.seq_len);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
     fail<ConfigError>("parallelism",
-                      "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
-                      m.kv_heads);
+                      "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it: "
+                      "choose another degree",
+                      tp, m.kv_heads);
   }
 }
 
@@ -135,15 +134,15 @@ void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
   };
   if (shape.model.tied_embeddings)
     refuse(
-        "and the model ties its output to its embedding, which lie in different stages: untie them, or use "
-        "data and tensor parallel");
+        "but the model ties its output layer to its embedding, and the two are in different stages: set "
+        "model.tie_embeddings to false, or use data and tensor parallelism");
   if (p.fsdp_reshard_after_forward == ParallelismConfig::Reshard::always)
     refuse(
-        "and fsdp_reshard_after_forward is always: the weights of a stage stay whole for the step, set it to "
-        "default or never");
+        "but fsdp_reshard_after_forward is always: pipeline stages keep their gathered weights for the whole "
+        "step; set it to default or never");
   if (p.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::every_microbatch)
     refuse(
-        "and fsdp_reduce_every_microbatch is true: a stage's gradients are summed once, after its last "
+        "but fsdp_reduce_every_microbatch is true: a stage reduces its gradients once, after its last "
         "backward; set it to auto or false");
   if (c.training.local_batch_size % p.pipeline_parallel_microbatch_size != 0)
     fail<ConfigError>(

@@ -15,8 +15,8 @@ void check_positions(const std::string& path, int64_t longest) {
   if (longest <= most) return;
   fail<ConfigError>(
       "model",
-      "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or "
-      "set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
+      "sequences of {} tokens are longer than max_position_embeddings {} in {}: lower training.seq_len, or "
+      "set model.max_seq_len (and model.rope_scaling) to train on longer sequences",
       longest, most, path);
 }
 

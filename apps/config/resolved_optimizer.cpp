@@ -13,11 +13,10 @@ namespace {
 UpdateRule rule_of(const std::string& name, size_t group, const ParameterSpec& spec) {
   if (name == "AdamW") return UpdateRule::adamw;
   if (spec.is_vector) {
-    fail<ConfigError>(
-        "optimizer",
-        "param_groups entry {} gives {} to Muon, which orthogonalises matrices: it is a vector of "
-        "{}, leave it to AdamW",
-        group + 1, spec.name, counted(spec.rows(), "element"));
+    fail<ConfigError>("optimizer",
+                      "param_groups entry {} assigns {} to Muon, which is for matrices, but it is a vector "
+                      "of {}: leave it to AdamW",
+                      group + 1, spec.name, counted(spec.rows(), "element"));
   }
   return UpdateRule::muon;
 }
@@ -30,12 +29,11 @@ bool is_for(const std::string& match, size_t group, const ParameterSpec& spec) {
   const auto matched = std::ranges::find_if(spec.parts, is_matched),
              other = std::ranges::find_if_not(spec.parts, is_matched);
   if (matched != spec.parts.end() && other != spec.parts.end()) {
-    fail<ConfigError>(
-        "optimizer",
-        "param_groups entry {} matches {} and not {}, which is trained with it as {} ('{}'): give a "
-        "pattern for all of that, as '*{}'",
-        group + 1, matched->hf_name, other->hf_name, spec.name, match,
-        spec.name.substr(spec.name.rfind('.') + 1));
+    fail<ConfigError>("optimizer",
+                      "param_groups entry {} matches {} but not {}, although both are trained together as {} "
+                      "('{}'): use a pattern that matches both, such as '*{}'",
+                      group + 1, matched->hf_name, other->hf_name, spec.name, match,
+                      spec.name.substr(spec.name.rfind('.') + 1));
   }
   return matched != spec.parts.end();
 }
@@ -62,10 +60,10 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
   }
   for (size_t g = 0; g < used.size(); ++g) {
     if (!used[g])
-      fail<ConfigError>(
-          "optimizer",
-          "param_groups entry {} matches no parameter: '{}'; names look like layers.0.attention_norm", g + 1,
-          c.param_groups[g].match);
+      fail<ConfigError>("optimizer",
+                        "param_groups entry {} matches no parameter: '{}'; parameters have names such as "
+                        "layers.0.attention_norm",
+                        g + 1, c.param_groups[g].match);
   }
   return out;
 }

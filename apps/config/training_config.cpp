@@ -17,76 +17,88 @@ using config::Value;
 namespace {
 
 void declare_data(config::Section& s, TrainingConfig& c) {
-  s.field("dataset", c.dataset, "a name for the log; the text itself is dataset_path");
+  s.field("dataset", c.dataset, "name shown in the log; the data itself is given by dataset_path");
   s.field("dataset_path", c.dataset_path,
-          "text to train on: file, folder, glob, @file that lists them, or several; relative to the working "
-          "directory, else to this file");
+          "training data, given as file, folder, glob, @FILE with a list of these, or a YAML list of them; "
+          "relative to the working directory or, if not found there, to this file");
   s.list("mixture", c.mixture,
-         "in place of dataset_path: sources by name, each with a share of the tokens (core/data/README.md)");
-  s.list("mixture_stages", c.mixture_stages, "new weights of the sources from a step on");
-  s.field("text_key", c.text_key, "key of the text in JSON lines");
+         "named sources to mix, used instead of dataset_path, each with a weight or a number of repeats "
+         "(core/data/README.md)");
+  s.list("mixture_stages", c.mixture_stages, "changes of the mixture's weights, each from a given step on");
+  s.field("text_key", c.text_key, "key that holds the text in JSON lines");
   s.field("format", c.format,
-          "form of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
-          "tokens_u32: bare token ids, as nanoGPT's train.bin; messages, sharegpt, prompt_completion: JSON "
-          "lines of conversations (section chat)")
+          "format of the training files, and of validation files that name none; auto: detected from content "
+          "and name; text, json_lines: plain text or JSON lines with text; tokens_u16, tokens_u32: bare "
+          "token ids, such as nanoGPT's train.bin; messages, sharegpt, prompt_completion: conversations in "
+          "JSON lines (see section chat)")
       .one_of(data::format_names());
   using BadRecords = TrainingConfig::BadRecords;
   s.choice("bad_records", c.bad_records, {{"error", BadRecords::error}, {"skip", BadRecords::skip}},
-           "a line of JSON lines that is no object with the text ends the run, or is left out and counted");
+           "what to do with a line of JSON lines that is not an object with the text; error: end the run; "
+           "skip: leave the line out and count it");
   s.field("data_check_seconds", c.data_check_seconds,
-          "spent before the first step on looking through as much of the data as it allows (0: one segment); "
-          "the rest is looked through during training")
+          "time for checking data before the first step; the rest of the data is checked during training; 0: "
+          "check only one segment")
       .range(0, 1e6)
       .unit("s");
   s.field("add_bos", c.add_bos,
-          "begin every document with the tokenizer's BOS, and prompts and questions as well; the "
-          "tokenizer_config.json of checkpoints says so");
+          "begin every document, prompt and question with the tokenizer's BOS token; recorded in the "
+          "tokenizer_config.json of checkpoints");
   s.field("add_eos", c.add_eos,
-          "end every document with the tokenizer's EOS; where that is its BOS, the BOS of the next document "
-          "ends one");
-  s.field("shuffle", c.shuffle, "permute blocks and documents anew in every epoch, by seed");
+          "end every document with the tokenizer's EOS token; if EOS and BOS are the same token, the BOS of "
+          "the next document serves as the end");
+  s.field("shuffle", c.shuffle, "shuffle the data in every epoch, in an order that depends on seed");
 }
 
 void declare_batch(config::Section& s, TrainingConfig& c) {
   constexpr double kMost = 1 << 30;
-  s.field("local_batch_size", c.local_batch_size, "sequences per data-parallel rank and micro-batch")
+  s.field("local_batch_size", c.local_batch_size,
+          "micro-batch size of each data-parallel rank; lower it if memory is short")
       .range(1, kMost)
       .unit("sequences");
   s.field("global_batch_size", c.global_batch_size,
-          "sequences per step; more than the ranks hold at once are accumulated; -1: "
-          "local_batch_size x ranks")
+          "sequences per optimizer step, reached by gradient accumulation where needed; -1: local_batch_size "
+          "x data-parallel ranks")
       .range(-1, kMost)
       .unit("sequences");
-  s.field("seq_len", c.seq_len, "length of a sequence").range(1, kMost).unit("tokens");
-  s.field("steps", c.steps, "optimizer steps of the whole run").at_least(1).unit("steps");
+  s.field("seq_len", c.seq_len, "sequence length").range(1, kMost).unit("tokens");
+  s.field("steps", c.steps, "number of optimizer steps in the whole run").at_least(1).unit("steps");
   s.field("epochs", c.epochs,
-          "how often the data is seen; steps follows from it once the data was counted, whatever it says")
+          "number of passes over the data, used instead of steps, which is then computed from the size of "
+          "the data; null: use steps")
       .above(0)
       .unit("epochs");
-  s.field("max_norm", c.max_norm, "gradients with a larger global norm are scaled down to it").above(0);
+  s.field("max_norm", c.max_norm,
+          "gradient clipping: a gradient with a larger global norm is scaled down to this norm")
+      .above(0);
   s.field("z_loss_weight", c.z_loss_weight,
-          "c of a second loss, c (log of the softmax's denominator)^2 per token, which keeps logits from "
-          "growing; logged by itself; 0: none, 1e-5 to 1e-4 are usual")
+          "weight of the z-loss, the squared log of the softmax denominator, which keeps logits small and is "
+          "logged separately; 0: no z-loss; 1e-5 to 1e-4 are usual")
       .range(0, 1);
 }
 
 void declare_precision(config::Section& s, TrainingConfig& c) {
-  s.choice("dtype", c.dtype, {{"float32", DType::f32}}, "master weights")
+  s.choice("dtype", c.dtype, {{"float32", DType::f32}}, "dtype of the master weights")
       .refuse_value("bfloat16",
-                    "weights and optimizer state without FP32 masters stop learning; optimizer.state_dtype "
-                    "bfloat16 saves half of the state");
+                    "training stalls without float32 master weights; optimizer.state_dtype bfloat16 halves "
+                    "the memory of the optimizer state");
   s.choice("mixed_precision_param", c.mixed_precision_param,
-           {{"bfloat16", DType::bf16}, {"float32", DType::f32}}, "compute, and what FSDP gathers");
+           {{"bfloat16", DType::bf16}, {"float32", DType::f32}},
+           "dtype of computation and of the parameters that FSDP gathers");
   s.choice("mixed_precision_reduce", c.mixed_precision_reduce,
            {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
-           "gradient sums between shards and replicas; those of micro-batches are float32");
+           "dtype in which gradients are summed across shards and replicas; micro-batches are always "
+           "accumulated in float32");
   s.field("mixed_precision_level", c.mixed_precision_level,
-          "short for precisions: O0 FP32, O1 FP8 compute, O2 BF16 compute; empty: as the keys say")
+          "shorthand for mixed_precision_param and model.converters; O0: FP32; O1: FP8; O2: BF16; empty: use "
+          "those keys")
       .one_of({"", "O0", "O1", "O2"});
-  s.field("loss_scale", c.loss_scale, "none, dynamic, or a constant; gradients are unscaled before the norm")
+  s.field("loss_scale", c.loss_scale,
+          "loss scaling, given as none, dynamic or a constant factor; gradients are unscaled before clipping")
       .or_scalar();
   s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps,
-          "steps in a row whose gradient is not finite before the run ends with an error")
+          "end the run with an error after more than this many consecutive steps with a gradient that is not "
+          "finite")
       .at_least(0)
       .unit("steps");
 }
@@ -94,41 +106,46 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
 }  // namespace
 
 void declare(config::Section& s, DataloaderConfig& c) {
-  s.meaning("threads that read, tokenize and pack ahead of training");
-  s.field("num_workers", c.num_workers, "0: one, enough for 10 to 20 MB of text a second")
+  s.meaning("threads that read, tokenize and pack data ahead of training");
+  s.field("num_workers", c.num_workers,
+          "number of threads; 0: one, enough for 10 to 20 MB of text per second")
       .range(0, 1024)
       .unit("threads");
   s.field("prefetch_factor", c.prefetch_factor,
-          "segments (about 4 MiB of text) tokenized ahead of use; null: one")
+          "segments of about 4 MiB of text that are tokenized in advance; null: one")
       .range(1, 1024)
       .unit("segments");
 }
 
 void declare(config::Section& s, SkipSpikesConfig& c) {
-  s.meaning("leave out steps whose loss or gradient norm is far above those before");
-  s.field("window", c.window, "steps that a step is compared with").range(8, 65536).unit("steps");
+  s.meaning("skip steps whose loss or gradient norm is far above that of the preceding steps");
+  s.field("window", c.window, "number of preceding steps that a step is compared with")
+      .range(8, 65536)
+      .unit("steps");
   s.field("sigma", c.sigma,
-          "skip above their mean plus so many standard deviations; 0: skip none, 6 is usual")
+          "skip a step that lies more than this many standard deviations above the mean of the window; 0: "
+          "skip none; 6 is usual")
       .at_least(0);
 }
 
 void declare(config::Section& s, TrainingConfig& c) {
-  s.meaning("data, batch, precision, device");
+  s.meaning("data, batch size, precision and device");
   declare_data(s, c);
   declare_batch(s, c);
   declare_precision(s, c);
-  s.field("device", c.device, "auto: a GPU when one can be used").one_of({"auto", "cpu", "cuda"});
+  s.field("device", c.device, "device to train on; auto: a GPU if one is usable, else the CPU")
+      .one_of({"auto", "cpu", "cuda"});
   s.field("cuda_graphs", c.cuda_graphs,
-          "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says "
-          "why not")
+          "record each step as a CUDA graph and replay it; auto: where possible, else the log says why not; "
+          "on: an error where it is not possible")
       .one_of({"auto", "on", "off"});
   s.field("gemm_cache", c.gemm_cache,
-          "folder that keeps what was measured for later runs: algorithms of a GPU's matrix products, the "
-          "CPU's peak; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
-  s.field("threads", c.threads, "CPU threads per rank; 0: cores / ranks on this machine")
+          "folder where measurements (fastest GPU matrix product algorithms, CPU peak) are kept for later "
+          "runs; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: keep none");
+  s.field("threads", c.threads, "CPU threads per rank; 0: cores of the machine divided by the ranks on it")
       .range(0, 4096)
       .unit("threads");
-  s.field("seed", c.seed, "decides initial weights and order of data").at_least(0);
+  s.field("seed", c.seed, "random seed of the initial weights and the data order").at_least(0);
   s.section("skip_spikes", c.skip_spikes);
   s.section("dataloader", c.dataloader);
 
@@ -146,32 +163,32 @@ std::optional<double> TrainingConfig::constant_loss_scale() const {
 void validate(const TrainingConfig& c, config::Problems& problems) {
   validate(c.mixture, c.mixture_stages, problems);
   if (!c.mixture.empty() && !c.dataset_path.empty())
-    problems.add("training.mixture", "training.dataset_path is given too: give one of the two");
+    problems.add("training.mixture", "training.dataset_path is set as well; set only one of the two");
   if (c.epochs && !c.mixture.empty()) {
     const bool is_weighted =
         std::ranges::any_of(c.mixture, [](const auto& s) { return s.weight.has_value(); });
     if (is_weighted || !c.mixture_stages.empty())
-      problems.add(
-          "training.epochs",
-          "sources with weights have no common epoch: give each source of training.mixture a repeat, and no "
-          "mixture_stages");
+      problems.add("training.epochs",
+                   "a mixture with weights has no epochs; give every source of training.mixture a repeat and "
+                   "remove mixture_stages, or set training.steps instead");
   }
   // 0 would never clip.
   constexpr float kSmallest = std::numeric_limits<float>::min();
   if (c.max_norm > 0 && static_cast<float>(c.max_norm) < kSmallest)
-    problems.add("training.max_norm", "{} is 0 in float32 or nearly so; expected at least {}", c.max_norm,
+    problems.add("training.max_norm", "{} is too small for float32; expected at least {}", c.max_norm,
                  kSmallest);
   double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
   if (!(scale > 0) || !std::isfinite(scale)) {
-    problems.add("training.loss_scale", "expected none, dynamic or a number > 0, got the text \"{}\"",
+    problems.add("training.loss_scale", "expected none, dynamic or a number > 0, got the string \"{}\"",
                  c.loss_scale);
   } else if (scale > std::numeric_limits<float>::max() || scale < std::numeric_limits<float>::min()) {
-    problems.add("training.loss_scale", "{} is out of FP32's range, in which losses are scaled",
+    problems.add("training.loss_scale",
+                 "{} is outside the range of float32; expected a scale that float32 can represent",
                  c.loss_scale);
   }
   if (c.global_batch_size == 0) {
     problems.add("training.global_batch_size",
-                 "0 sequences train nothing; expected -1 (local_batch_size x ranks) or at least 1");
+                 "0 is not a batch size; expected -1 (local_batch_size x data-parallel ranks) or at least 1");
   } else if (c.global_batch_size > 0 && c.global_batch_size % c.local_batch_size != 0) {
     problems.add("training.global_batch_size", "{} is not a multiple of local_batch_size {} (remainder {})",
                  c.global_batch_size, c.local_batch_size, c.global_batch_size % c.local_batch_size);

@@ -45,11 +45,11 @@ std::vector<RecordedOperation> attention_of(const Experiment& e, Device device,
 std::string objection(const Experiment& e) {
   const TrainingShape& s = e.shape;
   if (s.parameters.compute != DType::bf16)
-    return fmt::format("cuDNN's attention is bf16, and training.mixed_precision_param is {}",
+    return fmt::format("cuDNN's attention needs bfloat16, but training.mixed_precision_param is {}",
                        name_of(s.parameters.compute));
-  if (s.block_causal) return "cuDNN's attention has no documents, and model.attn_mask_type is block_causal";
+  if (s.block_causal) return "cuDNN's attention does not support model.attn_mask_type block_causal";
   if (!cuda::cudnn_is_built())
-    return "this program was built without cuDNN's attention (cudnn.h and cudnn_frontend.h)";
+    return "this program was built without cuDNN's attention (which needs cudnn.h and cudnn_frontend.h)";
   return {};
 }
 
@@ -81,7 +81,7 @@ void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) 
   double with = c.fused ? 1 : 0;
   reduce_on_host(*ranks.control, view_of(&with, {1}), "attention");
   if (with < ranks.control->size()) {
-    if (c.fused) c.why_not = "another rank cannot have it";
+    if (c.fused) c.why_not = "another rank cannot use it";
     c.fused = nullptr;
     return;
   }
@@ -150,14 +150,13 @@ std::vector<Decisions::Entry> choose(const Experiment& e, Device device,
 
 std::string complaint_about(const std::string& backend, bool is_saved, const Candidate& candidate) {
   if (backend != "cudnn" && backend != "flash")
-    return fmt::format(
-        "the checkpoint says {} = '{}', which is neither flash nor cudnn: start with --redecide", kBackend,
-        backend);
+    return fmt::format("the checkpoint has {} = '{}', expected flash or cudnn: start with --redecide",
+                       kBackend, backend);
   if (backend == "flash" || candidate.fused) return {};
   if (is_saved) {
     return fmt::format(
-        "{} = cudnn was decided when the checkpoint was saved, and here: {}. Start with --redecide, after "
-        "which sums are made in another order",
+        "the checkpoint's run used {} = cudnn, which is not possible here: {}. Start with --redecide; "
+        "results may then differ in the last bits",
         kBackend, candidate.why_not);
   }
   return fmt::format("backend is cudnn, but {}: set it to auto or flash", candidate.why_not);
@@ -168,8 +167,8 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
   const Decisions::Entry* before = saved.find(kLibrary);
   if (!before || before->value == library) return {};
   return fmt::format(
-      "attention was computed with {}, and here is {}: start with --redecide, after which sums are made in "
-      "another order",
+      "the checkpoint's run computed attention with {}, but here is {}: start with --redecide; results may "
+      "then differ in the last bits",
       before->value, library);
 }
 
@@ -179,8 +178,8 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
   const std::string& wish = e.config.attention.backend;
   if (!e.config.attention.deterministic && (!device.is_gpu() || wish == "flash"))
     log::info(
-        "attention.deterministic: false changes nothing: only cuDNN has an attention that does not repeat "
-        "bitwise");
+        "attention.deterministic: false has no effect: only cuDNN has an attention that is not "
+        "deterministic");
   if (!device.is_gpu()) {
     if (wish == "cudnn")
       fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash",

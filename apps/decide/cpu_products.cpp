@@ -131,18 +131,16 @@ bool everywhere(bool here, Communicator& ranks) {
 
 std::string complaint_about(const Decisions::Entry& entry, bool is_saved) {
   if (entry.value != "direct" && entry.value != "widened")
-    return fmt::format(
-        "the checkpoint says {} = '{}', which is neither direct nor widened: start with --redecide",
-        entry.name, entry.value);
+    return fmt::format("the checkpoint has {} = '{}', expected direct or widened: start with --redecide",
+                       entry.name, entry.value);
   if (entry.value == "widened" || cpu::multiplies_bf16_directly()) return {};
   if (is_saved)
     return fmt::format(
-        "{} = direct was decided when the checkpoint was saved, and this machine has no bf16 instructions to "
-        "use: start with --redecide, after which sums are made in another order",
+        "the checkpoint's run used {} = direct, but this machine has no bf16 instructions: start with "
+        "--redecide; results may then differ in the last bits",
         entry.name);
-  return fmt::format(
-      "{} is direct, but this machine has no bf16 instructions to use: set it to auto or widened",
-      entry.name);
+  return fmt::format("{} is direct, but this machine has no bf16 instructions: set it to auto or widened",
+                     entry.name);
 }
 
 }  // namespace

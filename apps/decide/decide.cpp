@@ -43,7 +43,7 @@ Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
       Decisions saved = parse_decisions(read_file(path), path);
       if (saved.made_for == made_for) return saved;
       if (!saved.entries.empty())
-        log::info("Decisions of {} were for another layout ({}) and are made again", step->path,
+        log::info("Decisions of {} were for another layout ({}), so they are made again", step->path,
                   saved.made_for);
       return {};
     } catch (const FileError&) {
@@ -80,7 +80,7 @@ MemoryDecision reduction_decision(const Experiment& e) {
   return with_outcomes({.open = {.name = kReduce, .by = kFreeMemory},
                         .gain = "less traffic",
                         .item = "whole gradients",
-                        .after_change = "after which gradients are summed in another order"},
+                        .after_change = "which changes the order of gradient sums"},
                        e, {.option = &FsdpOptions::reduce_every_micro_batch, .with_most_memory = false});
 }
 
@@ -105,7 +105,7 @@ MemoryDecision loss_chunk_decision(const Experiment& e) {
   MemoryDecision out{.open = {.name = kLossChunks, .by = kFreeMemory},
                      .gain = "fewer passes over the output layer's gradient",
                      .item = "logits of more tokens",
-                     .after_change = "after which gradients are summed in another order"};
+                     .after_change = "which changes the order of gradient sums"};
   const int64_t fewest = e.shape.model_options.loss_chunk_rows;
   for (int64_t tokens = 4 * fewest; tokens >= fewest; tokens /= 2) {
     out.open.outcomes.push_back({std::to_string(tokens), e.shape});
@@ -133,16 +133,15 @@ void require_followable(const MemoryDecision& d, const Decisions::Entry& before,
   const auto& outcomes = d.open.outcomes;
   const auto outcome = std::ranges::find(outcomes, before.value, &OpenDecision::Outcome::value);
   if (outcome == outcomes.end()) {
-    fail<ConfigError>("decisions",
-                      "the checkpoint says {} = '{}', which is none of {}: start with --redecide",
+    fail<ConfigError>("decisions", "the checkpoint has {} = '{}', expected one of {}: start with --redecide",
                       before.name, before.value, listed(outcomes, [](const auto& one) { return one.value; }));
   }
   if (outcome + 1 == outcomes.end()) return;
   const MemoryNeed needed = need(outcome->shape);
   if (needed.bytes > needed.available) {
     fail<ConfigError>("decisions",
-                      "{} = {} was decided when the checkpoint was saved; now that needs {} and {} are "
-                      "free: free memory, or start with --redecide, {}",
+                      "the checkpoint's run used {} = {}, which needs {} here, but only {} are free: free "
+                      "memory, or start with --redecide, {}",
                       before.name, before.value, mib(needed.bytes), mib(needed.available), d.after_change);
   }
 }

@@ -238,7 +238,8 @@ void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,
       peak_of(peaks, precision) *= missing;
   }
   log::info(
-      "This run is faster than the peak of {:.3e} FLOPS ({}) allows: utilization is against {:.3e} from here",
+      "This run is faster than the peak of {:.3e} FLOPS ({}) allows: utilization is relative to {:.3e} from "
+      "here on",
       before.bf16, before.source, peaks.bf16);
 }
 

@@ -65,12 +65,12 @@ std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)>
     const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
     const Decisions::Entry* entry = decisions.find(name);
     if (!entry) {
-      fail<ConfigError>("decisions", "there is no measurement '{}' for {}{}", name, gemm.name,
-                        file.empty()
-                            ? ": measure again with --redecide"
-                            : fmt::format(" in {}: take quantize.linear.float8.auto_decisions from a "
-                                          "run of this model, batch and layout on the GPU",
-                                          file));
+      fail<ConfigError>(
+          "decisions", "there is no measurement '{}' for {}{}", name, gemm.name,
+          file.empty() ? ": measure again with --redecide"
+                       : fmt::format(" in {}: set quantize.linear.float8.auto_decisions to the "
+                                     "decisions.json of a run of this model, batch and layout on the GPU",
+                                     file));
     }
     const double ratio = parse_number<double>(entry->value).value_or(0);
     if (!(ratio > 0)) {

@@ -65,7 +65,7 @@ Decisions MeasurementCache::read() const {
   try {
     return parse();
   } catch (const FileError& damage) {
-    log::warning("{} are measured again and kept anew: {}", kind_.things, damage.what());
+    log::warning("{} are measured again and stored anew: {}", kind_.things, damage.what());
     return {};
   }
 }
@@ -89,9 +89,8 @@ void MeasurementCache::write(const std::vector<Decisions::Entry>& entries) const
     std::ranges::sort(all.entries, {}, &Decisions::Entry::name);
     write_file_atomically(file_, to_json(all));
   } catch (const std::exception& reason) {
-    log::warning(
-        "{} cannot be kept in {} ({}): set training.gemm_cache to a folder that can be written, or to off",
-        kind_.things, file_, reason.what());
+    log::warning("{} cannot be stored in {} ({}): set training.gemm_cache to a writable folder or to off",
+                 kind_.things, file_, reason.what());
   }
 }
 

@@ -88,8 +88,8 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
   std::string complaint;
   if (before && before->value != library) {
     complaint = fmt::format(
-        "algorithms of matrix products were decided with {}, and here is {}: start with --redecide, after "
-        "which sums are made in another order",
+        "the checkpoint's run chose matrix product algorithms with {}, but here is {}: start with "
+        "--redecide; results may then differ in the last bits",
         before->value, library);
   }
   refuse_together(*ranks.control, "decisions", complaint);

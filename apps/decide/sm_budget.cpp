@@ -14,17 +14,17 @@ void check_sm_budget(int64_t wish, Device device, const Environment& environment
                       to_string(device));
   }
   if (const int all = cuda::sm_count(device.index); wish >= all) {
-    fail<ConfigError>("comm",
-                      "sm_budget is {}, and GPU {} has {} SMs: none would be left for matrix products", wish,
-                      device.index, all);
+    fail<ConfigError>(
+        "comm",
+        "sm_budget is {}, but GPU {} has {} SMs, so that none would be left for matrix products: lower it",
+        wish, device.index, all);
   }
   for (const char* name : {"NCCL_MAX_CTAS", "NCCL_MIN_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS"}) {
     if (const char* value = environment(name)) {
-      fail<ConfigError>(
-          "comm",
-          "sm_budget is {}, and {}={} in the environment goes before it in NCCL, but not in matrix products: "
-          "leave one of them out",
-          wish, name, value);
+      fail<ConfigError>("comm",
+                        "sm_budget is {}, but the environment has {}={}, which takes precedence in NCCL but "
+                        "not in matrix products: remove one of them",
+                        wish, name, value);
     }
   }
 }

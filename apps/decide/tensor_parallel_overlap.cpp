@@ -122,9 +122,8 @@ void settle_overlap(Experiment& e, RankGroups& ranks, Device device, const Decis
   for (size_t i = 0; i < kBlockLayers.size(); ++i) {
     const Decisions::Entry& entry = decided.entries[i];
     if (entry.value != "blocks" && entry.value != "bulk")
-      complaint = fmt::format(
-          "the checkpoint says {} = '{}', which is neither blocks nor bulk: start with --redecide",
-          entry.name, entry.value);
+      complaint = fmt::format("the checkpoint has {} = '{}', expected blocks or bulk: start with --redecide",
+                              entry.name, entry.value);
     if (entry.value == "blocks") e.shape.model_options.overlap.*kBlockLayers[i].overlap = Overlap::blocks;
   }
   refuse_together(*ranks.control, "decisions", complaint);

@@ -35,8 +35,8 @@ Tokens encode(const Tokenizer& tokenizer, const ChoiceTask& task, int64_t questi
   if (masked >= tokens.size()) {  // nothing would be scored, and the choice be a certain one
     fail<DataError>(
         "evaluation",
-        "question {} of {}: the tokenizer joins the choice '{}' to the end of the context, of which "
-        "it leaves no token: end the context otherwise, or give a \"delimiter\" that parts them",
+        "question {} of {}: the tokenizer merges the choice '{}' with the end of the context, so that no "
+        "token of it can be scored: end the context differently, or add a \"delimiter\" between them",
         question, task.name, choice);
   }
   for (size_t i = 0; i < masked; ++i) tokens[i] = data::masked(i < own.size() ? own[i] : tokens[i]);
@@ -159,10 +159,9 @@ std::string to_text(const ChoiceScores& s) {
   std::string text =
       fmt::format("{}: {}, {}, {} ({})", s.name, share("acc", s.acc), share("acc_norm", s.acc_norm),
                   share("acc_bytes", s.acc_bytes), counted(s.items, "item"));
-  if (s.cut > 0)
-    text += fmt::format("; of {} the beginning is left out, as too long", counted(s.cut, "choice"));
+  if (s.cut > 0) text += fmt::format("; too long, with the beginning left out: {}", counted(s.cut, "choice"));
   if (s.not_finite > 0)
-    text += fmt::format("; the log-likelihoods of {} are not finite, and none of these counts as right",
+    text += fmt::format("; the log-likelihoods of {} are not finite, so these count as wrong",
                         counted(s.not_finite, "question"));
   return text;
 }

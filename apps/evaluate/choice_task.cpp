@@ -113,7 +113,8 @@ ChoiceItem arc(const Line& line) {
   item.context = "Question: " + item.context + "\nAnswer:";
   const std::string& answer = line.text("answerKey");
   item.gold = std::ranges::find(labels, answer) - labels.begin();
-  if (item.gold == std::ssize(labels)) line.refuse("the answerKey \"{}\" is the label of no choice", answer);
+  if (item.gold == std::ssize(labels))
+    line.refuse("the answerKey \"{}\" is not the label of any choice", answer);
   return item;
 }
 
@@ -134,7 +135,7 @@ ChoiceItem read_choice_item(std::string_view text, const std::string& place) {
   } else {
     line.refuse("expected \"query\", \"choices\" and \"gold\", or a line of HellaSwag or ARC");
   }
-  if (item.choices.empty()) line.refuse("there is no choice");
+  if (item.choices.empty()) line.refuse("there are no choices");
   if (item.gold < 0 || item.gold >= std::ssize(item.choices))
     line.refuse("gold {} is out of range: there are {}, counted from 0", item.gold,
                 counted(item.choices.size(), "choice"));

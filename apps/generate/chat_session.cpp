@@ -18,11 +18,11 @@ int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, st
   std::vector<int32_t> tokens = encoder_.prompt(conversation_);
   const auto prompt = std::ssize(tokens);
   if (prompt + options.max_tokens > generator_.capacity()) {
-    fail<ConfigError>(
-        "generate",
-        "the conversation has {} tokens, which with an answer of up to {} exceed the context of {}: {}lower "
-        "--max-tokens, or raise --context",
-        prompt, options.max_tokens, generator_.capacity(), held_.empty() ? "" : "begin another one, ");
+    fail<ConfigError>("generate",
+                      "the conversation has {} tokens, which together with an answer of up to {} exceed the "
+                      "context of {}: {}lower --max-tokens, or raise --context",
+                      prompt, options.max_tokens, generator_.capacity(),
+                      held_.empty() ? "" : "start a new one, ");
   }
   // The last token is always computed, because its logits are needed.
   const auto same = std::ranges::mismatch(held_, tokens).in1 - held_.begin();

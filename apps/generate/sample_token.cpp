@@ -14,8 +14,8 @@ void require_finite(std::span<const float> logits) {
   for (size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i]))
       fail<NumericsError>("generate",
-                          "the model gives token {} the logit {}: its weights are broken, or this precision "
-                          "is not enough for them; take an earlier checkpoint, or float32",
+                          "the model gives token {} the logit {}, so its weights are broken or this "
+                          "precision is too low for them: use an earlier checkpoint or float32",
                           i, logits[i]);
   }
 }

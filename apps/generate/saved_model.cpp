@@ -12,7 +12,7 @@ SavedModel open_saved_model(std::string_view where, const std::string& path) {
   const std::string folder = checkpoint::newest_step_or_itself(path);
   SavedModel out{folder, read_hf_config(folder), read_hf_positions(folder), Tokenizer::load(folder)};
   if (out.tokenizer->vocab_size() > out.config.vocab_size) {
-    fail<ConfigError>(where, "the tokenizer in {} has {} ids, the model {}", folder,
+    fail<ConfigError>(where, "the tokenizer in {} has {} ids, but the model has {}", folder,
                       out.tokenizer->vocab_size(), out.config.vocab_size);
   }
   return out;

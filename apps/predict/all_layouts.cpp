@@ -33,8 +33,8 @@ void check_fixed(const std::vector<std::string>& fixed) {
   for (const std::string& text : fixed) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || !contains(names, text.substr(0, equals)))
-      fail<ConfigError>("plan", "--fix {}: expected KEY=VALUE with one of the keys that are varied: {}", text,
-                        fmt::format("{}", fmt::join(names, ", ")));
+      fail<ConfigError>("plan", "--fix {}: expected KEY=VALUE with one of the keys that --search varies: {}",
+                        text, fmt::format("{}", fmt::join(names, ", ")));
   }
 }
 

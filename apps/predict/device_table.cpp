@@ -56,7 +56,7 @@ std::span<const Figure<NetworkTable>> figures_of(const NetworkTable&) { return k
 
 std::string text_of(const config::Value& value, std::string_view key) {
   if (value.kind != config::Value::Kind::text)
-    refuse(value, fmt::format("{} is {}: expected a text", key, config::describe(value)));
+    refuse(value, fmt::format("{} is {}, expected a string", key, config::describe(value)));
   return value.text;
 }
 
@@ -88,8 +88,8 @@ void read_member(Table& table, const config::Member& member) {
     std::vector<std::string> keys{"name"};
     for (const auto& f : figures) keys.emplace_back(f.key);
     const std::string meant = config::nearest(member.key, keys);
-    refuse(member.value, fmt::format("there is no such figure as {}{}", member.key,
-                                     meant.empty() ? "" : ", did you mean " + meant + "?"));
+    refuse(member.value,
+           fmt::format("unknown key {}{}", member.key, meant.empty() ? "" : ", did you mean " + meant + "?"));
   }
   const std::vector<config::Value>& pair = member.value.items;
   const bool is_number =
@@ -108,7 +108,7 @@ Table find_table(std::string_view name, std::span<const BuiltInTable> built_in, 
     std::vector<std::string> names;
     for (const BuiltInTable& table : built_in) names.emplace_back(table.name);
     const std::string meant = config::nearest(name, names);
-    fail<ConfigError>("plan", "{} '{}' is not known{}: there are {}, and files of your own (NAME.yaml)",
+    fail<ConfigError>("plan", "{} '{}' is unknown{}: expected one of {}, or a file of your own (NAME.yaml)",
                       option, name, meant.empty() ? "" : ", did you mean " + meant + "?",
                       config::one_of_text(names));
   }
@@ -125,7 +125,7 @@ Table find_table(std::string_view name, std::span<const BuiltInTable> built_in, 
     if (member.key != "base") read_member(table, member);
   for (const auto& figure : figures_of(table)) {
     if (!table.sources.contains(figure.key))
-      refuse(text, fmt::format("{} is missing: give it, or start from another table with base", figure.key));
+      refuse(text, fmt::format("{} is missing: add it, or start from another table with base", figure.key));
   }
   table.id = name;
   if (table.name.empty()) table.name = name;

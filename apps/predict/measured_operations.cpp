@@ -98,14 +98,16 @@ void MeasuredOperations::add_products(std::string_view text, const std::string& 
   const Decisions kept = parse_decisions(text, path);
   const size_t on = kept.made_for.find(kOn);
   if (!kept.made_for.starts_with(kMadeFor) || on == std::string::npos) {
-    fail<FileError>("calibration",
-                    "{} holds decisions for {}, expected {}... on a GPU: name a file of training.gemm_cache",
-                    path, kept.made_for, kMadeFor);
+    fail<FileError>(
+        "calibration",
+        "{} holds decisions for {}, expected {}... on a GPU: give a file from the folder training.gemm_cache",
+        path, kept.made_for, kMadeFor);
   }
   const std::string gpu = kept.made_for.substr(on + kOn.size());
   if (!gpu_.empty() && gpu != gpu_)
-    fail<FileError>("calibration", "{} was measured on {}, the file before it on {}: name those of one GPU",
-                    path, gpu, gpu_);
+    fail<FileError>("calibration",
+                    "{} was measured on {}, but the file before it on {}: give files of the same GPU", path,
+                    gpu, gpu_);
   gpu_ = gpu;
   for (const Decisions::Entry& entry : kept.entries) {
     const std::optional<KeptProduct> product = kept_product(entry);
@@ -153,7 +155,8 @@ void MeasuredOperations::add_decisions(const Json& report, const std::string& pa
     const std::string& way = value.as_string(name);
     const Decisions::Entry* before = decisions_.find(name);
     if (before && before->value != way)
-      fail<FileError>("calibration", "{} was measured with {} {}, {} with {}: name those of one way", path,
+      fail<FileError>("calibration",
+                      "{} was measured with {} {}, but {} with {}: give files measured in the same way", path,
                       name, way, before->reason, before->value);
     if (!before) decisions_.entries.push_back({name, way, path});
   }

@@ -22,13 +22,15 @@ DeviceTable named_device(const MachineChoice& choice, const Config& config) {
   DeviceTable table = find_device(choice.device);
   const std::string& wanted = config.training.device;
   if (wanted != "auto" && table.is_gpu() != wanted.starts_with("cuda"))
-    fail<ConfigError>("plan", "--device {} is {}, and training.device is {}: set --training.device {}",
+    fail<ConfigError>("plan", "--device {} is {}, but training.device is {}: set --training.device {}",
                       choice.device, table.is_gpu() ? "a GPU" : "a CPU", wanted,
                       table.is_gpu() ? "cuda" : kCpu);
   if (choice.compute_capability > 0 && choice.compute_capability != table.capability)
-    fail<ConfigError>("plan", "--device {} has compute capability {}.{}, and --compute-capability says {}.{}",
-                      choice.device, table.capability / 10, table.capability % 10,
-                      choice.compute_capability / 10, choice.compute_capability % 10);
+    fail<ConfigError>(
+        "plan",
+        "--device {} has compute capability {}.{}, but --compute-capability is {}.{}: remove one of them",
+        choice.device, table.capability / 10, table.capability % 10, choice.compute_capability / 10,
+        choice.compute_capability % 10);
   return table;
 }
 
@@ -94,9 +96,9 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   if (const std::string& gpu = machine.measured.gpu();
       !gpu.empty() && std::ranges::none_of(machine.device.driver_names,
                                            [&](const std::string& part) { return contains_text(gpu, part); }))
-    fail<ConfigError>("plan",
-                      "--calibration was measured on {}, and this plan is for {}: name its own with --device",
-                      gpu, machine.device.name);
+    fail<ConfigError>(
+        "plan", "--calibration was measured on {}, but this plan is for {}: set --device to the measured one",
+        gpu, machine.device.name);
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
     machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&

@@ -67,7 +67,7 @@ class Search {
     sort();
     estimate_groups(worth_recording({others, layouts.end()}));
     if (out_.estimated == 0 && !closest_)
-      fail<ConfigError>("plan", "no layout divides this model: {}", complaint_);
+      fail<ConfigError>("plan", "no layout fits the dimensions of this model: {}", complaint_);
   }
 
   // Pipelines that may be among the fastest, the most promising first. They are recorded whole, so those that

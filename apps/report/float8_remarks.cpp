@@ -20,10 +20,9 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
       e.mesh.shards() > 1 && !names.empty() && fsdp.reshard != FsdpOptions::Reshard::never;
   if (!has_choice) {
     const bool is_asked_for = e.config.float8.keep_weight_codes != Float8Config::KeepCodes::automatic;
-    return is_asked_for
-               ? "keep_weight_codes changes nothing: no FP8 weight is gathered in the compute type and let "
-                 "go within a step"
-               : "";
+    return is_asked_for ? "keep_weight_codes has no effect: no FP8 weight is gathered in the compute dtype "
+                          "and freed within a step"
+                        : "";
   }
   const WeightQuantizing made = weight_quantizing(plan);
   if (!fsdp.keeps_float8_codes) {
@@ -47,7 +46,7 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
 // "" where tensor cores that sum fast or not run products.
 std::string fast_accumulation_text(const Experiment& e) {
   if (e.config.float8.fast_accumulation == fp8::FastAccumulation::forward) return "";
-  constexpr std::string_view kIdle = "fast_accumulation changes nothing: ";
+  constexpr std::string_view kIdle = "fast_accumulation has no effect: ";
   if (!e.compute_capability) return fmt::format("{}a CPU sums in FP32", kIdle);
   if (*e.compute_capability >= 100) return fmt::format("{}this GPU's tensor cores sum in FP32", kIdle);
   const auto sums = [](const fp8::GemmDecision& d) { return d.recipe && !d.is_emulated; };
@@ -66,7 +65,7 @@ std::string history_text(const Experiment& e) {
       "the amax history of recipe delayed, of {}, does not fill in {}: scales are each tensor's own "
       "throughout, as in tensorwise{}",
       counted(c.amax_history_length, "step"), counted(e.config.training.steps, "step"),
-      c.margin > 0 ? ", and margin changes nothing" : "");
+      c.margin > 0 ? ", and margin has no effect" : "");
 }
 
 }  // namespace

@@ -87,16 +87,16 @@ std::string advice_for(Trouble trouble, Role role) {
       "quantize.linear.float8.policy";
   if (trouble == Trouble::saturation)
     return fmt::format(
-        "scales lag behind: raise quantize.linear.float8.margin, use recipe_name tensorwise instead of "
-        "delayed, {}",
+        "the scales of earlier steps are outdated: raise quantize.linear.float8.margin, use recipe_name "
+        "tensorwise instead of delayed, {}",
         keep);
   if (role == Role::dy) {
     return fmt::format(
-        "the weight gradient may want high precision, recipe_name tensorwise_with_gw_hp or "
+        "the weight gradient may need high precision: use recipe_name tensorwise_with_gw_hp or "
         "rowwise_with_gw_hp, {}",
         keep);
   }
-  return fmt::format("scales of smaller groups lose less, recipe_name blockwise, {}", keep);
+  return fmt::format("scales of smaller groups lose less: use recipe_name blockwise, {}", keep);
 }
 
 }  // namespace

@@ -106,8 +106,8 @@ void warn_about_warmup(const Config& c) {
   const int64_t total = c.lr_scheduler.total_steps.value_or(c.training.steps);
   if (c.lr_scheduler.warmup_steps < total) return;
   log::warning(
-      "lr_scheduler.warmup_steps {} reach over the whole schedule of {}: the learning rate only rises, up to "
-      "the last step",
+      "lr_scheduler.warmup_steps {} cover the whole schedule of {}: the learning rate rises until the last "
+      "step and never decays",
       c.lr_scheduler.warmup_steps, counted(total, "step"));
 }
 
@@ -154,11 +154,13 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   if (!s.float8_policy.decisions.empty()) {
     log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
     if (!s.float8.is_on())
-      log::warning("FP8: no layer is left in FP8, everything trains in {}: the reasons are above",
+      log::warning("FP8: no layer runs in FP8, everything trains in {}; the reasons are given above",
                    name_of(s.parameters.compute));
     for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
     if (!device.is_gpu() && s.float8.is_on())
-      log::info("FP8: on the CPU products are bf16 products of the same codes: exact, and no faster");
+      log::info(
+          "FP8: on a CPU, FP8 products are emulated by bf16 products of the same codes, which is exact but "
+          "no faster");
   }
   // Stages of a pipeline differ.
   const std::string here = fmt::format("rank {}", ranks.world->rank());
@@ -249,17 +251,18 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
     const bool has_muon =
         std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
     complaint = fmt::format(
-        "the step needs {} on {}, {} are free for this rank; largest items: {}. Lower "
-        "training.local_batch_size (raise global_batch_size instead) or training.seq_len, set "
-        "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, {}or shard over more ranks",
+        "the step needs {} on {}, but only {} are free for this rank; largest items: {}. Lower "
+        "training.local_batch_size (gradient accumulation keeps global_batch_size) or training.seq_len, set "
+        "activation_checkpoint.mode: full or optimizer.state_dtype: bfloat16, {}or shard over more ranks",
         size_text(plan.total_bytes()), to_string(device), size_text(available), largest,
-        has_muon ? "leave the largest matrices, which Muon's owners hold whole, to AdamW "
+        has_muon ? "leave the largest matrices, which Muon needs whole on one rank, to AdamW "
                    "(optimizer.param_groups with optimizer_name: AdamW), "
                  : "");
   } else if (snapshot + (on_host ? plan.total_bytes() : 0) > host) {
     complaint = fmt::format(
-        "asynchronous checkpoints take a snapshot of {} in host memory{}, {} are free for this rank: set "
-        "checkpoint.async_mode: disabled or optimizer.state_dtype: bfloat16, or shard over more ranks",
+        "asynchronous checkpoints need {} of host memory for a snapshot{}, but only {} are free for this "
+        "rank: set checkpoint.async_mode: disabled or optimizer.state_dtype: bfloat16, or shard over more "
+        "ranks",
         size_text(snapshot), on_host ? " beside the step's " + size_text(plan.total_bytes()) : "",
         size_text(host));
   }

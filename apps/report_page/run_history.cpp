@@ -38,7 +38,8 @@ void read_lines(const std::string& path, std::vector<std::string>& notes, const 
     } catch (const FileError&) {
       if (is_torn) {
         notes.push_back(fmt::format(
-            "the last line of {} is torn: the run was killed as it wrote it, or is writing it now", name));
+            "the last line of {} is incomplete: the run was killed while writing it, or is writing it now",
+            name));
       } else if (bad++ == 0) {
         first_bad = number;
       }
@@ -87,7 +88,7 @@ class MetricsReader {
   void cut(size_t kept, int64_t step) {
     run_.events.push_back(
         {0, step - 1, "cut",
-         fmt::format("went on from here; steps {} to {} were written before and count no longer", step,
+         fmt::format("resumed from here; the steps {} to {} recorded earlier no longer count", step,
                      run_.steps.back())});
     run_.steps.resize(kept);
     run_.times.resize(kept);
@@ -140,7 +141,7 @@ void take_start(const Json& json, RunHistory& run) {
   const int64_t schema = json.at("schema", where).as_integer("schema");
   if (schema != RunEvents::kSchema) {
     run.notes.push_back(fmt::format(
-        "events.jsonl is of schema {}, and this program reads {}: its plan and configuration are left out",
+        "events.jsonl has schema {}, but this program reads {}: its plan and configuration are left out",
         schema, RunEvents::kSchema));
     return;
   }
@@ -188,7 +189,7 @@ TracedTime traced_time(const std::string& path) {
   const Json json = Json::parse(gunzip(read_file(path), path), path);
   const Json& about = json.at("ottava", path);
   if (about.at("schema", path).as_integer(path) != 1)
-    fail<FileError>("trace", "{} is of another schema than 1", path);
+    fail<FileError>("trace", "{} has a schema other than 1", path);
   const Json::Array& steps = about.at("steps", path).as_array(path);
   const double count = steps.size();
   std::map<std::string, TracedTime::Operation> sums;
@@ -281,7 +282,7 @@ RunHistory read_run(const std::string& given) {
   fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
   if (is_file && folder.empty()) folder = ".";
   if (!fs::is_directory(folder))
-    fail<FileError>("report", "'{}' is no folder of a run: give its job.dump_folder", given);
+    fail<FileError>("report", "'{}' is not the folder of a run: give its job.dump_folder", given);
   RunHistory run{.folder = folder.string()};
   const fs::path named = fs::absolute(folder).lexically_normal();
   run.name = (named.has_filename() ? named : named.parent_path()).filename().string();
@@ -295,8 +296,9 @@ RunHistory read_run(const std::string& given) {
   MetricsReader metrics(run);
   read_lines(path, run.notes, [&](const Json& json) { metrics.add(json); });
   if (run.steps.empty()) {
-    fail<FileError>("report", "{} has no whole line: the run has not logged a step yet (metrics.log_freq){}",
-                    path, run.notes.empty() ? "" : "; " + run.notes[0]);
+    fail<FileError>("report",
+                    "{} has no complete line: the run has not logged a step yet (metrics.log_freq){}", path,
+                    run.notes.empty() ? "" : "; " + run.notes[0]);
   }
   const Column* tokens = run.column("n_tokens_seen");
   run.tokens = interpolated(run.steps, tokens ? *tokens : Column(run.steps.size(), kNaN));

@@ -85,10 +85,8 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
   branch_begin_ = parse_number<int64_t>(group_.of_rank_0(begin));
   if (config_.load_only) return;
   if (config_.export_dtype != DType::f32 && !config_.last_save_model_only) {
-    log::warning(
-        "checkpoint.export_dtype {} is not used: it is the dtype of a last save of only weights "
-        "(checkpoint.last_save_model_only: true)",
-        name_of(config_.export_dtype));
+    log::warning("checkpoint.export_dtype {} has no effect without checkpoint.last_save_model_only: true",
+                 name_of(config_.export_dtype));
   }
   checkpoint::check_shared_folder(folder_, group_);
   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
@@ -163,8 +161,8 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
     if (begins_branch()) state.branch = branch_of(config_);
     if (branch_begin_) {
       log::info(
-          "It is of the branch that this configuration began ({}), which goes on; to begin it anew, move its "
-          "checkpoints away",
+          "It belongs to the branch that this configuration began ({}), which is continued; to begin the "
+          "branch anew, move its checkpoints away",
           state.branch);
     }
     if (saver_) saver_->go_on_after(state.step);
@@ -194,16 +192,16 @@ std::optional<std::string> Checkpoints::initial_path() {
   if (c.model.flavor != "hf" || experiment_.repeats_initial_weights) return std::nullopt;
   const std::string folder = find_assets(c).string();
   if (c.model.initial == ModelConfig::Initial::random) {
-    log::info("The weights begin at random (seed {}), not as those of {} (model.initial)", c.training.seed,
-              folder);
+    log::info("Initial weights are random (seed {}), not those of {} (model.initial: random)",
+              c.training.seed, folder);
     return std::nullopt;
   }
   if (!has_safetensors(folder)) {
-    fail<ConfigError>(
-        "model",
-        "flavor hf begins with the weights of {}, which has none (*.safetensors): name their folder in "
-        "checkpoint.initial_load_path, or set model.initial: random to begin at random",
-        folder);
+    fail<ConfigError>("model",
+                      "flavor hf starts from the weights in {}, which has none (*.safetensors): set "
+                      "checkpoint.initial_load_path to the folder that has them, or model.initial to random "
+                      "for random weights",
+                      folder);
   }
   return folder;
 }
@@ -214,8 +212,8 @@ void Checkpoints::log_later_ones(int64_t step) const {
   const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
   if (steps.empty() || steps.back().step <= step) return;
   log::info(
-      "The run goes on after step {} and leaves the branch of later checkpoints (to step {}): they stand "
-      "until its first save, which renames them to step-N.abandoned",
+      "The run goes back to step {}; the later checkpoints (up to step {}) are kept until its first save, "
+      "which renames them to step-N.abandoned",
       step, steps.back().step);
 }
 
@@ -226,7 +224,7 @@ void Checkpoints::log_changes(const std::string& path) const {
     for (const std::string& change : changed_keys(read_file(file), file, experiment_.config))
       log::info("Changed since then: {}", change);
   } catch (const Error& error) {
-    log::warning("what changed since then is not known: {}", error.what());
+    log::warning("cannot tell what has changed since then: {}", error.what());
   }
 }
 
@@ -234,12 +232,11 @@ void Checkpoints::log_changes(const std::string& path) const {
 void Checkpoints::require_same_model(const std::string& path) const {
   const std::vector<std::string> differences = model_differences(experiment_, path);
   if (differences.empty()) return;
-  fail<ConfigError>(
-      "checkpoint",
-      "{} belongs to another model than this configuration's: {} (config.json there, and here): set section "
-      "model as it was, or begin another run in a job.dump_folder of its own, with "
-      "checkpoint.initial_load_path naming this one",
-      path, fmt::join(differences, ", "));
+  fail<ConfigError>("checkpoint",
+                    "{} has another model than this configuration: {} (config.json there, and here): restore "
+                    "the section model, or start a new run in another job.dump_folder with "
+                    "checkpoint.initial_load_path set to this checkpoint",
+                    path, fmt::join(differences, ", "));
 }
 
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
@@ -251,27 +248,27 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
     const TrainingConfig& training = experiment_.config.training;
     if (state.step >= training.steps) {
       fail<ConfigError>("checkpoint.initial_load_path",
-                        "{} is at step {}, and the run ends at {}: set it higher, or take only weights "
+                        "{} is at step {}, but the run ends at {}: set a later end, or load only the weights "
                         "(checkpoint.initial_load_model_only: true)",
                         path, state.step, end_of_run(training));
     }
     state.branch.clear();  // of the other folder
     take_history(path, engine);
-    log::info("Loaded {} to go on after step {}", path, state.step);
+    log::info("Loaded {} to continue after step {}", path, state.step);
     return;
   }
   checkpoint::HuggingFaceLoad loaded =
       checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_), group_);
   log::info("Loaded the weights of {} ({})", path, fmt::join(loaded.stored_types, ", "));
   if (const std::vector<std::string> other = model_differences(experiment_, path); !other.empty())
-    log::warning("the model of {} and this one differ: {} (config.json there, and here)", path,
+    log::warning("the model in {} differs from this configuration's: {} (config.json there, and here)", path,
                  fmt::join(other, ", "));
   if (experiment_.config.optimizer.uses_muon()) {
     log::warning(
-        "these weights go on with Muon: a model that AdamW trained gains little from it (arXiv:2502.16982, "
-        "table 7)");
+        "these weights are trained further with Muon: a model that AdamW trained gains little from it "
+        "(arXiv:2502.16982, table 7)");
   }
-  if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
+  if (!loaded.ignored.empty()) log::info("Not used here: {}", fmt::join(loaded.ignored, ", "));
 }
 
 // Each part of the state is taken together with what it counts.
@@ -308,7 +305,11 @@ void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine
   if (excludes("float8_history")) return;
   const bool has_one = engine.float8() && engine.float8()->history();
   if (fs::exists(path)) return restore_float8_history(read_file(path), path, engine, stream_);
-  if (has_one) log::info("{} has no amax history: one begins, with current scaling until it is full", folder);
+  if (has_one)
+    log::info(
+        "{} has no amax history, so a new one begins; until it is full, each tensor is scaled by its own "
+        "amax",
+        folder);
 }
 
 bool Checkpoints::is_due(int64_t step, bool is_last) const {

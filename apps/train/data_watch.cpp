@@ -58,7 +58,7 @@ bool DataWatch::poll() {
   }
   if (const int64_t too_long = loader_.stats().too_long; too_long > 2 * too_long_left_out_) {
     too_long_left_out_ = too_long;
-    log::warning("{} left out so far, longer than a window of training.seq_len + 1 tokens",
+    log::warning("{} left out so far as longer than training.seq_len + 1 tokens",
                  counted(too_long, "conversation"));
   }
   if (watched_) {
@@ -67,7 +67,7 @@ bool DataWatch::poll() {
       object(*progress.problem +
              "; training has not reached it yet: correct it, or set training.bad_records: skip");
     if (bad_found_ == 0 && progress.found.bad_records > 0) {
-      log::warning("The look through the data has met a bad record, which training will leave out: {}",
+      log::warning("The data check found a bad record, which training will leave out: {}",
                    progress.found.first_bad_record);
     }
     bad_found_ = progress.found.bad_records;

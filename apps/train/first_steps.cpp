@@ -65,7 +65,7 @@ FirstSteps::Line FirstSteps::beside_auto(double seconds) const {
       "quantize.linear.float8.auto predicted {:.3f} ms a step ({}); steps {} to {} of this run took {:.3f} "
       "ms, {:.2f} times that{}",
       predicted, auto_->reason, kSettling + 1, steps_.size(), 1e3 * seconds, ratio,
-      ratio > 1 + kClose   ? ": the rest is launches and traffic, or something else uses the machine"
+      ratio > 1 + kClose   ? ": the rest is launches and communication, or other programs use the machine"
       : ratio < 1 - kClose ? ": the measurement was disturbed; --redecide measures again"
                            : "")};
 }
@@ -81,7 +81,7 @@ std::string FirstSteps::blame(const std::map<std::string, double, std::less<>>& 
     if (time - expected <= most) continue;
     most = time - expected, label = name, planned = expected, took = time;
   }
-  if (label.empty()) return "no operation is slower than planned: the time goes to what is between them";
+  if (label.empty()) return "no operation is slower than planned: the time is spent between operations";
   return fmt::format("{} takes {:.4g} s of a step, planned {:.4g} s: the largest part of the difference",
                      label, took, planned);
 }

@@ -62,8 +62,8 @@ void check_columns(const Named& named, const Json& json, std::string_view where)
     const std::string& here = i < named.names.size() ? named.names[i] : "nothing";
     if (saved == here) continue;
     fail<ConfigError>(kWhere,
-                      "{} has the amax history of {} where this run has {}: the layers that run in FP8 are "
-                      "others; keep quantize.linear.float8 as it was, or add float8_history to "
+                      "{} has an amax history of {} where this run has {}, because other layers run in FP8: "
+                      "restore quantize.linear.float8, or add float8_history to "
                       "checkpoint.exclude_from_loading to begin a new history",
                       where, saved, here);
   }
@@ -75,11 +75,10 @@ void restore(const Named& named, const Json& json, std::string_view where, Strea
   const int64_t length = json.at("length", where).as_integer(where),
                 steps = json.at("steps", where).as_integer(where);
   if (length != h.length()) {
-    fail<ConfigError>(
-        kWhere,
-        "{} holds {} of amaxes, quantize.linear.float8.amax_history_length is {}: set it to {}, or add "
-        "float8_history to checkpoint.exclude_from_loading to begin a new history",
-        where, counted(length, "step"), h.length(), length);
+    fail<ConfigError>(kWhere,
+                      "{} has {} of amaxes, but quantize.linear.float8.amax_history_length is {}: set it to "
+                      "{}, or add float8_history to checkpoint.exclude_from_loading to begin a new history",
+                      where, counted(length, "step"), h.length(), length);
   }
   const Json::Array& rows = json.at("rows", where).as_array(where);
   const size_t columns = named.names.size();
@@ -122,8 +121,8 @@ void restore_float8_history(std::string_view text, std::string_view where, Train
   if (histories.empty()) {
     fail<ConfigError>(
         kWhere,
-        "{} is of recipe delayed, which this run does not use: set quantize.linear.float8.recipe_name: "
-        "delayed, or add float8_history to checkpoint.exclude_from_loading to leave it",
+        "{} belongs to recipe delayed, which this run does not use: set quantize.linear.float8.recipe_name: "
+        "delayed, or add float8_history to checkpoint.exclude_from_loading to ignore it",
         where);
   }
   const Json json = Json::parse(text, where);

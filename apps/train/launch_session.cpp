@@ -39,9 +39,8 @@ void pin_nccl_algorithms() {
 
 void log_determinism(Device device) {
   if (!device.is_gpu())
-    return log::info(
-        "debug.deterministic changes nothing: it holds NCCL to one algorithm, and the device is {}",
-        to_string(device));
+    return log::info("debug.deterministic has no effect: it fixes NCCL's algorithm, but the device is {}",
+                     to_string(device));
   for (const auto& [name, value] : kNcclAlgorithms) {
     const std::string_view now = ::getenv(name);
     log::info("debug.deterministic holds NCCL to {}={}{}", name, now,
@@ -87,9 +86,8 @@ void work(const Config& config, Device device, World& world, const std::function
 void warn_of_threads(int64_t threads, int64_t cpus) {
   if (cpus == 0 || threads <= 2 * cpus) return;
   log::warning(
-      "training.threads {} is far above the {} of a rank here: its threads take turns, and each loop waits "
-      "for "
-      "the last of them",
+      "training.threads {} is far above the {} that a rank has here: the threads compete for cores, which "
+      "slows every step; lower it or set 0",
       threads, counted(cpus, "CPU"));
 }
 

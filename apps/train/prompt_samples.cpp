@@ -15,7 +15,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
     prompts.push_back(prompt_tokens(*e.tokenizer, text, texts_begin_with_bos(e)));
     if (prompts.back().empty()) {
       fail<ConfigError>("evaluation",
-                        "prompt {} is empty and the tokenizer has no BOS token: give it some text",
+                        "prompt {} is empty and the tokenizer has no BOS token: write some text in it",
                         prompts.size());
     }
   }

@@ -50,21 +50,18 @@ void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, c
     const bool has_weights = std::ranges::any_of(
         config.mixture, [](const MixtureSourceConfig& source) { return source.weight.has_value(); });
     if (!config.mixture.empty() && !has_weights) {
-      fail<ConfigError>(
-          "training.mixture",
-          "with repeat, the weights follow from how many windows the sources have, and these are not those "
-          "of "
-          "the checkpoint: {} there, {} here (from which sample on how many of 65536). The data changed, or "
-          "its repeat, or an earlier version cut it otherwise: restore it, or give each source the weight "
-          "that it had there, and training.steps",
-          state.mixture, mixture);
+      fail<ConfigError>("training.mixture",
+                        "the weights that follow from repeat and the size of the sources differ from those "
+                        "of the checkpoint: {} there, {} here (first sample: share of 65536). The data or "
+                        "repeat has changed, or another version of ottava divided it differently: restore "
+                        "it, or give each source the weight that it had there and set training.steps",
+                        state.mixture, mixture);
     }
-    fail<ConfigError>(
-        "training.mixture",
-        "the checkpoint was trained with other weights than those of this configuration: {} there, {} "
-        "here (from which sample on how many of 65536): set them as they were and change them by "
-        "training.mixture_stages from a later step on",
-        state.mixture, mixture.empty() ? "no mixture" : mixture);
+    fail<ConfigError>("training.mixture",
+                      "the checkpoint was trained with other weights than those of this configuration: {} "
+                      "there, {} here (first sample: share of 65536): restore them, and use "
+                      "training.mixture_stages to change them from a later step on",
+                      state.mixture, mixture.empty() ? "no mixture" : mixture);
   }
   const uint64_t now = data.fingerprint(state.data_position);
   if (state.data_fingerprint != 0 && state.data_fingerprint != now) {
@@ -80,7 +77,7 @@ void leave_out_data(TrainingState& state, const data::MixedLoader& data, const E
   const CheckpointConfig& c = experiment.config.checkpoint;
   const int64_t samples = c.advance_data_steps * experiment.global_batch;
   if (samples == 0) return;
-  log::info("The data of {} is left out: samples {} to {} (checkpoint.advance_data_steps)",
+  log::info("The data of {} is skipped: samples {} to {} (checkpoint.advance_data_steps)",
             counted(c.advance_data_steps, "step"), state.data_position, state.data_position + samples - 1);
   state.data_position += samples;
   note_data(state, data);

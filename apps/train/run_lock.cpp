@@ -40,13 +40,12 @@ RunLock::RunLock(std::string_view key, const std::string& folder) {
     const int error = errno;
     const std::string owner = owner_of(file_);
     if (error == EWOULDBLOCK) {
-      fail<FileError>(
-          key,
-          "{} is in use by {}: two runs would overwrite each other's checkpoints; wait for that one, stop "
-          "it, or choose another {}",
-          folder, owner, key);
+      fail<FileError>(key,
+                      "{} is in use by {}, and two runs would overwrite each other's checkpoints: wait for "
+                      "that run, stop it, or choose another {}",
+                      folder, owner, key);
     }
-    log::warning("{} cannot be locked ({}): a second run in this folder would not be noticed", folder,
+    log::warning("{} cannot be locked ({}): a second run in this folder would go unnoticed", folder,
                  std::strerror(error));
   }
   const std::string text = this_process();

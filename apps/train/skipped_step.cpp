@@ -80,7 +80,7 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
   }
   std::ranges::stable_sort(accounts, {}, &Account::suspicion);
   if (accounts.front().suspicion == Suspicion::none)
-    return "losses and gradients are finite on all ranks, the sum of their squares is not";
+    return "losses and gradients are finite on all ranks, but the sum of their squares is not";
   // If a flag was raised, ranks with only gradients received them from the rank that raised it.
   const Suspicion silent =
       std::ranges::any_of(accounts, &Account::names_operands) ? Suspicion::own_gradient : Suspicion::none;

@@ -32,13 +32,13 @@ void SourceReport::check_epochs(int64_t samples) {
                       is_exact ? "" : "about ", epochs, config_.steps, with_commas(counts[i]),
                       with_commas(static_cast<int64_t>(windows)));
       if (source.max_epochs && epochs > *source.max_epochs * (is_exact ? 1 : kEstimateMargin)) {
-        fail<ConfigError>("training.mixture", "{}, its max_epochs is {}: lower its weight, or give more text",
+        fail<ConfigError>("training.mixture", "{}, but its max_epochs is {}: lower its weight or add data",
                           text, *source.max_epochs);
       }
       if (!source.max_epochs && epochs > kHarmlessEpochs)
         log::warning(
-            "training.mixture: {}; more than {:.0f} times begins to cost quality: lower its weight, or set "
-            "max_epochs",
+            "training.mixture: {}; more than {:.0f} passes begin to cost quality: lower its weight, or set "
+            "max_epochs to accept it",
             text, kHarmlessEpochs);
     }
   });
@@ -88,8 +88,8 @@ std::string SourceReport::over_limit(int64_t samples) const {
     const double epochs = static_cast<double>(counts[i]) / *windows;
     if (epochs > *source.max_epochs) {
       return fmt::format(
-          "{} has been seen {:.2f} times, its max_epochs is {}: lower its weight in a later stage, or "
-          "give more text",
+          "{} has been seen {:.2f} times, but its max_epochs is {}: lower its weight in a later stage or add "
+          "data",
           source.name, epochs, *source.max_epochs);
     }
   }

@@ -18,8 +18,10 @@ cuda::Graph record(StepPart part, Stream& stream, const std::function<void()>& b
   try {
     return cuda::Graph::record(stream, body);
   } catch (const DeviceError& error) {
-    fail<DeviceError>("graphs", "{} cannot be recorded: {}; training.cuda_graphs: off trains without",
-                      name_of(part), error.what());
+    fail<DeviceError>(
+        "graphs",
+        "{} cannot be recorded as a CUDA graph: {}; set training.cuda_graphs to off to train without",
+        name_of(part), error.what());
   }
 }
 
@@ -50,8 +52,8 @@ void StepGraphs::run(StepPart part, Stream& stream, const std::function<void()>&
       p = {std::move(graph), calls};
     } else if (differs) {
       fail("graphs",
-           "{} was recorded as {} operations with {} and is now {} with {}: a step that differs from "
-           "micro-batch to micro-batch cannot be replayed; set training.cuda_graphs: off",
+           "{} was recorded as {} operations with {} but now has {} with {}: steps that differ between "
+           "micro-batches cannot be replayed; set training.cuda_graphs to off",
            name_of(part), p.graph.nodes(), counted(p.calls, "collective"), graph.nodes(),
            counted(calls, "collective"));
     }
@@ -73,7 +75,7 @@ GraphUse decide_graphs(std::string_view wish, Device device, const Communicator&
     obstacle = fmt::format("ranks exchange tensors through host memory ({}), which a graph cannot contain",
                            world.transport());
   } else if (has_stages) {
-    obstacle = "a rank of a pipeline has several micro-batches on their way, and no part of its step repeats";
+    obstacle = "pipeline parallelism interleaves micro-batches, so that no part of a step repeats";
   } else {
     return {true, "on: step 1 runs as it is, step 2 is recorded, later steps are launched"};
   }

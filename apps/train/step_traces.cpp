@@ -24,8 +24,8 @@ std::string complaint_about(const std::string& folder) {
   const std::error_code error = make_writable_folder(folder);
   if (!error) return {};
   return fmt::format(
-      "cannot write traces into {}: {} (profiling.save_traces_folder; profiling.enable_profiling: false "
-      "trains without)",
+      "cannot write traces into {}: {}; change profiling.save_traces_folder, or set "
+      "profiling.enable_profiling to false",
       folder, error.message());
 }
 
@@ -119,7 +119,7 @@ bool StepTraces::traces(int rank, const std::vector<std::string>& hosts) const {
   for (size_t at = 0; at < list.size(); at = std::min(list.find(',', at), list.size() - 1) + 1) {
     const std::string number = list.substr(at, list.find(',', at) - at);
     if (number.size() > 9 || std::stol(number) >= static_cast<long>(hosts.size())) {
-      fail<ConfigError>("profiling", "profile_ranks names rank {}, and there are ranks 0 to {}", number,
+      fail<ConfigError>("profiling", "profile_ranks contains rank {}, expected ranks 0 to {}", number,
                         hosts.size() - 1);
     }
     is_named |= std::stol(number) == rank;

@@ -80,8 +80,8 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
     const checkpoint::SavedStep& newest = steps.back();
     text = newest.step == c.training.steps
                ? fmt::format(
-                     "This run is finished: {} holds step {} of {}. To train on, raise training.{}; to train "
-                     "anew, choose another job.dump_folder",
+                     "This run is finished: {} holds step {} of {}. To continue training, raise training.{}; "
+                     "to start a new run, choose another job.dump_folder",
                      newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps")
                : fmt::format(
                      "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "

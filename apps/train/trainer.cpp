@@ -59,7 +59,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   load();
   if (checkpoints_->only_looks()) {
     record_folder_ = config_.job.in_dump_folder("load_only");
-    log::info("checkpoint.load_only: metrics and events are written into {}, beside the run's own",
+    log::info("checkpoint.load_only: metrics and events are written to {}, so that the run's own are kept",
               record_folder_);
   }
   reporter_ =
@@ -157,9 +157,8 @@ void Trainer::note_threads() {
   if (now == 0 || before == 0 || now == before || !ranks_.is_first()) return;
   if (config_.training.mixed_precision_param != DType::f32) return;
   log::warning(
-      "the run goes on with {}, and its checkpoint was made with {}: sums of f32 differ in their last bits "
-      "from "
-      "those that it would have made (training.threads)",
+      "the run continues with {}, but its checkpoint was made with {}: results may differ in the last bits "
+      "(training.threads)",
       counted(now, "thread"), before);
 }
 
@@ -232,7 +231,7 @@ void Trainer::finish_save(const std::exception& error) {
   try {
     checkpoints_->finish();
   } catch (const std::exception& second) {
-    log::warning("the save in flight was not completed: {}", second.what());
+    log::warning("the save in progress was not completed: {}", second.what());
   }
 }
 
@@ -332,7 +331,7 @@ void Trainer::show_first_sample() {
     // A sample as the loader has it: this rank may hold chunks of it, and other sources come before it.
     std::vector<int32_t> inputs(row), targets(row), starts(row);
     loader->read(read[i], 1, {inputs.data(), targets.data(), starts.data()});
-    return log::info("First conversation{}, the loss counts what is in [[double brackets]]:\n{}",
+    return log::info("First conversation{}; the loss counts the text in [[double brackets]]:\n{}",
                      name.empty() ? "" : " of " + name,
                      marked_text(*experiment_.tokenizer, inputs, targets, starts));
   }
@@ -394,22 +393,22 @@ void Trainer::check_health(const StepOutputs& out) {
     const std::string spike = describe_spike(out, experiment_.shape.spikes);
     events_.add("skipped", state_.step, spike);
     if (ranks_.is_first())
-      log::warning("step {} was skipped: {}; weights, moments and t did not move", state_.step, spike);
+      log::warning("step {} was skipped: {}; weights and optimizer state are unchanged", state_.step, spike);
     return;
   }
   const std::string where = describe_skipped_step(*engine_, *ranks_.control);
   events_.add("skipped", state_.step, where);
   if (ranks_.is_first()) {
     log::warning(
-        "step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}",
+        "step {} was skipped: the gradient norm is not finite; weights and optimizer state are unchanged; {}",
         state_.step, where);
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {
     fail<NumericsError>(
         "training",
-        "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps {}): lower "
-        "optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data after sample {}",
+        "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
+        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}",
         state_.consecutive_skips, limit, state_.data_position);
   }
 }

@@ -51,7 +51,7 @@ bool Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& pla
   }
   return true;
 } catch (const Stopped&) {
-  log::info("Validation after step {} was broken off: what it had not finished is not reported", step);
+  log::info("Validation after step {} was interrupted; unfinished results are not reported", step);
   return false;
 }
 

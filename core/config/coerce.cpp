@@ -150,7 +150,7 @@ std::string expectation(const Field& field) {
 std::optional<Value> coerce(const Field& field, const Value& value, Problems& problems) {
   if (value.untyped && value.text.empty() &&
       is_one_word(field.type)) {  // a variable of a shell that is unset
-    problems.add(value.at, "{}: expected {}, got nothing; null gives the default", field.path,
+    problems.add(value.at, "{}: expected {}, got nothing; write null for the default", field.path,
                  expectation(field));
     return std::nullopt;
   }

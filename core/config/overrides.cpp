@@ -58,7 +58,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
     const bool is_file =
         argument.ends_with(".yaml") || argument.ends_with(".yml") || argument.ends_with(".toml");
     problems_.add(at, "expected --section.key value, got '{}'{}", argument,
-                  is_file ? "; the configuration file comes first, before all options" : "");
+                  is_file ? "; give the configuration file first, before all options" : "");
     return 1;
   }
   size_t equals = argument.find('=');

@@ -31,7 +31,9 @@ Value convert(const toml::node& node, const SourceName& name, size_t depth) {
     value.kind = Value::Kind::list;
     for (const toml::node& child : *array) value.items.push_back(convert(child, name, depth + 1));
   } else {
-    fail<ConfigError>("config", "{}: no key takes a date or time", to_string(at));
+    fail<ConfigError>("config",
+                      "{}: a date or time is not a valid value of any key; write a string in quotes",
+                      to_string(at));
   }
   return value;
 }

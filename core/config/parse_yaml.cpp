@@ -76,7 +76,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
     if (!tag.empty() && tag != "?" && tag != "!")
-      refuse(mark, fmt::format("the YAML tag {} has no meaning here", tag));
+      refuse(mark, fmt::format("the YAML tag {} is not supported", tag));
   }
 
   /// Counts values, and long texts as several, so that what an alias copies is bounded in number and in
@@ -109,7 +109,7 @@ class TreeBuilder : public YAML::EventHandler {
     count(mark, 1);
     check_depth(mark, frames_.size() + 1);
     if (!frames_.empty() && frames_.back().value.kind == Value::Kind::table && !frames_.back().has_key) {
-      refuse(mark, "a key must be text");
+      refuse(mark, "a key must be a string");
     }
     frames_.push_back({.value = {.kind = kind, .at = at(mark)}, .anchor = anchor});
   }
@@ -143,7 +143,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void set_key(Frame& frame, Value key) {
-    if (!key.is_scalar() || key.kind == Value::Kind::null) refuse(key.at, "a key must be text");
+    if (!key.is_scalar() || key.kind == Value::Kind::null) refuse(key.at, "a key must be a string");
     if (key.text != "<<" && !frame.keys.insert(key.text).second) {
       const Member* first = find_by(frame.value.members, key.text, &Member::key);
       refuse(key.at, fmt::format("the key '{}' is given twice, first at line {}", key.text, first->at.line));
@@ -185,16 +185,16 @@ std::string advice(const YAML::Exception& e, std::string_view text) {
   for (int line = 0; line < e.mark.line; ++line) text.remove_prefix(text.find('\n') + 1);
   const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));
   if (contains(indent, '\t')) return "a tab indents this line; YAML takes spaces only";
-  if (e.msg.ends_with("flow not found")) return "a bracket that opens here or above is never closed";
+  if (e.msg.ends_with("flow not found")) return "a bracket opened here or above is never closed";
   if (e.msg.ends_with("not found")) {
     return fmt::format(
-        "this line is indented by {}, as no line above it is: keys of one section begin in one column",
+        "this line is indented by {}, unlike the lines above; all keys of a section must begin in the same "
+        "column",
         counted(indent.size(), "space"));
   }
   if (e.msg == "illegal map value") {
-    return "no key can stand here: this line is indented deeper than its neighbours, the line above lacks "
-           "its "
-           "':', or a value that contains ': ' lacks quotes";
+    return "a key is not allowed here; this line may be indented too far, the line above may lack its ':', "
+           "or a value that contains ': ' may lack quotes";
   }
   return e.msg;
 }
@@ -203,7 +203,8 @@ std::string advice(const YAML::Exception& e, std::string_view text) {
 
 Value parse_yaml_value(std::string_view text, const std::string& name) {
   check_size(text, name);
-  if (contains(text, '\0')) fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
+  if (contains(text, '\0'))
+    fail<ConfigError>("config", "{} contains a zero byte, so it is not a text file", name);
   TreeBuilder builder(name);
   try {
     std::istringstream in{std::string(text)};

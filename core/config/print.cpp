@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/contains.h"
@@ -64,9 +66,22 @@ std::string meaning_with_unit(const Field& field) {
                                  : fmt::format("{} [{}]", field.meaning_text, field.unit_text);
 }
 
+/// Whether a meaning explains a choice, as in "auto: detected" or "linear, cosine: ..."; the empty one is
+/// called "empty".
+bool explains(std::string_view meaning, std::string_view choice) {
+  if (choice.empty()) choice = "empty";
+  for (size_t at = meaning.find(choice); at != std::string_view::npos; at = meaning.find(choice, at + 1)) {
+    const size_t end = at + choice.size();
+    const bool begins_word = at == 0 || meaning[at - 1] == ' ';
+    if (begins_word && end < meaning.size() && (meaning[end] == ':' || meaning[end] == ',')) return true;
+  }
+  return false;
+}
+
 std::string note_of(const Field& field) {
   std::string note = meaning_with_unit(field);
-  if (!field.choices.empty()) note += ": " + one_of_text(field.choices);
+  const auto is_explained = [&](const std::string& choice) { return explains(field.meaning_text, choice); };
+  if (!std::ranges::all_of(field.choices, is_explained)) note += " (" + one_of_text(field.choices) + ")";
   return note;
 }
 

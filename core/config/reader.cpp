@@ -155,7 +155,7 @@ void Reader::unknown(const Section& section, const std::string& key, const Locat
 std::vector<std::string> Reader::finish() {
   finish(root_);
   for (const Meaningless& group : meaningless_) {
-    notes_.push_back(fmt::format("{}: {}: no meaning here: {}", to_string(group.at), group.keys, group.why));
+    notes_.push_back(fmt::format("{}: {} ignored: {}", to_string(group.at), group.keys, group.why));
   }
   meaningless_.clear();
   return notes_;
@@ -172,11 +172,11 @@ void Reader::finish(Field& field) {
   for (const auto& [refused, why] : field.refused_values) {
     bool is_set = now.text == refused;
     for (const Value& item : now.items) is_set = is_set || item.text == refused;
-    if (is_set) problems_.add(field.path, "{} is refused: {}", refused, why);
+    if (is_set) problems_.add(field.path, "{} is not supported: {}", refused, why);
   }
   if (field.fate == Fate::used || same(now, field.fallback)) return;
   if (field.fate == Fate::refused) {
-    problems_.add(field.path, "{} is refused: {}", to_inline_yaml(now), field.fate_text);
+    problems_.add(field.path, "{} is not supported: {}", to_inline_yaml(now), field.fate_text);
   } else {
     note(field);
   }

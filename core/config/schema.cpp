@@ -92,7 +92,7 @@ std::string description(const Field& field) {
   if (!field.unit_text.empty()) text += " [" + field.unit_text + "]";
   if (field.fate == Fate::used) return text;
   if (!text.empty()) text += ". ";
-  return text + (field.fate == Fate::noted ? "Has no meaning here: " : "Refused unless default: ") +
+  return text + (field.fate == Fate::noted ? "Ignored: " : "Only the default is supported: ") +
          field.fate_text;
 }
 

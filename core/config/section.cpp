@@ -46,8 +46,8 @@ constexpr Type kType<std::optional<T>> = kType<T>;
 }  // namespace
 
 std::string_view name_of(Type type) {
-  static constexpr std::string_view kNames[] = {"true or false", "an integer",      "a number",
-                                                "a text",        "a list of texts", "a list of tables"};
+  static constexpr std::string_view kNames[] = {"true or false", "an integer",        "a number",
+                                                "a string",      "a list of strings", "a list of tables"};
   return kNames[static_cast<size_t>(type)];
 }
 

@@ -10,7 +10,8 @@ namespace ottava::config {
 
 void check_size(std::string_view text, std::string_view name) {
   if (text.size() > kMaxBytes)
-    fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+    fail<ConfigError>("config", "{}: it has {} bytes, but a configuration has at most {}", name, text.size(),
+                      kMaxBytes);
 }
 
 Value read_file(const std::filesystem::path& path) {
@@ -34,7 +35,8 @@ Value read_file(const std::filesystem::path& path) {
   uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error) fail<FileError>("config", "cannot read {}: {}", path.string(), error.message());
   if (bytes > kMaxBytes) {
-    fail<FileError>("config", "{} has {} bytes, a configuration has at most {}: is it another kind of file?",
+    fail<FileError>("config",
+                    "{} has {} bytes, but a configuration has at most {}; is it another kind of file?",
                     path.string(), bytes, kMaxBytes);
   }
   std::ifstream in(path, std::ios::binary);

@@ -117,7 +117,7 @@ std::string describe(const Value& value) {
     case real:
       return "the number " + shown;
     case text:
-      return fmt::format("the text \"{}\"", shown);
+      return fmt::format("the string \"{}\"", shown);
     case list:
       return "a list";
     default:

@@ -55,7 +55,7 @@ struct Member {
 /// True if contents are equal; locations and the spelling of numbers do not count.
 bool same(const Value& a, const Value& b);
 
-/// The value in words, for "expected a number, got ...": `the text "many"`, `the integer 3`, `a list`.
+/// The value in words, for "expected a number, got ...": `the string "many"`, `the integer 3`, `a list`.
 std::string describe(const Value& value);
 
 /// A plain (unquoted) scalar by the YAML 1.2 core schema: null, true/false, integers (also 0x, 0o), numbers

@@ -5,16 +5,14 @@
 namespace ottava {
 
 void declare(config::Section& s, CpuConfig& c) {
-  s.meaning("how a CPU multiplies bf16 numbers; a GPU reads none of it");
+  s.meaning("BF16 products on a CPU; without effect on a GPU");
   s.field("bf16_matmul", c.bf16_matmul,
-          "products of linear layers; direct: by bf16 instructions (AVX512-BF16, AMX); widened: copied to "
-          "f32 "
-          "and multiplied there; auto: the faster of the two, by a measurement that is a decision of the "
-          "run, "
-          "or, for models too small to gain, direct where there are such instructions")
+          "matrix products of linear layers; direct: with BF16 instructions (AVX512-BF16, AMX); widened: "
+          "converted to FP32 first; auto: the faster one, measured before step 1 and recorded as a decision, "
+          "or, for models too small to gain, direct if the CPU has these instructions")
       .one_of({"auto", "direct", "widened"});
   s.field("bf16_attention", c.bf16_attention,
-          "products of attention, likewise; auto for small models: direct where there is AMX")
+          "the same for the products of attention; for small models auto uses direct if the CPU has AMX")
       .one_of({"auto", "direct", "widened"});
 }
 

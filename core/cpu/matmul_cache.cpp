@@ -7,9 +7,8 @@ namespace ottava::cpu {
 void MatmulCache::set_products(ProductChoice products) {
   const bool direct = products.matmul == Bf16Products::direct || products.attention == Bf16Products::direct;
   if (direct && !multiplies_bf16_directly())
-    fail<DeviceError>("cpu",
-                      "products of bf16 are direct, but this machine has no bf16 instructions to use: take "
-                      "widened");
+    fail<DeviceError>(
+        "cpu", "bf16 products are set to direct, but this machine has no bf16 instructions: use widened");
   products_ = products;
 }
 

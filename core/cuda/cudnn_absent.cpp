@@ -7,8 +7,8 @@ namespace {
 [[noreturn]] void absent() {
   fail<DeviceError>(
       "cudnn",
-      "this program was built without cuDNN's attention: build with CUDA where cudnn.h and cudnn_frontend.h "
-      "are found (pip's nvidia-cudnn-frontend has the second), or set attention.backend to auto or flash");
+      "this program was built without cuDNN's attention: build with CUDA, cudnn.h and cudnn_frontend.h (the "
+      "latter is in pip's nvidia-cudnn-frontend), or set attention.backend to auto or flash");
 }
 
 }  // namespace

@@ -46,9 +46,9 @@ template <class Args>
 void FusedAttention::run(Stream& stream, Pass pass, const Args& args) {
   const std::string_view op = pass == Pass::forward ? "attention_forward" : "attention_backward";
   if (args.qkv.dtype != DType::bf16)
-    fail<ShapeError>(op, "qkv is {}, and cuDNN's attention is bf16", describe(args.qkv));
+    fail<ShapeError>(op, "qkv is {}, but cuDNN's attention needs bf16", describe(args.qkv));
   if (!args.document_start.empty())
-    fail<ShapeError>(op, "cuDNN's attention has no documents: use flash attention");
+    fail<ShapeError>(op, "cuDNN's attention does not support documents: use flash attention");
   const AttentionProblem problem = problem_of(pass, args.heads, args.batch, args.sequence, args.keys);
   const Planned& planned = find(problem);
   const int64_t gradients = gradient_bytes(problem),

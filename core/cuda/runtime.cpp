@@ -30,8 +30,9 @@ Probe probe() {
   if (driver == 0) {
     result.reason = "no NVIDIA driver is loaded on this machine";
   } else if (driver / 1000 < toolkit / 1000) {
-    result.reason = fmt::format("the NVIDIA driver supports CUDA {}, this binary needs {}: update the driver",
-                                version(driver), version(toolkit));
+    result.reason =
+        fmt::format("the NVIDIA driver supports CUDA {}, but this binary needs {}: update the driver",
+                    version(driver), version(toolkit));
   } else {
     result.reason = fmt::format("no usable GPU was found ({})", cudaGetErrorString(status));
   }
@@ -98,7 +99,7 @@ void* allocate(int device, size_t bytes) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     MemoryInfo info = memory_info(device);
-    fail<MemoryError>("cuda", "GPU {} cannot give {} bytes: {} of {} bytes are free", device, bytes,
+    fail<MemoryError>("cuda", "GPU {} cannot allocate {} bytes: {} of {} bytes are free", device, bytes,
                       info.free_bytes, info.total_bytes);
   }
   check(status, "cudaMalloc");

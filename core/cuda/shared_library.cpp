@@ -58,13 +58,15 @@ SharedLibrary::SharedLibrary(const std::string& file, std::string meaning, Symbo
   }
   if (handle_) return;
   fail<DeviceError>(
-      "cuda", "{} ({}) was not found: install it or name its directory in OTTAVA_CUDA_LIBRARIES; searched {}",
+      "cuda", "{} ({}) was not found: install it, or set OTTAVA_CUDA_LIBRARIES to its folder; searched {}",
       meaning_, file_, searched);
 }
 
 void* SharedLibrary::symbol(const char* name) const {
   void* address = dlsym(handle_, name);
-  if (!address) fail<DeviceError>("cuda", "{} ({}) has no function {}: it is too old", meaning_, file_, name);
+  if (!address)
+    fail<DeviceError>("cuda", "{} ({}) has no function {}, so it is too old: install a newer version",
+                      meaning_, file_, name);
   return address;
 }
 

@@ -96,11 +96,10 @@ Format format_of(const File& file, Compression compression) {
     if (is_json(file.path())) return Format::json_lines;
     open_stream(file.path(), compression)->append(head, kHead);
     if (contains(head, '\0')) {
-      fail<FileError>(
-          kWhere,
-          "'{}' holds no text: byte {} of what it decompresses to is 0; expected UTF-8 text or JSON "
-          "lines (archives and tokens are to be unpacked first)",
-          file.path(), head.find('\0'));
+      fail<FileError>(kWhere,
+                      "'{}' contains no text: byte {} of its decompressed content is 0; expected UTF-8 text "
+                      "or JSON lines (unpack archives and token files first)",
+                      file.path(), head.find('\0'));
     }
     return begins_with_json_object(head) ? Format::json_lines : Format::text;
   }
@@ -124,8 +123,8 @@ Format format_of(const File& file, Compression compression) {
   }
   if (begins_with_json_object(head)) {
     log::info(
-        "data: '{}' is taken as JSON lines, as its first line is an object (training.format: text says "
-        "otherwise)",
+        "data: '{}' is read as JSON lines because its first line is an object (set training.format: text to "
+        "read it as plain text)",
         file.path());
     return Format::json_lines;
   }
@@ -141,15 +140,15 @@ class Finder {
   void add(const std::string& source, int depth) {
     std::error_code error;
     if (source.empty())
-      fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @list");
+      fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @FILE");
     if (source[0] == '@') return add_list(source.substr(1), depth);
     fs::file_status status = fs::status(source, error);
     if (fs::is_directory(status)) return add_folder(source);
     if (fs::exists(status)) return add_file(source);
     if (source.find_first_of("*?[") == std::string::npos) {
       if (status.type() == fs::file_type::none)
-        fail<FileError>(kWhere, "cannot look at '{}': {}", source, error.message());
-      fail<FileError>(kWhere, "'{}' does not exist; expected a file, folder, glob or @list", source);
+        fail<FileError>(kWhere, "cannot access '{}': {}", source, error.message());
+      fail<FileError>(kWhere, "'{}' does not exist; expected a file, folder, glob or @FILE", source);
     }
     add_glob(source, depth);
   }
@@ -170,7 +169,7 @@ class Finder {
     entry.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
     entry.format = format_ ? *format_ : format_of(file, entry.compression);
     if (is_tokenized(entry.format) && entry.compression != Compression::none)
-      fail<FileError>(kWhere, "'{}' is compressed, and {} are read as they lie: unpack it first", path,
+      fail<FileError>(kWhere, "'{}' is compressed, but {} are read directly: unpack it first", path,
                       name_of(entry.format));
     entry.content = sample_content(file);
     files.push_back(std::move(entry));
@@ -186,7 +185,7 @@ class Finder {
         std::error_code error;
         const bool is_data = is_data_name(i->path()), is_regular = i->is_regular_file(error);
         if (is_data && i->is_symlink() && !i->exists(error))
-          fail<FileError>(kWhere, "'{}' is a link to nothing: restore what it names, or remove it",
+          fail<FileError>(kWhere, "'{}' is a broken link: restore its target, or remove it",
                           i->path().string());
         if (!is_regular && !is_data) continue;
         // The .idx of a Megatron pair goes with its .bin.
@@ -198,7 +197,8 @@ class Finder {
     }
     if (paths.empty()) {
       fail<DataError>(
-          kWhere, "folder '{}' holds no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
+          kWhere,
+          "folder '{}' contains no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
           folder);
     }
     std::ranges::sort(paths);
@@ -287,7 +287,7 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, s
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
     fail<DataError>(kWhere,
-                    "the dataset is empty: {} in {}, none with a byte; expected at least one with text",
+                    "the dataset is empty: {} in {}, all of them empty; expected at least one with text",
                     counted(finder.empty, "file"), names_of_sources(sources));
   }
   if (finder.empty > 0) log::warning("data: {} left out", counted(finder.empty, "empty file"));

@@ -132,14 +132,13 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
   for (const std::string& name : finder.keys)
     if (const std::optional<ChatFormat> chat = chat_format_with(name))
       return fmt::format(
-          "the object has no key \"{}\", it has {}: if its lines are conversations, set training.format "
-          "(that of the source in training.mixture, of the set in validation.datasets, --format of data "
-          "inspect) "
-          "to {}; tokenizer train, data prepare and init read only texts",
+          "the object has no key \"{}\", only {}: if the lines are conversations, set training.format (or "
+          "format of the source in training.mixture or of the set in validation.datasets, or --format of "
+          "data inspect) to {}; tokenizer train, data prepare and init read only plain texts",
           key, names, name_of(*chat));
   return fmt::format(
-      "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key, "
-      "text_key of a source or validation set; --text-key of the init, data and tokenizer commands)",
+      "the object has no key \"{}\", only {}: set training.text_key (or text_key of the source or validation "
+      "set, or --text-key of init, data and tokenizer) to the key that holds the text",
       key, names);
 }
 
@@ -148,7 +147,7 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
   // The library takes a zero byte outside a string as the end.
   if (const size_t zero = line.find('\0'); zero != std::string_view::npos)
-    return JsonProblem{zero + 1, "a zero byte, which no JSON has: the file has a hole or is damaged"};
+    return JsonProblem{zero + 1, "a zero byte, which JSON cannot contain: the file has a hole or is damaged"};
   Repaired repaired;
   if (needs_repair(line)) {
     repaired = repair(line);

@@ -145,10 +145,10 @@ struct TokenLoader::State {
     const DataCheck check =
         DataScan(corpus, options.encoder, options.text_key, options.bad_records).look(kSeconds);
     if (check.bad_records == 0 || check.bad_records < check.documents) return;
-    fail<DataError>(
-        kWhere, "{} has nothing but bad records: {}{} skipped (training.bad_records: skip), the first: {}",
-        names_of_sources(options.sources), check.is_whole ? "" : "the first ",
-        counted(check.bad_records, "record is", "records are"), check.first_bad_record);
+    fail<DataError>(kWhere,
+                    "{} has only bad records: {}{} skipped (training.bad_records: skip), the first: {}",
+                    names_of_sources(options.sources), check.is_whole ? "" : "the first ",
+                    counted(check.bad_records, "record is", "records are"), check.first_bad_record);
   }
 
   [[noreturn]] void fail_empty() const {
@@ -161,13 +161,12 @@ struct TokenLoader::State {
                       names_of_sources(options.sources), options.seq_len + 1,
                       counted(total.too_long, "conversation is", "conversations are"));
     }
-    fail<DataError>(
-        kWhere,
-        "the dataset is too small: {}: {} of {}, which make {} and {} in {}, none of which fills a "
-        "window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
-        names_of_sources(options.sources), counted(corpus.files().size(), "file"),
-        counted(corpus.bytes(), "byte"), counted(total.documents, "document"), counted(total.tokens, "token"),
-        counted(corpus.blocks(), "block"), options.seq_len + 1);
+    fail<DataError>(kWhere,
+                    "the dataset is too small: {}: {} of {}, which make {} and {} in {}, none of which fills "
+                    "a window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
+                    names_of_sources(options.sources), counted(corpus.files().size(), "file"),
+                    counted(corpus.bytes(), "byte"), counted(total.documents, "document"),
+                    counted(total.tokens, "token"), counted(corpus.blocks(), "block"), options.seq_len + 1);
   }
 
   void save_index_now_and_then() {
@@ -183,7 +182,7 @@ struct TokenLoader::State {
     try {
       index.save();
     } catch (const std::exception& error) {
-      log::warning("{}: a resumed run will tokenize again what this one has seen", error.what());
+      log::warning("{}: a resumed run will have to tokenize all data again", error.what());
     }
   }
 

@@ -22,15 +22,16 @@ std::vector<int64_t> quotas_of(const std::vector<double>& weights) {
       fail<ConfigError>(kWhere, "the weight of source {} is {}, expected a number >= 0", i, weights[i]);
     sum += weights[i];
   }
-  if (!(sum > 0)) fail<ConfigError>(kWhere, "all weights are 0: expected one above");
+  if (!(sum > 0)) fail<ConfigError>(kWhere, "all weights are 0: expected at least one above 0");
   std::vector<int64_t> quotas(weights.size());
   std::vector<std::pair<double, size_t>> remainders;
   for (size_t i = 0; i < weights.size(); ++i) {
     const double share = weights[i] / sum * kPeriod;
     if (share > 0 && share < 1) {
-      fail<ConfigError>(
-          kWhere, "the weight of source {} is {:.3g} of all, below 1/{}: give it 0 to leave it out, or more",
-          i, weights[i] / sum, kPeriod);
+      fail<ConfigError>(kWhere,
+                        "the weight of source {} is {:.3g} of the total, less than 1/{}: raise it, or set it "
+                        "to 0 to leave the source out",
+                        i, weights[i] / sum, kPeriod);
     }
     quotas[i] = static_cast<int64_t>(share);
     remainders.emplace_back(quotas[i] - share, i);
@@ -96,8 +97,10 @@ Mixture::Mixture(const std::vector<Stage>& stages) {
                         stage.from_sample, stage.weights.size(), stages[0].weights.size());
     }
     if (!parts_.empty() && stage.from_sample <= parts_.back().from_sample) {
-      fail<ConfigError>(kWhere, "a stage from sample {} follows one from sample {}", stage.from_sample,
-                        parts_.back().from_sample);
+      fail<ConfigError>(kWhere,
+                        "the stage from sample {} is listed after the one from sample {}; expected stages in "
+                        "increasing order",
+                        stage.from_sample, parts_.back().from_sample);
     }
     std::vector<int64_t> before =
         parts_.empty() ? std::vector<int64_t>(stage.weights.size()) : counts(stage.from_sample);

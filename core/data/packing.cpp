@@ -138,7 +138,7 @@ void DocumentEncoder::append_stored(const Document& document, std::string_view b
     uint32_t id = tokens[start + i];
     if (id >= vocabulary) {
       fail<DataError>(kWhere,
-                      "'{}' has token id {} at byte {}, the vocabulary has {} (0 to {}): was it prepared "
+                      "'{}' has token id {} at byte {}, but the vocabulary has {} (0 to {}): was it prepared "
                       "with another tokenizer?",
                       path(document), id, document.offset + i * width, vocabulary, vocabulary - 1);
     }

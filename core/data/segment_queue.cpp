@@ -33,7 +33,7 @@ SegmentQueue::SegmentQueue(const Corpus& corpus, const DocumentEncoder& encoder,
     for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error& error) {
     if (threads_.empty())
-      fail<DataError>("data", "no thread can be started to read and tokenize: {}", error.what());
+      fail<DataError>("data", "cannot start a thread to read and tokenize data: {}", error.what());
     log::warning("data: only {} of {} threads could be started (training.dataloader.num_workers): {}",
                  threads_.size(), options_.threads, error.what());
   }

@@ -20,7 +20,7 @@ TextEncoder make_text_encoder(std::shared_ptr<const Tokenizer> tokenizer, Docume
 }
 
 std::string_view marks_text(const TextEncoder& encoder) {
-  if (encoder.bos_is_eos) return "each document begins with BOS, which is EOS too";
+  if (encoder.bos_is_eos) return "each document begins with BOS, which is also EOS";
   if (encoder.bos_id && encoder.eos_id) return "each document begins with BOS and ends with EOS";
   if (encoder.bos_id) return "each document begins with BOS";
   if (encoder.eos_id) return "each document ends with EOS";

@@ -49,7 +49,7 @@ WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, Index
   path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
   if (std::filesystem::exists(path_, error) && !merge_from_file()) {
     log::warning(
-        "data index: '{}' is damaged or of an earlier version; it is not used and will be written again",
+        "data index: '{}' is damaged or from an earlier version; it is not used and will be rewritten",
         path_);
   }
   saved_ = known_;

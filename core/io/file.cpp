@@ -65,7 +65,7 @@ void File::read_at(void* data, size_t bytes, int64_t offset) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(path_, "read");
     if (n == 0) {
-      fail<FileError>("file", "{} ends at byte {}, {} more bytes were expected: it is truncated", path_,
+      fail<FileError>("file", "{} ends at byte {}, but {} more bytes were expected: it is truncated", path_,
                       offset, bytes);
     }
     to += n;

@@ -24,10 +24,10 @@ std::string gzip(std::string_view text) {
   const uLong most = deflateBound(&z, text.size());
   if (most > std::numeric_limits<uInt>::max()) {
     deflateEnd(&z);
-    fail<FileError>("gzip",
-                    "{} bytes are too many to compress at once, expected less than 4 GiB: write the "
-                    "file without .gz",
-                    text.size());
+    fail<FileError>(
+        "gzip",
+        "{} bytes are too many to compress at once, expected less than 4 GiB: choose a file name without .gz",
+        text.size());
   }
   std::string out(most, '\0');
   z.next_in = bytes_of(text);
@@ -58,7 +58,7 @@ std::string gunzip(std::string_view packed, std::string_view where, size_t limit
   }
   inflateEnd(&z);
   if (out.size() > limit_bytes) fail<FileError>(where, "it holds more than {} bytes", limit_bytes);
-  if (result != Z_STREAM_END) fail<FileError>(where, "it is no whole gzip file");
+  if (result != Z_STREAM_END) fail<FileError>(where, "it is not a complete gzip file");
   return out;
 }
 

@@ -80,7 +80,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder, std::string_view
   }
   for (const auto& [tensor, file] : index) {
     if (tensors_.count(tensor) == 0) {
-      fail<FileError>(index_path, "tensor '{}' is said to be in {}, which does not have it", tensor, file);
+      fail<FileError>(index_path, "tensor '{}' should be in {}, which does not have it", tensor, file);
     }
   }
 }

@@ -19,18 +19,24 @@ double number_of(const std::string& text) {
 }
 
 void declare_muon(config::Section& s, OptimizerConfig& c) {
-  s.field("momentum", c.momentum, "decay of Muon's mean of gradients").at_least(0).below(1);
-  s.field("nesterov", c.nesterov, "Muon looks ahead along its momentum");
-  s.field("ns_steps", c.ns_steps, "length of Muon's Newton-Schulz iteration").range(1, 20).unit("steps");
-  s.field("ns_coefficients", c.ns_coefficients, "a, b, c of x = a x + (b A + c A A) x with A = x x^T")
+  s.field("momentum", c.momentum, "Muon's momentum, the decay rate of its running mean of gradients")
+      .at_least(0)
+      .below(1);
+  s.field("nesterov", c.nesterov, "use Nesterov momentum in Muon");
+  s.field("ns_steps", c.ns_steps, "number of iterations of Muon's Newton-Schulz orthogonalization")
+      .range(1, 20)
+      .unit("steps");
+  s.field("ns_coefficients", c.ns_coefficients,
+          "coefficients a, b, c of the Newton-Schulz iteration x = a x + (b A + c A A) x with A = x x^T")
       .or_scalar();
   s.choice("ns_dtype", c.ns_dtype, {{"bfloat16", DType::bf16}, {"float32", DType::f32}},
-           "operands of Newton-Schulz, and what travels to and from a matrix's owner; sums are float32");
+           "dtype of the Newton-Schulz operands and of the matrices that ranks exchange for it; sums are "
+           "always float32");
   using AdjustLr = OptimizerConfig::AdjustLr;
   s.choice("adjust_lr_fn", c.adjust_lr_fn,
            {{"match_rms_adamw", AdjustLr::match_rms_adamw}, {"original", AdjustLr::original}},
-           "Muon's update of a matrix times 0.2 sqrt(max(rows, columns)), which suits AdamW's lr and "
-           "weight_decay, or times sqrt(max(1, rows / columns))");
+           "scale of Muon's update of a matrix; match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that "
+           "AdamW's lr and weight_decay fit; original: sqrt(max(1, rows / columns))");
 }
 
 // Updates are made in float32, in which a number just below 1 or above 0 must not become 1 or 0.
@@ -39,46 +45,47 @@ void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
        {std::pair{"beta1", c.beta1}, std::pair{"beta2", c.beta2}, std::pair{"momentum", c.momentum}}) {
     if (static_cast<float>(decay) < 1 || decay >= 1) continue;
     problems.add(std::string("optimizer.") + key,
-                 "{} is 1 in float32, which nothing would decay with; "
-                 "expected at most 0.9999999",
-                 decay);
+                 "{} becomes 1 in float32, so that nothing would decay; expected at most 0.9999999", decay);
   }
   constexpr float kSmallest = std::numeric_limits<float>::min();
   if (c.eps > 0 && static_cast<float>(c.eps) < kSmallest)
-    problems.add("optimizer.eps", "{} is 0 in float32 or nearly so; expected at least {}", c.eps, kSmallest);
+    problems.add("optimizer.eps", "{} is too small for float32; expected at least {}", c.eps, kSmallest);
 }
 
 }  // namespace
 
 void declare(config::Section& s, ParamGroupConfig& c) {
-  s.field("match", c.match, "glob over parameter names, layers.0.feed_forward.w2, or those of checkpoints")
+  s.field("match", c.match,
+          "glob over parameter names such as layers.0.feed_forward.w2, or over their names in checkpoints")
       .required();
-  s.field("weight_decay", c.weight_decay, "decay of these parameters; null: optimizer.weight_decay")
+  s.field("weight_decay", c.weight_decay, "weight decay of these parameters; null: optimizer.weight_decay")
       .at_least(0);
-  s.field("lr_factor", c.lr_factor, "their learning rate is the schedule's times this").at_least(0);
-  s.field("optimizer_name", c.optimizer_name,
-          "update rule of these parameters; null: optimizer.name's choice")
+  s.field("lr_factor", c.lr_factor, "factor that multiplies the learning rate for these parameters")
+      .at_least(0);
+  s.field("optimizer_name", c.optimizer_name, "optimizer of these parameters; null: chosen by optimizer.name")
       .one_of({"AdamW", "Muon"});
 }
 
 void declare(config::Section& s, OptimizerConfig& c) {
-  s.meaning("what turns gradients into new weights");
+  s.meaning("optimizer and its hyperparameters");
   s.field("name", c.name,
-          "update rule; Muon: of the matrices of the blocks, while embeddings, output layer, norms and "
-          "biases stay with AdamW")
+          "optimizer; AdamW: for all parameters; Muon: for the weight matrices of the blocks, with AdamW for "
+          "embeddings, output layer, norms and biases")
       .one_of({"AdamW", "Muon"})
-      .refuse_value("Adam", "its decay is coupled to the gradient and trains differently; use AdamW");
-  s.field("lr", c.lr, "peak learning rate").at_least(0);
-  s.field("beta1", c.beta1, "decay of the mean of gradients").at_least(0).below(1);
-  s.field("beta2", c.beta2, "decay of the mean of squared gradients").at_least(0).below(1);
-  s.field("eps", c.eps, "added to the root of the squared mean").above(0);
+      .refuse_value("Adam", "its weight decay acts through the gradient and trains differently; use AdamW");
+  s.field("lr", c.lr, "peak learning rate, reached at the end of the warm-up").at_least(0);
+  s.field("beta1", c.beta1, "decay rate of AdamW's running mean of gradients").at_least(0).below(1);
+  s.field("beta2", c.beta2, "decay rate of AdamW's running mean of squared gradients").at_least(0).below(1);
+  s.field("eps", c.eps, "AdamW's epsilon, added to the denominator of the update").above(0);
   s.field("weight_decay", c.weight_decay,
-          "decoupled decay, of every parameter unless param_groups says otherwise")
+          "decoupled weight decay of all parameters, except where param_groups sets another")
       .at_least(0);
   s.choice("state_dtype", c.state_dtype, {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
-           "storage of AdamW's means (Muon's is float32); bfloat16 is rounded stochastically");
+           "dtype in which AdamW's running means are stored; bfloat16 (stochastically rounded) halves their "
+           "memory; Muon's momentum is always float32");
   declare_muon(s, c);
-  s.list("param_groups", c.param_groups, "exceptions by name pattern; the first match decides");
+  s.list("param_groups", c.param_groups,
+         "other settings for parameters whose name matches a pattern; the first match applies");
 }
 
 bool OptimizerConfig::uses_muon() const {
@@ -100,18 +107,24 @@ void validate(const OptimizerConfig& c, config::Problems& problems) {
 }
 
 void declare(config::Section& s, LrSchedulerConfig& c) {
-  s.meaning("learning rate over steps: warm-up, stable, decay");
-  s.field("warmup_steps", c.warmup_steps, "linear rise to optimizer.lr").at_least(0).unit("steps");
-  s.field("total_steps", c.total_steps, "horizon of the schedule; null: training.steps")
+  s.meaning("learning rate schedule (warmup-stable-decay)");
+  s.field("warmup_steps", c.warmup_steps, "steps in which the learning rate rises linearly to optimizer.lr")
+      .at_least(0)
+      .unit("steps");
+  s.field("total_steps", c.total_steps, "length of the schedule; null: training.steps")
       .at_least(1)
       .unit("steps");
-  s.field("decay_ratio", c.decay_ratio, "share of the steps that decay; null: all after the warm-up")
+  s.field("decay_ratio", c.decay_ratio,
+          "fraction of all steps, at the end, in which the learning rate decays; null: all steps after the "
+          "warm-up")
       .range(0, 1);
   using Decay = LrSchedulerConfig::Decay;
   s.choice("decay_type", c.decay_type,
            {{"linear", Decay::linear}, {"sqrt", Decay::sqrt}, {"cosine", Decay::cosine}},
            "shape of the decay");
-  s.field("min_lr_factor", c.min_lr_factor, "floor of the decay, as a factor of optimizer.lr").range(0, 1);
+  s.field("min_lr_factor", c.min_lr_factor,
+          "learning rate at the end of the decay, as a fraction of optimizer.lr")
+      .range(0, 1);
   s.renamed("lr_min", "lr_scheduler.min_lr_factor");
 }
 

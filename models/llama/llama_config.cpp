@@ -82,8 +82,9 @@ constexpr Flavor kFlavors[] = {
 LlamaConfig llama_flavor(std::string_view name) {
   const auto flavor = std::ranges::find(kFlavors, name, &Flavor::name);
   if (flavor != std::end(kFlavors)) return flavor->model;
-  fail<ConfigError>("model", "flavor '{}' is unknown: expected one of {}, or hf (config.json's dimensions)",
-                    name, listed(kFlavors, [](const Flavor& f) { return f.name; }));
+  fail<ConfigError>("model",
+                    "flavor '{}' is unknown: expected one of {}, or hf (dimensions from config.json)", name,
+                    listed(kFlavors, [](const Flavor& f) { return f.name; }));
 }
 
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of) {
@@ -105,8 +106,8 @@ void validate(const LlamaConfig& c) {
   positive("vocab_size", c.vocab_size);
   if (c.heads % c.kv_heads != 0) {
     fail<ConfigError>("model",
-                      "n_heads {} is not a multiple of n_kv_heads {}: each key/value head serves n_heads / "
-                      "n_kv_heads query heads",
+                      "n_heads {} is not a multiple of n_kv_heads {}: each key/value head must serve a whole "
+                      "number of query heads",
                       c.heads, c.kv_heads);
   }
   if (c.head_dim % 8 != 0) {
@@ -116,11 +117,10 @@ void validate(const LlamaConfig& c) {
                       c.head_dim, c.dim, c.heads);
   }
   if (c.head_dim > kMaxHeadDim) {
-    fail<ConfigError>(
-        "model",
-        "head_dim {} is more than the {} that attention takes (dim {} / n_heads {}): choose more "
-        "heads or set model.head_dim",
-        c.head_dim, kMaxHeadDim, c.dim, c.heads);
+    fail<ConfigError>("model",
+                      "head_dim {} is more than {}, the most that attention supports (dim {} / n_heads {}): "
+                      "choose more heads or set model.head_dim",
+                      c.head_dim, kMaxHeadDim, c.dim, c.heads);
   }
 }
 

@@ -214,15 +214,15 @@ std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8C
                                         const Float8Ranks& ranks) {
   std::vector<std::string> lines;
   auto idle = [&](const char* key, const std::string& why) {
-    lines.push_back(fmt::format("{} changes nothing: {}", key, why));
+    lines.push_back(fmt::format("{} has no effect: {}", key, why));
   };
   const auto runs = [](const fp8::GemmDecision& d) { return d.recipe.has_value(); };
   if (const auto emulated = std::ranges::count_if(
           policy.decisions, [&](const fp8::GemmDecision& d) { return runs(d) && d.is_emulated; })) {
-    lines.push_back(fmt::format(
-        "{} of {} FP8 layers are emulated, since this GPU lacks their products: bf16 products of the same "
-        "codes, no faster than bf16, and counted as bf16",
-        emulated, std::ranges::count_if(policy.decisions, runs)));
+    lines.push_back(
+        fmt::format("{} of {} FP8 layers are emulated by bf16 products of the same codes, because this GPU "
+                    "does not support theirs: no faster than bf16, and counted as bf16",
+                    emulated, std::ranges::count_if(policy.decisions, runs)));
   }
   const char* whole = "parameters are not sharded (dp_shard 1)";
   if (config.enable_fsdp_float8_all_gather) {

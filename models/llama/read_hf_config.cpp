@@ -39,8 +39,9 @@ LlamaConfig llama_config_of(const HfConfig& hf) {
 
 HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings) {
   if (config.qkv_bias && config.qk_norm) {
-    fail<ConfigError>("model",
-                      "qkv_bias and qk_norm together have no Hugging Face family: choose one of them");
+    fail<ConfigError>(
+        "model",
+        "qkv_bias and qk_norm are both set, which no Hugging Face model family supports: choose one of them");
   }
   HfConfig hf;
   hf.family = config.qkv_bias ? HfFamily::qwen2 : config.qk_norm ? HfFamily::qwen3 : HfFamily::llama;

@@ -95,14 +95,14 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
   }
   if (out.vocab_size < tokenizer_vocab) {
     fail<ConfigError>("model",
-                      "vocab_size {} is smaller than the tokenizer's {}: ids above it would have no row; "
-                      "leave model.vocab_size out or raise it",
+                      "vocab_size {} is smaller than the tokenizer's {}, whose largest ids would have no "
+                      "row: raise model.vocab_size or remove it",
                       out.vocab_size, tokenizer_vocab);
   }
   if (c.max_seq_len && sequence > *c.max_seq_len) {
     fail<ConfigError>("model",
-                      "sequences of {} tokens are longer than model.max_seq_len {}, which RoPE is meant for: "
-                      "lower training.seq_len, or raise model.max_seq_len and set model.rope_scaling",
+                      "sequences of {} tokens are longer than model.max_seq_len {}: lower training.seq_len, "
+                      "or raise model.max_seq_len and set model.rope_scaling",
                       sequence, *c.max_seq_len);
   }
   validate(out);

@@ -8,9 +8,10 @@ namespace ottava::checkpoint {
 void Differences::refuse(const std::string& folder) const {
   if (count_ == 0) return;
   std::string more = count_ > 4 ? fmt::format("; and {} more", count_ - 4) : "";
-  fail<ConfigError>("checkpoint",
-                    "{} is not of this model: {}{}; set section model as it is there, or name another model",
-                    folder, text_, more);
+  fail<ConfigError>(
+      "checkpoint",
+      "{} does not fit this model: {}{}; set the section model as it is there, or choose another checkpoint",
+      folder, text_, more);
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -94,7 +94,7 @@ std::string newest_step_or_itself(const std::string& path) {
     const std::vector<SavedStep> inside = list_steps(entry.path().string());
     if (inside.empty()) continue;
     if (!folder.empty()) {
-      fail<FileError>("checkpoint", "{} and {} both hold checkpoints: name one of them", folder,
+      fail<FileError>("checkpoint", "{} and {} both contain checkpoints: choose one of them", folder,
                       entry.path().string());
     }
     folder = entry.path().string();
@@ -171,7 +171,7 @@ void remove_leftovers(const std::string& folder) {
     }
     log::info("Removing {}, a save that was not finished", path.string());
     if (!delete_step(path.string(), fs::path(path).replace_extension().string())) {
-      fail<FileError>("checkpoint", "{} is in the way of the next save", path.string());
+      fail<FileError>("checkpoint", "{} blocks the next save: move it away", path.string());
     }
   }
 }
@@ -205,10 +205,10 @@ void check_shared_folder(const std::string& folder, RankGroup& group) {
     if (answers[r] != "y") add_item(blind, std::to_string(r));
   }
   if (!blind.empty()) {
-    fail<FileError>("checkpoint",
-                    "rank {} cannot see a file that rank 0 wrote into {}: checkpoints need a folder that all "
-                    "ranks share",
-                    blind, folder);
+    fail<FileError>(
+        "checkpoint",
+        "rank {} cannot see a file that rank 0 wrote to {}: checkpoints need a folder that all ranks share",
+        blind, folder);
   }
 }
 

@@ -76,8 +76,8 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
     if (name.ends_with(kRotary) || (name == kHead && is_tied(folder))) {
       ignored.push_back(name);
     } else {
-      std::string why = name == kHead ? " and differs from the embedding, which this model ties it to" : "";
-      differences.add("its '{}' is unknown here{}", name, why);
+      std::string why = name == kHead ? " and differs from the embedding, to which this model ties it" : "";
+      differences.add("its '{}' is not part of this model{}", name, why);
     }
   }
   differences.refuse(folder.path());
@@ -92,7 +92,7 @@ void read_weights(const SafetensorsFolder& folder, const Layout& layout, const T
     reader.on_non_finite = [&, path = file->path(), columns = entry->columns()](int64_t index) {
       std::string at = columns == 1 ? fmt::format("[{}]", index)
                                     : fmt::format("[{}, {}]", index / columns, index % columns);
-      fail<FileError>("checkpoint", "{}: '{}' is not finite at {}: these weights cannot be trained", path,
+      fail<FileError>("checkpoint", "{}: '{}' is not finite at {}, so these weights cannot be trained", path,
                       name, at);
     };
     reader.read(*file, *entry, run.rectangle, run.memory);

@@ -43,10 +43,9 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
     wanted.insert(tensor.entry.name);
     if (tensor.state != State::weight && !has_optimizer) {
       fail<ConfigError>("checkpoint",
-                        "{} holds no optimizer state: it can start a run (checkpoint.initial_load_path, with "
-                        "another job.dump_folder), "
-                        "not continue one; runs that shall go on after their last step set "
-                        "checkpoint.last_save_model_only: false",
+                        "{} has no optimizer state, so it can start a run (checkpoint.initial_load_path, "
+                        "with another job.dump_folder) but not resume one; set "
+                        "checkpoint.last_save_model_only: false for runs to be resumed after their last step",
                         folder);
     }
     auto found = saved.find(tensor.entry.name);
@@ -60,7 +59,7 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
   }
   for (const Manifest::Tensor& tensor : manifest.tensors) {
     if (tensor.file.starts_with("model") && !wanted.contains(tensor.name))
-      differences.add("its '{}' is unknown here", tensor.name);
+      differences.add("its '{}' is not part of this model", tensor.name);
   }
   differences.refuse(folder);
   return saved;
@@ -72,13 +71,12 @@ void say_what_begins_anew(const std::string& folder, const TensorsByName& saved,
     missing[tensor.state] += !saved.contains(tensor.entry.name);
   if (const int64_t matrices = missing[State::momentum]) {
     log::warning(
-        "{}: {} trained with AdamW there and with Muon here begin with a momentum of zero; a model that "
-        "AdamW "
+        "{}: {} trained with AdamW there and with Muon here begin with zero momentum; a model that AdamW "
         "trained gains little from Muon (arXiv:2502.16982, table 7)",
         folder, counted(matrices, "matrix", "matrices"));
   }
   if (const int64_t matrices = missing[State::exp_avg]) {
-    log::warning("{}: {} trained with Muon there and with AdamW here begin with moments of zero", folder,
+    log::warning("{}: {} trained with Muon there and with AdamW here begin with zero moments", folder,
                  counted(matrices, "matrix", "matrices"));
   }
 }
@@ -96,7 +94,8 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
     if (!file || file->path() != path) file = std::make_unique<SafetensorsFile>(path);
     const SafetensorsEntry* entry = file->find(tensor.entry.name);
     if (!entry || entry->shape != tensor.entry.shape) {
-      fail<FileError>("checkpoint", "{} does not hold '{}' as the manifest says", path, tensor.entry.name);
+      fail<FileError>("checkpoint", "{} does not contain '{}', although the manifest lists it", path,
+                      tensor.entry.name);
     }
     uint64_t sum = reader.read(*file, *entry, run.rectangle, run.memory);
     if (run.is_owner) checksums[run.tensor] += sum;
@@ -124,13 +123,11 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
   }
   if (!with_optimizer || complete.empty()) return all;
   if (!passed_over.empty()) {
-    fail<ConfigError>(
-        "checkpoint",
-        "{} holds only weights: going on from step {} would train its steps again and set it aside. For "
-        "that, set "
-        "checkpoint.load_step: {}; to train on from its weights, begin a run in another job.dump_folder with "
-        "checkpoint.initial_load_path: {}",
-        passed_over, full_step, full_step, passed_over);
+    fail<ConfigError>("checkpoint",
+                      "{} has only weights: resuming from step {} would train its steps again and set it "
+                      "aside. To do so, set checkpoint.load_step: {}; to train further from its weights, "
+                      "start a run in another job.dump_folder with checkpoint.initial_load_path: {}",
+                      passed_over, full_step, full_step, passed_over);
   }
   return complete;
 }
@@ -161,7 +158,7 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
     const Manifest::Tensor& tensor = *saved.at(layout.tensors[t].entry.name);
     if (checksums[t] != tensor.checksum) {
       fail<FileError>("checkpoint",
-                      "{}/{}: tensor '{}' changed since it was saved (checksum {}, expected {})", folder,
+                      "{}/{}: tensor '{}' has changed since it was saved (checksum {}, expected {})", folder,
                       tensor.file, tensor.name, to_hex(checksums[t]), to_hex(tensor.checksum));
     }
   }

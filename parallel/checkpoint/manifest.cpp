@@ -17,7 +17,7 @@ Manifest::File parse_file(const Json& value, std::string_view where) {
   Manifest::File file;
   file.name = value.at("name", where).as_string(where);
   if (!is_file_name(file.name)) {
-    fail<FileError>(where, "file name '{}' leaves the folder", file.name);
+    fail<FileError>(where, "file name '{}' points outside the folder", file.name);
   }
   file.bytes = value.at("bytes", where).as_integer(where);
   if (const Json* header = value.find("header_bytes")) file.header_bytes = header->as_integer(where);
@@ -76,11 +76,11 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   size_t tail = kSeal.size() + 16 + kEnd.size();
   if (text.size() < tail || text.substr(text.size() - tail, kSeal.size()) != kSeal ||
       text.substr(text.size() - kEnd.size()) != kEnd) {
-    fail<FileError>(where, "the manifest is torn: it does not end with its checksum");
+    fail<FileError>(where, "the manifest is incomplete: it does not end with its checksum");
   }
   uint64_t seal = from_hex(text.substr(text.size() - kEnd.size() - 16, 16), where);
   if (text_checksum(text.substr(0, text.size() - tail)) != seal) {
-    fail<FileError>(where, "the manifest changed since it was written: its checksum differs");
+    fail<FileError>(where, "the manifest has changed since it was written: its checksum differs");
   }
   Json root = Json::parse(text, where);
   if (root.at("format", where).as_string(where) != kFormat) {
@@ -89,7 +89,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   }
   int64_t version = root.at("version", where).as_integer(where);
   if (version != kFormatVersion) {
-    fail<FileError>(where, "format version {} is not known, this program reads version {}", version,
+    fail<FileError>(where, "format version {} is unknown; this program reads version {}", version,
                     kFormatVersion);
   }
   Manifest manifest;
@@ -117,8 +117,8 @@ void check_file(const std::string& folder, const Manifest::File& expected) {
   std::string text(checked, '\0');
   file.read_at(text.data(), text.size(), 0);
   if (text_checksum(text) != expected.checksum) {
-    fail<FileError>("checkpoint", "{}: its {} changed since it was saved (checksum {}, expected {})", path,
-                    expected.header_bytes > 0 ? "header" : "content", to_hex(text_checksum(text)),
+    fail<FileError>("checkpoint", "{}: its {} has changed since it was saved (checksum {}, expected {})",
+                    path, expected.header_bytes > 0 ? "header" : "content", to_hex(text_checksum(text)),
                     to_hex(expected.checksum));
   }
 }
@@ -127,7 +127,7 @@ Manifest open_checkpoint(const std::string& folder) {
   std::string path = manifest_path(folder);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    fail<FileError>("checkpoint", "{} has no {}: it was not saved to the end", folder, kManifestName);
+    fail<FileError>("checkpoint", "{} has no {}: it was not saved completely", folder, kManifestName);
   }
   Manifest manifest = parse_manifest(read_file(path), path);
   for (const Manifest::File& file : manifest.files) check_file(folder, file);

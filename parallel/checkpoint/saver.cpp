@@ -228,9 +228,8 @@ void CheckpointSaver::set_later_ones_aside() {
   const std::vector<std::string> paths = set_aside_after(options_.folder, *set_aside_after_);
   if (!paths.empty()) {
     log::warning(
-        "this run goes on after step {} and has left the branch of later checkpoints: they are called {} "
-        "now. "
-        "Nothing loads or deletes them: delete them, or give them their names back to go on from them",
+        "this run went back to step {}, so the later checkpoints of the earlier branch are renamed to {}. "
+        "They are neither loaded nor deleted any more: delete them, or rename them back to resume from them",
         *set_aside_after_, fmt::join(paths, ", "));
   }
   set_aside_after_.reset();

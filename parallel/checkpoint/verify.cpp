@@ -33,7 +33,7 @@ void check_tensor(const SafetensorsFile& file, const Manifest::Tensor& tensor) {
   }
   uint64_t sum = checksum_of(file, *entry);
   if (sum != tensor.checksum) {
-    fail<FileError>(file.path(), "tensor '{}' changed since it was saved (checksum {}, expected {})",
+    fail<FileError>(file.path(), "tensor '{}' has changed since it was saved (checksum {}, expected {})",
                     tensor.name, to_hex(sum), to_hex(tensor.checksum));
   }
 }

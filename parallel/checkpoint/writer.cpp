@@ -19,8 +19,8 @@ void require_numbers(ConstFloatSpan from, const char* halves, const StoredTensor
                 {DType::f32, &value}, 1);
     if (!std::isfinite(value)) continue;  // the run's own
     fail<NumericsError>("checkpoint",
-                        "element {} of {} is {}, and float16 goes to 65504: set export_dtype to bfloat16 or "
-                        "float32",
+                        "element {} of {} is {}, but the largest float16 number is 65504: set export_dtype "
+                        "to bfloat16 or float32",
                         span.first + static_cast<int64_t>(i), tensor.entry.name, value);
   }
 }
@@ -99,7 +99,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
     Pieces pieces(run, tensor, work);
     for_each_span(tensor.entry.columns(), run.rectangle, pieces.bytes() / 4, [&](const ElementSpan& span) {
       if (work.cancel != nullptr && *work.cancel)
-        fail<FileError>("checkpoint", "saving into {} was stopped", work.folder);
+        fail<FileError>("checkpoint", "saving into {} was interrupted", work.folder);
       const void* piece = pieces.at(span);
       if (!run.checksum) checksums[run.tensor] += element_checksum(piece, range_of(dtype, span));
       file.write_uncached(piece, static_cast<size_t>(span.count * element_bytes),

@@ -5,34 +5,37 @@
 namespace ottava {
 
 void declare(config::Section& s, CommConfig& c) {
-  s.meaning("messages between ranks");
-  s.field("init_timeout_seconds", c.init_timeout_seconds, "limit for start-up and the first step")
+  s.meaning("communication between ranks");
+  s.field("init_timeout_seconds", c.init_timeout_seconds, "timeout of startup and of the first step")
       .at_least(1)
       .unit("seconds");
   s.field("train_timeout_seconds", c.train_timeout_seconds,
-          "limit for every later collective; then the missing rank is named")
+          "timeout of every later collective; the run then ends with an error that names the missing rank")
       .at_least(1)
       .unit("seconds");
   s.field("backend", c.backend,
-          "transport; auto: nccl for GPUs of a build that has it, else what started the ranks: mpi, or tcp")
+          "communication library; auto: nccl on GPUs if built in, else mpi or tcp, by what started the ranks")
       .one_of({"auto", "mpi", "tcp", "nccl"});
   s.field("sm_budget", c.sm_budget,
-          "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned "
-          "for the rest; 0: both take what they like")
+          "SMs of each GPU reserved for collectives that overlap with computation; NCCL uses no more, and "
+          "matrix products are planned for the rest; 0: no limit on either")
       .range(0, 64)
       .unit("SMs");
   s.field("trace_buf_size", c.trace_buf_size,
-          "the last calls between ranks that each rank keeps, and writes when the run fails; 0: none")
+          "number of latest communication calls that each rank records and, if the run fails, writes to a "
+          "file; 0: none")
       .range(0, 1 << 24)
       .unit("calls");
   s.field("save_traces_folder", c.save_traces_folder,
-          "where they are written, below job.dump_folder: one JSON file per rank");
+          "folder of these records, inside job.dump_folder, with one JSON file per rank");
   s.field("save_traces_file_prefix", c.save_traces_file_prefix,
-          "beginning of the files' names; rank and .json follow");
-  s.foreign("mode", config::Value::of(std::string("default")), "every rank is a process")
+          "prefix of their file names, followed by the rank and .json");
+  s.foreign("mode", config::Value::of(std::string("default")), "how ranks run; every rank is a process")
       .one_of({"default"})
-      .refuse_value("fake_backend", "`ottava plan CONFIG --world-size N` answers for any number of ranks")
-      .refuse_value("local_tensor", "`ottava plan CONFIG --world-size N` answers for any number of ranks");
+      .refuse_value("fake_backend",
+                    "run `ottava plan CONFIG --world-size N` instead, for any number of ranks")
+      .refuse_value("local_tensor",
+                    "run `ottava plan CONFIG --world-size N` instead, for any number of ranks");
 }
 
 }  // namespace ottava

@@ -49,7 +49,7 @@ void check(const RankLaunch& launch) {
   if (launch.machines > 1 && launch.master.address.empty()) {
     fail<ConfigError>(
         "launch",
-        "{} machines, and nothing says where rank 0 is: give every launcher an address of machine 0",
+        "{} machines, but the address of machine 0 is unknown: give it to every launcher with --master-addr",
         launch.machines);
   }
 }

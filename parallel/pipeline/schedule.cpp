@@ -142,9 +142,9 @@ ScheduleKind schedule_named(std::string_view name) {
     if (equal_in_any_case(name, kNames[i])) return static_cast<ScheduleKind>(i);
   for (std::string_view other : kNotBuilt) {
     if (equal_in_any_case(name, other))
-      fail<ConfigError>("pipeline", "schedule {} is not built: expected one of {}", other, all_names());
+      fail<ConfigError>("pipeline", "schedule {} is not supported: expected one of {}", other, all_names());
   }
-  fail<ConfigError>("pipeline", "there is no schedule \"{}\": expected one of {}", name, all_names());
+  fail<ConfigError>("pipeline", "schedule \"{}\" is unknown: expected one of {}", name, all_names());
 }
 
 bool is_looped(ScheduleKind kind) { return kind != ScheduleKind::gpipe && kind != ScheduleKind::one_f_one_b; }
@@ -171,25 +171,25 @@ std::string complaint_about(const PipelineShape& s) {
                        counted(s.chunks, "stage"), counted(s.micro_batches, "micro-batch", "micro-batches"));
   if (!is_looped(s.schedule) && s.chunks != 1)
     return fmt::format(
-        "{} has 1 stage on each rank, got {}: raise parallelism.pipeline_parallel_layers_per_stage, or take "
+        "{} needs 1 stage on each rank, got {}: raise parallelism.pipeline_parallel_layers_per_stage, or use "
         "Interleaved1F1B",
         schedule, s.chunks);
   if (is_looped(s.schedule) && s.chunks < 2)
     return fmt::format(
-        "{} has at least 2 stages on each rank, got 1: lower parallelism.pipeline_parallel_layers_per_stage, "
-        "or take 1F1B",
+        "{} needs at least 2 stages on each rank, got 1: lower "
+        "parallelism.pipeline_parallel_layers_per_stage, or use 1F1B",
         schedule);
   if (s.schedule == ScheduleKind::zbv_zero_bubble && s.chunks != 2)
     return fmt::format(
-        "{} has 2 stages on each rank, got {}: set parallelism.pipeline_parallel_layers_per_stage "
-        "so that there are {}, or take InterleavedZeroBubble",
+        "{} needs 2 stages on each rank, got {}: set parallelism.pipeline_parallel_layers_per_stage so that "
+        "there are {}, or use InterleavedZeroBubble",
         schedule, s.chunks, 2 * s.ranks);
   const char* const more =
       "raise training.local_batch_size or lower "
       "parallelism.pipeline_parallel_microbatch_size";
   if (s.micro_batches < s.ranks && s.schedule != ScheduleKind::gpipe &&
       s.schedule != ScheduleKind::looped_bfs)
-    return fmt::format("{} needs at least {}, got {}: {}, or take {}", schedule,
+    return fmt::format("{} needs at least {}, got {}: {}, or use {}", schedule,
                        counted(s.ranks, "micro-batch", "micro-batches"), s.micro_batches, more,
                        is_looped(s.schedule) ? "LoopedBFS" : "GPipe");
   const bool has_rounds =

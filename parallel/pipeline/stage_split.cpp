@@ -17,7 +17,7 @@ int unit_named(const std::string& name, int layers) {
   int layer = -1;
   if (name.starts_with(kPrefix)) layer = parse_number<int>(name.substr(kPrefix.size())).value_or(-1);
   if (layer < 0 || layer >= layers)
-    fail<ConfigError>("pipeline", "{} names \"{}\": expected layers.0 to layers.{}, or norm", kSplitPoints,
+    fail<ConfigError>("pipeline", "{} contains \"{}\", expected layers.0 to layers.{} or norm", kSplitPoints,
                       name, layers - 1);
   return layer + 1;
 }
@@ -29,7 +29,7 @@ std::vector<StageUnits> by_points(const StageSplit& s) {
     const int begin = unit_named(name, layers);
     if (begin <= stages.back().begin)
       fail<ConfigError>("pipeline",
-                        "{} names \"{}\" out of order: name every point once, in the model's order",
+                        "{} contains \"{}\" out of order: list every point once, in the model's order",
                         kSplitPoints, name);
     stages.back().end = begin;
     stages.push_back({begin, layers + 2});
@@ -69,11 +69,10 @@ std::vector<StageUnits> split_stages(const StageSplit& s) {
                       counted(stages, "stage"), counted(effective, "layer"), s.first_less, s.last_less);
   auto require_room = [&](const char* which, int64_t less) {
     if (less > each)
-      fail<ConfigError>(
-          "pipeline",
-          "parallelism.pipeline_parallel_{}_stage_less_layers is {}, more than the {} of a stage "
-          "({} / {}): lower it, or take fewer stages",
-          which, less, counted(each, "layer"), effective, stages);
+      fail<ConfigError>("pipeline",
+                        "parallelism.pipeline_parallel_{}_stage_less_layers is {}, more than the {} of a "
+                        "stage ({} / {}): lower it, or use fewer stages",
+                        which, less, counted(each, "layer"), effective, stages);
   };
   require_room("first", s.first_less);
   require_room("last", s.last_less);

@@ -47,7 +47,7 @@ std::string first_complaint(Communicator& ranks, std::string_view complaint, std
   for (size_t r = 0; r < complaints.size(); ++r) {
     if (complaints[r].empty()) continue;
     meet_before_refusing(ranks);
-    return fmt::format("rank {} cannot go on: {}", ranks.world_ranks()[r], complaints[r]);
+    return fmt::format("rank {} cannot continue: {}", ranks.world_ranks()[r], complaints[r]);
   }
   return "";
 }

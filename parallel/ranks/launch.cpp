@@ -104,7 +104,8 @@ void refuse_two_launchers(const Claim& chosen, const Environment& environment) {
     if (!place || *place == chosen.place) continue;
     const Claim its{*other, *place};
     if (may_be_around(chosen, its, environment)) continue;
-    fail<ConfigError>("launch", "{}, and {}: unset the variables of the one that did not start this process",
+    fail<ConfigError>("launch",
+                      "{}, but {}: unset the variables of the launcher that did not start this process",
                       text(chosen), text(its));
   }
 }
@@ -123,7 +124,7 @@ int slurm_local_size(const Environment& environment, int world_size) {
     if (node < nodes) return tasks;
     node -= nodes;
   }
-  fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which does not reach this node", text);
+  fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which has no entry for this node", text);
 }
 
 // torchrun's agent keeps a store of its own on MASTER_PORT, so ranks must meet at another port that all know.
@@ -186,7 +187,7 @@ Launch detect_launch(const Environment& environment) {
   if (!d) return {.source = "one process"};
   const std::optional<Place> place = place_in(*d, environment);
   if (!place)
-    fail<ConfigError>("launch", "{} is set and {} is not: {} sets both", d->size, d->rank, d->label);
+    fail<ConfigError>("launch", "{} is set but {} is not: {} sets both", d->size, d->rank, d->label);
   refuse_two_launchers({*d, *place}, environment);
   const LocalPlace local = local_place(*d, *place, environment);
   Launch launch{d->launcher,
@@ -199,7 +200,7 @@ Launch detect_launch(const Environment& environment) {
                 known_of(*d, *place, environment)};
   if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
       launch.local_size > launch.world_size) {
-    fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together",
+    fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}, which is inconsistent",
                       launch.source, launch.rank, launch.world_size, launch.local_rank, launch.local_size);
   }
   return launch;
@@ -229,11 +230,10 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
   if (visible == 1 && launch.local_size > 1) return 0;  // its own, or shared: require_own_gpus finds out
   if (launch.local_rank < visible) return launch.local_rank;
   if (sharing == GpuSharing::allowed) return launch.local_rank % visible;
-  fail<ConfigError>(
-      "launch",
-      "{} ranks on {} would share {} GPUs, which NCCL cannot: start {} ranks per machine, or use "
-      "comm.backend mpi or tcp",
-      launch.local_size, host_name(), visible, visible);
+  fail<ConfigError>("launch",
+                    "{} ranks on {} would share {} GPUs, which NCCL does not support: start {} ranks per "
+                    "machine, or use comm.backend mpi or tcp",
+                    launch.local_size, host_name(), visible, visible);
 }
 
 std::string gpu_identity(int index, const Environment& environment) {
@@ -250,11 +250,10 @@ void require_own_gpus(const std::vector<std::string>& identities) {
   for (size_t r = 0; r < identities.size(); ++r) {
     auto [entry, is_new] = first.try_emplace(identities[r], r);
     if (is_new) continue;
-    fail<ConfigError>(
-        "launch",
-        "ranks {} and {} would share one GPU ({}), which NCCL cannot: start one rank per GPU, or "
-        "use comm.backend mpi or tcp",
-        entry->second, r, identities[r]);
+    fail<ConfigError>("launch",
+                      "ranks {} and {} would share one GPU ({}), which NCCL does not support: start one rank "
+                      "per GPU, or use comm.backend mpi or tcp",
+                      entry->second, r, identities[r]);
   }
 }
 

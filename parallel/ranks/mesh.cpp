@@ -35,12 +35,12 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
   for (size_t i = 0; i < sizes_.size(); ++i) {
     if (sizes_[i] == -1) {
       if (rest >= 0) {
-        fail<ConfigError>("mesh", "{} and {} are both -1: only one axis can take the ranks that are left",
+        fail<ConfigError>("mesh", "{} and {} are both -1: only one degree can take all remaining ranks",
                           kKeys[rest], kKeys[i]);
       }
       rest = static_cast<int>(i);
     } else if (sizes_[i] < 1) {
-      fail<ConfigError>("mesh", "{} is {}: expected a positive number, or -1 for the ranks that are left",
+      fail<ConfigError>("mesh", "{} is {}, expected a positive number, or -1 for all remaining ranks",
                         kKeys[i], sizes_[i]);
     } else {
       product *= sizes_[i];
@@ -57,7 +57,8 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
     }
     size = static_cast<int>(world_size / product);
   } else if (product != world_size) {
-    fail<ConfigError>("mesh", "{} = {}, but the world is {}: change a degree, set one to -1, or start {}",
+    fail<ConfigError>("mesh",
+                      "{} = {}, but the world size is {}: change a degree, set one to -1, or start {}",
                       product_text(sizes_), product, counted(world_size, "rank"), counted(product, "rank"));
   }
 }

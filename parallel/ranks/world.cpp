@@ -41,15 +41,15 @@ std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldReque
   bool by_mpi = wants_mpi(launch, request);
   if (by_mpi && launch.launcher == Launcher::environment) {
     fail<ConfigError>("world",
-                      "started by {}, and comm.backend is mpi, which needs mpirun or srun "
-                      "--mpi=pmix: start the ranks so, or set comm.backend to auto",
+                      "comm.backend is mpi, but the ranks were started by {}: start them with mpirun or srun "
+                      "--mpi=pmix, or set comm.backend to auto",
                       launch.source);
   }
   if (by_mpi) return mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
   if (launch.master.address.empty()) {
     fail<ConfigError>("world",
-                      "started by {} with {} ranks, and nothing says where rank 0 is: set MASTER_ADDR (and "
-                      "MASTER_PORT) to an address of its machine",
+                      "started by {} with {} ranks, but the address of rank 0 is unknown: set MASTER_ADDR "
+                      "(and MASTER_PORT) to an address of its machine",
                       launch.source, launch.world_size);
   }
   return make_tcp_world(launch.master, {launch.rank, launch.world_size}, request.init_timeout_seconds);
@@ -68,8 +68,8 @@ void connect(World& world, const WorldRequest& request) {
   world.control = find_others(launch, request);
   if (world.control->rank() != launch.rank || world.control->size() != launch.world_size) {
     fail<CommError>("world",
-                    "{} says rank {} of {}, MPI says {} of {}: libottava_mpi.so was not compiled for "
-                    "this launcher's MPI; compile it with its mpicxx",
+                    "{} says rank {} of {}, but MPI says {} of {}: libottava_mpi.so was compiled for another "
+                    "MPI than this launcher's; compile it with its mpicxx",
                     launch.source, launch.rank, launch.world_size, world.control->rank(),
                     world.control->size());
   }

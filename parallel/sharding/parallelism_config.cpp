@@ -11,68 +11,75 @@ namespace {
 
 void declare_pipeline(config::Section& s, ParallelismConfig& c) {
   s.field("pipeline_parallel_schedule", c.pipeline_parallel_schedule,
-          "GPipe or 1F1B; with several stages on each rank Interleaved1F1B, LoopedBFS, InterleavedZeroBubble "
-          "or ZBVZeroBubble");
+          "pipeline schedule; with one stage per rank GPipe or 1F1B, with several Interleaved1F1B, "
+          "LoopedBFS, InterleavedZeroBubble or ZBVZeroBubble");
   s.field("pipeline_parallel_microbatch_size", c.pipeline_parallel_microbatch_size,
-          "size of a micro-batch in a pipeline; divides training.local_batch_size")
+          "micro-batch size in the pipeline; training.local_batch_size must be a multiple of it")
       .at_least(1)
       .unit("sequences");
   s.field("pipeline_parallel_layers_per_stage", c.pipeline_parallel_layers_per_stage,
-          "size of a stage, embedding and head counted; null: one stage on each rank, two in schedules that "
-          "take several")
+          "layers per stage, including those that embedding and head count as; null: one stage per rank, or "
+          "two in schedules for several")
       .at_least(1)
       .unit("layers");
   const auto counts_as = [&](const char* key, int64_t& layers, const char* meaning) {
     s.field(key, layers, meaning).at_least(0).unit("layers");
   };
   counts_as("pipeline_parallel_first_stage_less_layers", c.pipeline_parallel_first_stage_less_layers,
-            "what the embedding counts as in the first stage");
+            "number of layers that the embedding counts as, so that the first stage has that many fewer");
   counts_as("pipeline_parallel_last_stage_less_layers", c.pipeline_parallel_last_stage_less_layers,
-            "what norm and head count as in the last stage");
+            "number of layers that final norm and head count as, so that the last stage has that many fewer");
   s.field("pipeline_parallel_split_points", c.pipeline_parallel_split_points,
-          "where stages after the first begin, as [layers.8, layers.20]; empty: by layers");
+          "modules with which the stages after the first begin, such as [layers.8, layers.20]; empty: split "
+          "by number of layers");
 }
 
 }  // namespace
 
 void declare(config::Section& s, ParallelismConfig& c) {
-  s.meaning("how the ranks share the work; the degrees multiply to the number of ranks");
+  s.meaning("how ranks divide the work; the product of all degrees is the number of ranks");
   const auto degree = [&](const char* key, int64_t& ranks, const char* meaning, int64_t least = 1) {
     s.field(key, ranks, meaning).at_least(least).unit("ranks");
   };
   degree("data_parallel_replicate_degree", c.data_parallel_replicate_degree,
-         "copies of the sharded model (HSDP; DDP when the shard degree is 1)");
+         "number of replicas of the sharded model (HSDP, or DDP if the shard degree is 1)");
   degree("data_parallel_shard_degree", c.data_parallel_shard_degree,
-         "FSDP: ranks that share parameters, gradients and optimizer state; -1: the rest", -1);
-  degree("context_parallel_degree", c.context_parallel_degree,
-         "ranks that share each sequence, two chunks each (head-tail), and gather keys and values");
+         "ranks among which parameters, gradients and optimizer state are sharded (FSDP); -1: all ranks that "
+         "the other degrees leave",
+         -1);
+  degree(
+      "context_parallel_degree", c.context_parallel_degree,
+      "ranks that share each sequence; each takes two chunks of it (head-tail) and gathers keys and values");
   degree("tensor_parallel_degree", c.tensor_parallel_degree,
-         "ranks that share each matrix, with sequence parallel norms");
+         "ranks that share each weight matrix (tensor parallelism, with sequence parallelism for the norms)");
   degree("pipeline_parallel_degree", c.pipeline_parallel_degree,
-         "ranks that hold the stages of the model one after the other");
+         "ranks among which the stages of the model are divided");
   declare_pipeline(s, c);
   using Reshard = ParallelismConfig::Reshard;
   s.choice("fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
            {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}},
-           "free gathered parameters after forward; default: all but the last unit");
+           "when to free the gathered parameters after the forward pass; default: always, except for the "
+           "last FSDP unit");
   using Reduce = ParallelismConfig::Reduce;
   s.choice(
       "fsdp_reduce_every_microbatch", c.fsdp_reduce_every_microbatch,
       {{"auto", Reduce::automatic}, {"true", Reduce::every_microbatch}, {"false", Reduce::once_per_step}},
-      "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: "
-      "once where memory suffices");
-  s.field("fsdp_prefetch", c.fsdp_prefetch, "units gathered ahead of their use").range(0, 8).unit("units");
+      "when to reduce gradients; true: after every micro-batch (less memory); false: once per step (less "
+      "communication); auto: once per step if memory suffices");
+  s.field("fsdp_prefetch", c.fsdp_prefetch, "number of FSDP units gathered ahead of their use")
+      .range(0, 8)
+      .unit("units");
   s.field("enable_async_tensor_parallel", c.enable_async_tensor_parallel,
-          "send activations between tensor parallel ranks in blocks, beside products of blocks, in the "
-          "layers where that is measured to be faster");
+          "overlap tensor parallel communication with matrix products, block by block, in the layers where "
+          "measurement shows it to be faster");
   s.field("disable_loss_parallel", c.disable_loss_parallel,
-          "gather logits instead of sharing the loss among tensor parallel ranks");
+          "gather the logits instead of computing the loss in parts on the tensor parallel ranks");
 }
 
 void validate(const ParallelismConfig& c, config::Problems& problems) {
   if (c.data_parallel_shard_degree == 0) {
     problems.add("parallelism.data_parallel_shard_degree",
-                 "0 ranks hold nothing; expected -1 (the rest) or at least 1");
+                 "0 is not a number of ranks; expected -1 (all remaining ranks) or at least 1");
   }
   try {
     schedule_named(c.pipeline_parallel_schedule);

@@ -84,7 +84,7 @@ def read_keys(schema, path=""):
         full, meaning = f"{path}{name}", row.get("description", "")
         if "properties" in row:
             yield from read_keys(row, f"{full}.")
-        elif "default" in row and "Has no meaning here: " not in meaning and "Refused unless default: " not in meaning:
+        elif "default" in row and "Ignored: " not in meaning and "Only the default is supported: " not in meaning:
             choices = row.get("enum", [])
             if "boolean" in row.get("type", []) and "string" not in row["type"]:
                 choices = ["true", "false"]

@@ -268,16 +268,15 @@ TEST_CASE("policy: torchao's size rule on the fused shape, and what it would do 
   CHECK_THROWS_WITH(
       decide_policy({.recipe_name = "rowwise_with_gw_hp", .filter_fqns = {"auto_filter_small_kn"}},
                     llama(kDebug, 1)),
-      "[fp8] auto_filter_small_kn has no thresholds for recipe rowwise_with_gw_hp: it knows tensorwise and "
-      "rowwise; leave "
-      "it out of quantize.linear.float8.filter_fqns");
+      "[fp8] auto_filter_small_kn has thresholds only for recipes tensorwise and rowwise, not for "
+      "rowwise_with_gw_hp: remove it from quantize.linear.float8.filter_fqns");
 }
 
 TEST_CASE("policy: auto keeps FP8 where it was measured to be faster") {
   const Float8Config config{.automatic = true};
   PolicyInputs in = llama(kDebug, 1);
   CHECK_THROWS_WITH(decide_policy(config, in),
-                    Contains("quantize.linear.float8.auto measures FP8 against bf16"));
+                    Contains("quantize.linear.float8.auto compares the speed of FP8 and bf16"));
   in.measured_speedup = [](const PolicyGemm& gemm, const Recipe&) {
     return gemm.rows() > 1000 ? 1.316 : 0.91;
   };
@@ -306,10 +305,8 @@ TEST_CASE("policy: a recipe that the hardware lacks is refused with what it has,
   in.hardware = recipes_of_compute_capability(90);
   CHECK_THROWS_WITH(decide_policy({.recipe_name = "mxfp8"}, in),
                     "[fp8] this GPU does not multiply recipe mxfp8 (layers.0.attention.wqkv): it has "
-                    "tensorwise, tensorwise_with_gw_hp, "
-                    "delayed, rowwise, rowwise_with_gw_hp, blockwise; set quantize.linear.float8.emulate to "
-                    "run it in bf16 arithmetic "
-                    "on the same codes");
+                    "tensorwise, tensorwise_with_gw_hp, delayed, rowwise, rowwise_with_gw_hp, blockwise; set "
+                    "quantize.linear.float8.emulate to emulate it in bf16 arithmetic");
   CHECK_THROWS_AS(decide_policy({.recipe_name = "mxfp8"}, in), DeviceError);
   const Policy emulated = decide_policy({.recipe_name = "mxfp8", .emulate = true}, in);
   CHECK(outcome(emulated, "layers.0.attention.wo") == Outcome{"mxfp8", "recipe_name; emulated"});
@@ -330,14 +327,13 @@ TEST_CASE("policy: entries that match nothing are named, contradictions refused"
       "layers.*.feed_forward.w2, output");
   CHECK_THROWS_WITH(
       decide_policy({.policy = {{"layers.*", "bf16"}, {"layers.*", "rowwise"}}}, llama(kDebug, 1)),
-      "[fp8] quantize.linear.float8.policy says both bf16 and rowwise for \"layers.*\": keep one of them");
+      "[fp8] quantize.linear.float8.policy has both bf16 and rowwise for \"layers.*\": keep one of them");
   const Float8Config overruled{
       .policy = {{"layers.0.attention.wqkv", "rowwise"}, {"layers.*", "bf16"}, {"*.w2", "delayed"}}};
   CHECK_THROWS_WITH(decide_policy(overruled, llama(kDebug, 1)),
                     "[fp8] quantize.linear.float8.policy asks for rowwise in \"layers.0.attention.wqkv\", "
-                    "but later entries "
-                    "decide all that it matches (\"layers.*\": bf16): the last match decides, put what is "
-                    "more general first");
+                    "but later entries override all of its matches (\"layers.*\": bf16): the last match "
+                    "applies, so put more general patterns first");
   // One that decides something, or says what a later one says, may stay.
   for (const Float8Config& fine : {Float8Config{.policy = {{"*.wqkv", "rowwise"}, {"layers.0.*", "bf16"}}},
                                    Float8Config{.policy = {{"*.wqkv", "rowwise"}, {"*.wq", "bf16"}}},

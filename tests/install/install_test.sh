@@ -19,7 +19,7 @@ ottava config configs/llama_60m.yaml >/dev/null
 ottava tokenizer encode configs/tokenizers/en-2560 "a dog" >/dev/null
 ottava plan configs/debug.yaml --world-size 2 >/dev/null
 if ottava train configs/debug.yaml --training.dataset_path none.txt 2>message; then fail "a text that is not there was accepted"; fi
-grep -q "none.txt' does not exist: tried $work/none.txt and $prefix/share/ottava/configs/none.txt and $prefix/share/ottava/none.txt" message ||
+grep -q "none.txt' does not exist; looked at $work/none.txt and $prefix/share/ottava/configs/none.txt and $prefix/share/ottava/none.txt" message ||
   fail "the places where a text was looked for are not named: $(cat message)"
 if grep -rn build/ottava "$prefix/share"; then fail "an installed text names the build folder"; fi
 

@@ -26,8 +26,8 @@ expect() {  # WORDS... = A LINE OF THE ANSWER
   grep -qxe "$2" <<<"$answer" || { echo "zsh_completion_test.sh: '${words[*]}' gives: $answer; expected a line $2" >&2; exit 1; }
 }
 expect ottava "" = "train:train a model.*"
-expect ottava tokenizer "" = "encode:text to ids"
-expect ottava bench kernels --on = "--only:glob over the operations' names.*"
+expect ottava tokenizer "" = "encode:convert text to token ids"
+expect ottava bench kernels --on = "--only:measure only operations whose name matches this glob.*"
 expect ottava train --training.lo = "--training.local_batch_size:.*"
 expect ottava plan --activation_checkpoint.mode "" = selective
 expect ottava train "" = files

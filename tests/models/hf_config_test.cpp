@@ -88,8 +88,8 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("hidden_act":"gelu")", "hidden_act is 'gelu'");
   refused(R"("attention_bias":true)", "bias to the output projection");
   refused(R"("mlp_bias":true)", "mlp_bias is true");
-  refused(R"("use_sliding_window":true)", "windowed attention is not built");
-  refused(R"("quantization_config":{})", "quantized weights are not read");
+  refused(R"("use_sliding_window":true)", "sliding-window attention is not supported");
+  refused(R"("quantization_config":{})", "quantized weights are not supported");
   refused(R"("partial_rotary_factor":0.5)", "partial_rotary_factor is 0.5");
   refused(R"("rope_scaling":{"rope_type":"yarn"})", "rope type is 'yarn', expected 'default' or 'llama3'");
   refused(R"("rope_scaling":{"type":"linear","factor":2})", "rope type is 'linear'");
@@ -98,12 +98,12 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
           R"("original_max_position_embeddings":8192})",
           "high_freq_factor is 4, expected more than");
   refused(R"("rope_parameters":{"type":"yarn","rope_type":"default"})",
-          "rope_type is 'default' and type is 'yarn'");
+          "rope_type is 'default' but type is 'yarn'");
   refused(R"("rope_parameters":{"full_attention":{"rope_theta":1e6}})", "full_attention is an object");
-  refused(R"("rope_parameters":{"rope_theta":1e6},"rope_theta":1e4)", "says something else than rope_theta");
+  refused(R"("rope_parameters":{"rope_theta":1e6},"rope_theta":1e4)", "contradicts rope_theta");
   refused(R"("rope_parameters":{"rope_type":"default"},"rope_scaling":{"rope_type":"llama3","factor":8,)"
           R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192})",
-          "says something else than rope_theta and rope_scaling");
+          "contradicts rope_theta or rope_scaling");
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types has 'sliding_attention'");
   refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");

@@ -9,7 +9,7 @@
 namespace ottava::data {
 namespace {
 
-constexpr const char* kNothingCounts = "no token counts towards the loss: the completion is empty";
+constexpr const char* kNothingCounts = "the loss counts no token, because the completion is empty";
 
 }  // namespace
 
@@ -55,7 +55,8 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
     if (begin < text.size()) runs[0].trained = {{begin, text.size()}};
     return std::nullopt;
   }
-  if (!options_.chat) return "the prompt is a list of messages, which needs a template: set chat.template";
+  if (!options_.chat)
+    return "the prompt is a list of messages, which needs a chat template: set chat.template";
   for (size_t i = 0; i < c.messages.size(); ++i) {
     if (c.messages[i].thoughts.value_or("").empty() || writes_thoughts(options_.chat->style)) continue;
     return fmt::format("message {} has \"reasoning_content\", which the template {} does not write", i + 1,
@@ -64,7 +65,7 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
   normalise(c);
   runs = render_chat(std::move(c), *options_.chat);
   if (std::ranges::all_of(runs, [](const ChatRun& run) { return run.trained.empty(); }))
-    return "no token counts towards the loss: every turn of the assistant has train: false";
+    return "the loss counts no token, because every assistant message has train: false";
   return std::nullopt;
 }
 

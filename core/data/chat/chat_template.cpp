@@ -162,8 +162,9 @@ ChatTemplate chat_template_named(std::string_view name) {
   for (std::string_view other : {"llama2", "gemma", "mistral"})
     if (name.starts_with(other))
       fail<ConfigError>(
-          "chat", "the template {} belongs to tokenizers with byte fallback, which are not read; expected {}",
-          name, fmt::join(names, ", "));
+          "chat",
+          "the template {} is for tokenizers with byte fallback, which are not supported; expected {}", name,
+          fmt::join(names, ", "));
   fail<ConfigError>("chat", "unknown template '{}': expected {}", name, fmt::join(names, ", "));
 }
 

@@ -40,8 +40,8 @@ const Json& member(const Json& object, std::string_view key, std::string_view of
   for (const auto& [name, value] : object.as_object(of))
     if (const auto format = of == kLine ? chat_format_with(name) : std::nullopt)
       remedy = fmt::format(
-          ": it is a line of {}, which training.format is to say (that of the source or set, --format of "
-          "data inspect)",
+          ": this line has the format {}; set training.format to it (or format of the source or set, or "
+          "--format of data inspect)",
           name_of(*format));
   refuse("{} has no key \"{}\", it has {}{}", of, key, names.empty() ? "none" : names, remedy);
 }
@@ -51,7 +51,7 @@ Role role_of(std::string_view name, std::string_view of) {
   if (name == "user" || name == "human") return Role::user;
   if (name == "assistant" || name == "gpt") return Role::assistant;
   for (std::string_view tool : {"tool", "function", "ipython", "function_call", "observation"})
-    if (name == tool) refuse("{} has the role \"{}\": tool calls cannot be trained on", of, name);
+    if (name == tool) refuse("{} has the role \"{}\": training on tool calls is not supported", of, name);
   refuse("{} has the role \"{}\", expected system, user or assistant (human or gpt)", of, name.substr(0, 64));
 }
 
@@ -83,13 +83,13 @@ bool is_empty(const Json* value) {
 std::optional<std::string> thoughts_of(const Json& message, Role role, std::string_view of) {
   for (std::string_view key : {"thinking", "reasoning"})
     if (!is_empty(message.find(key)))
-      refuse("{} has \"{}\": thoughts are read from \"reasoning_content\"", of, key);
+      refuse("{} has \"{}\": put thoughts into \"reasoning_content\" instead", of, key);
   constexpr std::string_view kKey = "reasoning_content";
   const Json* thoughts = message.find(kKey);
   if (!thoughts || thoughts->is_null()) return std::nullopt;
   const std::string& text = text_of(*thoughts, kKey, of);
   if (role != Role::assistant && !text.empty())
-    refuse("{} has \"{}\" and is of the {}: only the assistant's thoughts are written", of, kKey,
+    refuse("{} has \"{}\" and is from the {}: only the assistant's thoughts are supported", of, kKey,
            name_of(role));
   return text;
 }
@@ -102,7 +102,7 @@ Message message_of(const Json& value, const Keys& keys, std::string_view of) {
   if (!value.is_object()) refuse("{} is {}, expected an object", of, value.kind());
   for (std::string_view key : {"tool_calls", "function_call", "tool_call_id"})
     if (const Json* call = value.find(key); call && !call->is_null())
-      refuse("{} has \"{}\": tool calls cannot be trained on", of, key);
+      refuse("{} has \"{}\": training on tool calls is not supported", of, key);
   Message message{.role = role_of(text_of(member(value, keys.role, of), keys.role, of), of)};
   message.content = text_of(member(value, keys.content, of), keys.content, of);
   message.thoughts = thoughts_of(value, message.role, of);
@@ -140,9 +140,9 @@ void add_system(const Json& line, ChatFormat format, Conversation& out) {
   if (is_empty(system)) return;
   const std::string& text = text_of(*system, "system", kLine);
   if (out.is_completion)
-    refuse("the line has \"system\", which a prompt and a completion that are strings have no place for");
+    refuse("the line has \"system\", which is not possible if prompt and completion are strings");
   if (!out.messages.empty() && out.messages[0].role == Role::system)
-    refuse("the line has \"system\", and message 1 is of the system too: keep one of them");
+    refuse("the line has \"system\", and message 1 is a system message too: keep only one of them");
   Message message{.role = Role::system, .content = text};
   if (format == ChatFormat::prompt_completion) message.train = false;
   out.messages.insert(out.messages.begin(), std::move(message));
@@ -161,7 +161,7 @@ Conversation conversation_of(std::string_view text, ChatFormat format) {
   if (!line.is_object()) refuse("the line is {}, expected a JSON object", line.kind());
   const Json* tools = line.find("tools");  // ShareGPT has them as text
   if (!is_empty(tools) && !(tools->is_string() && tools->as_string("tools") == "[]"))
-    refuse("the line has \"tools\": tool calls cannot be trained on");
+    refuse("the line has \"tools\": training on tool calls is not supported");
   Conversation out;
   switch (format) {
     case ChatFormat::messages:
@@ -207,14 +207,14 @@ std::optional<std::string> order_problem(const Conversation& c) {
     if (i == 0 && role == Role::system) continue;
     if (role != expected) {
       return fmt::format(
-          "message {} is of the {}, expected one of the {}: the order is system (or none), user, "
+          "message {} is from the {}, expected one from the {}: the order is system (optional), user, "
           "assistant, user, ...",
           i + 1, name_of(role), name_of(expected));
     }
     has_answer = has_answer || role == Role::assistant;
     expected = role == Role::user ? Role::assistant : Role::user;
   }
-  if (!has_answer) return "the conversation has no turn of the assistant to learn from";
+  if (!has_answer) return "the conversation has no assistant message to learn from";
   return std::nullopt;
 }
 

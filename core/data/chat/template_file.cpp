@@ -50,11 +50,10 @@ ChatTemplate choose_chat_template(const std::string& name, const std::filesystem
         folder.string(), option, fmt::join(chat_template_names(), ", "));
   }
   if (!file->style) {
-    fail<ConfigError>(
-        "chat",
-        "the chat template of {} is none that is known here ({}): set {} to the one that writes the "
-        "same, or render conversations elsewhere into prompt_completion",
-        file->path, fmt::join(chat_template_names(), ", "), option);
+    fail<ConfigError>("chat",
+                      "the chat template of {} is not one of the supported templates ({}): set {} to the "
+                      "equivalent one, or render conversations into prompt_completion with another tool",
+                      file->path, fmt::join(chat_template_names(), ", "), option);
   }
   return *file->style;
 }

@@ -126,10 +126,9 @@ TokenizerDefinition BpeTrainer::train() const {
     if (best.count < o.min_count) {
       const auto largest = std::ssize(d.tokens) + std::ssize(o.special_tokens);
       throw TooLittleText(
-          fmt::format(
-              "the text has pairs seen {} times or more for {} tokens only, expected {}: give more text "
-              "({} bytes, {} different words so far) or a vocabulary of at most {}",
-              o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(), largest),
+          fmt::format("the text has pairs that occur at least {} times for only {} tokens, expected {}: use "
+                      "more text ({} bytes, {} different words so far) or a vocabulary of at most {}",
+                      o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(), largest),
           largest);
     }
     // Two pairs can spell the same token (ab+c, a+bc): both merges lead to the one id.

@@ -37,11 +37,10 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    fail<FileError>(
-        "tokenizer",
-        "split pattern '{}' has {} at byte {}, which means something else to Hugging Face's engine "
-        "than to the one here: it is not read, as ids would differ",
-        in_, what, at_);
+    fail<FileError>("tokenizer",
+                    "split pattern '{}' has {} at byte {}, which Hugging Face's engine interprets "
+                    "differently: it is refused, because ids would differ",
+                    in_, what, at_);
   }
   char peek(size_t ahead) const { return at_ + ahead < in_.size() ? in_[at_ + ahead] : '\0'; }
 

@@ -168,7 +168,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& pa
   if (!std::filesystem::exists(file)) {
     fail<FileError>(
         "tokenizer", "{} does not exist; expected a tokenizer.json or a folder with one{}", file.string(),
-        folder ? " (tokenizer.model and vocab.json are not read: convert them with HF tokenizers)" : "");
+        folder ? " (tokenizer.model and vocab.json are not supported: convert them with HF tokenizers)" : "");
   }
   std::vector<std::filesystem::path> files{file};
   std::string text = read_file(file.string(), kMaxFileBytes), config;
@@ -278,7 +278,8 @@ std::string Tokenizer::describe() const {
   if (d.key_style == KeyStyle::raw)
     text += "note: the vocabulary's keys are text, not byte-level stand-ins\n";
   if (unreachable)
-    text += fmt::format("note: no merge leads to {}: never made from text\n", counted(unreachable, "token"));
+    text +=
+        fmt::format("note: no merge leads to {}, so text never produces it\n", counted(unreachable, "token"));
   return text;
 }
 

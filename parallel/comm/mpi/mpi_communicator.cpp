@@ -39,17 +39,16 @@ Module open_module() {
     auto get = reinterpret_cast<decltype(&::ottava_mpi)>(dlsym(handle, "ottava_mpi"));
     const OttavaMpi* interface = get ? get() : nullptr;
     if (!interface || interface->interface_version != OTTAVA_MPI_INTERFACE) {
-      return {nullptr, fmt::format("{} is of another version of ottava: compile it anew", file.string())};
+      return {nullptr,
+              fmt::format("{} belongs to another version of ottava: compile it again", file.string())};
     }
     return {interface, {}};
   }
   std::string tried;
   for (const std::filesystem::path& file : places()) add_item(tried, file.string());
-  return {
-      nullptr,
-      fmt::format("there is no library for MPI (tried {}): compile it with build_mpi.sh, or start the ranks "
-                  "with MASTER_ADDR and MASTER_PORT set, which needs no MPI",
-                  tried)};
+  return {nullptr, fmt::format("the MPI module was not found (looked at {}): compile it with build_mpi.sh, "
+                               "or start the ranks with MASTER_ADDR and MASTER_PORT set, which needs no MPI",
+                               tried)};
 }
 
 const Module& module() {
@@ -122,9 +121,9 @@ std::unique_ptr<Communicator> make_world(const WorldOptions& options) {
   if (int code = mpi.start(&world); code != 0)
     fail<CommError>("mpi", "MPI_Init_thread failed with code {}", code);
   if (!world.serialized) {
-    fail<CommError>("mpi",
-                    "this MPI library allows calls from its first thread only: it was built without thread "
-                    "support; use one that has MPI_THREAD_SERIALIZED");
+    fail<CommError>(
+        "mpi",
+        "this MPI library was built without thread support: use one that supports MPI_THREAD_SERIALIZED");
   }
   auto state = std::make_shared<RankState>(world.rank, world.size);
   state->set_timeout_seconds(options.timeout_seconds);

@@ -106,7 +106,7 @@ class NcclCommunicator final : public Communicator {
 void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) {
   if (stream.type() != DeviceType::cuda) {
     fail<CommError>(name_of(calls[0].kind),
-                    "'{}' is on {}, and NCCL moves GPU tensors only: use the control communicator",
+                    "'{}' is on {}, but NCCL transfers only GPU tensors: use the control communicator",
                     calls[0].label, to_string(stream.device()));
   }
   Stream& own = own_stream();
@@ -271,9 +271,9 @@ std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<R
           "ncclCommInitRankConfig");
     rank->settle(handle, "ncclCommInitRankConfig");
   } catch (const CommError& error) {
-    throw CommError(
-        fmt::format("{}; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it",
-                    error.what()));
+    throw CommError(fmt::format(
+        "{}; set NCCL_DEBUG=INFO for details from NCCL, or comm.backend to mpi or tcp to train without it",
+        error.what()));
   }
   rank->watch(handle);
   Communicator::Members members{"world", all_ranks(bootstrap.size()), bootstrap.rank()};

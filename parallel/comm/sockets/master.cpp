@@ -88,7 +88,7 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
         "rank {} reached {}:{} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
         "same {} ranks",
         self_.rank, master.address, master.port,
-        answer ? "'" + *answer + "'" : "nothing before the time was up or the connection closed", self_.size);
+        answer ? "'" + *answer + "'" : "nothing before the timeout or the end of the connection", self_.size);
   }
 }
 
@@ -112,7 +112,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
         if (!connections_[r].is_open()) add_item(names, std::to_string(r));
       }
       fail<CommError>("launch",
-                      "ranks {} of {} did not come to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
+                      "ranks {} of {} did not connect to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
                       "(comm.init_timeout_seconds)",
                       names, self_.size, master.address, master.port, timeout_seconds_);
     }
@@ -125,7 +125,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
     }
     tcp::Connection& place = connections_[rank];
     if (place.is_open()) {
-      fail<CommError>("launch", "two processes say that they are rank {} of {}: RANK must differ", rank,
+      fail<CommError>("launch", "two processes claim to be rank {} of {}: each needs its own RANK", rank,
                       self_.size);
     }
     place = std::move(visitor);

@@ -33,7 +33,8 @@ void allow_descriptors(int ranks) {
   rlim_t need = static_cast<rlim_t>(ranks) * 3 + 256;
   if (limit.rlim_cur >= need) return;
   if (limit.rlim_max < need) {
-    fail<CommError>("tcp", "{} ranks need {} open files, this machine allows {}: raise ulimit -n, or use MPI",
+    fail<CommError>("tcp",
+                    "{} ranks need {} open files, but this machine allows {}: raise ulimit -n, or use MPI",
                     ranks, need, limit.rlim_max);
   }
   limit.rlim_cur = need;

@@ -201,7 +201,7 @@ TEST_CASE("bench kernels refuses what it does not know") {
   std::ostringstream out;
   CHECK_THROWS_WITH(
       run_bench_kernels_command({.file = {}, .overrides = tiny(), .only = "gemm*"}, out),
-      Contains("[bench] --only 'gemm*' is the name of no operation: `bench kernels --count` lists them"));
+      Contains("[bench] --only 'gemm*' matches no operation: `bench kernels --count` lists them"));
   CHECK_THROWS_WITH(
       run_bench_kernels_command({.file = {}, .overrides = tiny({"--training.device", "tpu"})}, out),
       Contains("training.device: expected auto, cpu or cuda"));

@@ -44,7 +44,7 @@ TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {
   CHECK_THAT(list.str(),
              Contains("model.layers.0.self_attn.q_proj.weight.exp_avg_sq") && Contains("[24, 20]"));
   inspect_checkpoint({.path = folder / "step-6"}, model);
-  CHECK_THAT(model.str(), Contains("optimizer: none: this checkpoint can start a run, not continue one"));
+  CHECK_THAT(model.str(), Contains("optimizer: none: this checkpoint can start a run but not resume one"));
   std::ostringstream out;
   CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "none"}, out), Contains("is not a folder"));
   std::filesystem::create_directory(folder / "empty");
@@ -54,14 +54,15 @@ TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {
     write_file_synced(folder / name + "/config.json", "{}");
   }
   for (const std::string& path : {folder / "llama", folder / "llama/"}) {
-    CHECK_THROWS_WITH(inspect_checkpoint({.path = path}, out),
-                      Contains("llama") && Contains("is a Hugging Face model, without the manifest.json of a "
-                                                    "run's checkpoints"));
+    CHECK_THROWS_WITH(
+        inspect_checkpoint({.path = path}, out),
+        Contains("llama") &&
+            Contains("is a Hugging Face model without the manifest.json that checkpoints of runs have"));
     CHECK_THROWS_WITH(verify_checkpoint(CheckpointVerifyOptions{path}, out),
                       Contains("is a Hugging Face model"));
   }
   CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "step-9"}, out),
-                    Contains("it was not saved to the end"));
+                    Contains("it was not saved completely"));
 }
 
 TEST_CASE("checkpoint verify: whole, or what is not") {

@@ -19,8 +19,8 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"data nothing", "ottava: [command line] data has no subcommand 'nothing': expected prepare"},
       {"launch -n 2", "a command after -- is required; see `ottava launch --help`"},
       {"launch -n 2 --only-rank 1,x -- train tiny.yaml",
-       "--only-rank is '1,x', expected ranks with commas between"},
-      {"launch -n 2 --nnodes 2 -- train tiny.yaml", "nothing says where rank 0 is"},
+       "--only-rank is '1,x', expected ranks separated by commas"},
+      {"launch -n 2 --nnodes 2 -- train tiny.yaml", "the address of machine 0 is unknown"},
       {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
       {"generate --checkpoint out --shout", "see `ottava generate --help`"},
       {"generate --checkpoint out --dtype float16",
@@ -175,18 +175,20 @@ TEST_CASE("every command prints what it should") {
        {"Memory per rank: ", "Compute per rank and step", "Traffic per rank and step", "Ranks: 4"})
     CHECK(has(plan.output, part));
   const std::string mx = "plan tiny.yaml --training.device cuda --quantize.linear.float8.recipe_name mxfp8";
-  CHECK(has(place.run(mx).output, "FP8 is off, since model.converters does not hold quantize.linear.float8"));
+  CHECK(has(place.run(mx).output,
+            "FP8 is off, because model.converters does not contain quantize.linear.float8"));
   const std::string mxfp8 = mx + " --model.converters '[quantize.linear.float8]'";
   const Outcome hopper = place.run(mxfp8 + " --compute-capability 90");
   CHECK(hopper.exit_code == 1);
   CHECK(has(hopper.output, "this GPU does not multiply recipe mxfp8"));
-  CHECK(has(hopper.output, "; this plan is for compute capability 9.0, --compute-capability says another"));
+  CHECK(
+      has(hopper.output, "; this plan is for compute capability 9.0; use --compute-capability for another"));
   const Outcome blackwell = place.run(mxfp8 + " --compute-capability 100");
   INFO(blackwell.output);
   CHECK(blackwell.exit_code == 0);
   CHECK(has(blackwell.output, "Precision of linear layers (compute capability 10.0):"));
   CHECK(has(place.run("plan tiny.yaml --training.device cpu --compute-capability 100").output,
-            "[plan] --compute-capability is of GPUs, and training.device is cpu"));
+            "[plan] --compute-capability is for GPUs, but training.device is cpu"));
   const Outcome bench = place.run("bench train tiny.yaml --steps 1");
   INFO(bench.output);
   CHECK(bench.exit_code == 0);
@@ -282,11 +284,11 @@ TEST_CASE("small mistakes are answered with what to do") {
   CHECK(has(place.run("train tab.yaml").output, "tab.yaml:2:7: not valid YAML: a tab indents this line"));
   CHECK(has(place.run("train .").output, "[config] . is a folder, expected a file: .yaml, .yml or .toml"));
   CHECK(has(place.run("train --training.steps 3 tiny.yaml").output,
-            "got 'tiny.yaml'; the configuration file comes first, before all options"));
+            "got 'tiny.yaml'; give the configuration file first, before all options"));
   CHECK(has(place.run("train tiny.yaml --model.dim null --model.flavor 9B").output, "405B, or hf"));
   const Outcome run = place.run("train tiny.yaml --lr_scheduler.warmup_steps 6");
   CHECK(run.exit_code == 0);
-  CHECK(has(run.output, "lr_scheduler.warmup_steps 6 reach over the whole schedule of 6 steps"));
+  CHECK(has(run.output, "lr_scheduler.warmup_steps 6 cover the whole schedule of 6 steps"));
   CHECK(has(place.run("checkpoint inspect out").output, "out/checkpoint/step-6\n"));
   CHECK(has(place.run("train tiny.yaml --training.steps 9 --checkpoint.load_step 5").output,
             "step-5 does not exist: out/checkpoint has steps 3, 6"));

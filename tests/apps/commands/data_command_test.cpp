@@ -117,7 +117,7 @@ TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
   CHECK_FALSE(has(out.str(), "document 1"));
   CHECK_HAS(out.str(),
             "data check: 2 documents in 0.0 MB (all of it), 0 bad records, 0 with bytes that are not");
-  CHECK_HAS(out.str(), "tokens and windows of training are counted with --tokenizer\n");
+  CHECK_HAS(out.str(), "to count tokens and training windows, add --tokenizer\n");
   CHECK_HAS(message_of<ConfigError>([&] { inspect_data({.sources = {path}, .seq_len = 0}, out); }),
             "seq_len is 0");
 }
@@ -156,7 +156,7 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   CHECK(entries() == before);
   o.sources = {folder.write("tokenizer/blank.txt", "  \n")};
   CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
-            "the sources hold no text: 1 file with 3 bytes");
+            "the sources contain no text: 1 file with 3 bytes");
   CHECK(entries() == before);
   o.sources = {good};
   prepare_data(o, out);
@@ -167,7 +167,7 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }), "is tokenized already (ottava shard)");
   o.sources = {good};
   o.output = good + "/below";
-  CHECK_HAS(message_of<FileError>([&] { prepare_data(o, out); }), "cannot make a folder beside");
+  CHECK_HAS(message_of<FileError>([&] { prepare_data(o, out); }), "cannot create a folder beside");
   o.output = "";
   CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "no output folder");
   o.output = folder / "again";

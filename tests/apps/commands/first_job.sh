@@ -100,6 +100,6 @@ run 0 "ottava train fp8.yaml" "FP8" "mfu(fp8)"
 
 echo "== What it says about itself"
 run 0 "ottava bench train mine.yaml --steps 2" "tokens/s"
-run 1 "ottava train" "training.dataset_path: no text is given" "model.hf_assets_path"
+run 1 "ottava train" "training.dataset_path: no data is given" "model.hf_assets_path"
 run 1 "ottava train missing.yaml" "missing.yaml"
 run 1 "ottava generate --checkpoint nowhere --prompt x" "nowhere"

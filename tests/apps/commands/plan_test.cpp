@@ -149,7 +149,7 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
           Contains("\n  without, gathered again for backward ") && Contains("; saved by it: ") &&
           Contains("    products fp8 "));
   CHECK_THAT(text({.world_size = 1, .machine = {.compute_capability = 86}}),
-             Contains("no table has this GPU; --device names one") && !Contains("Time per step"));
+             Contains("no table has this GPU; set --device") && !Contains("Time per step"));
 }
 
 TEST_CASE("each move of memory is what recording the changed configuration says") {
@@ -208,13 +208,14 @@ TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided w
     CHECK(gib({}, {direct}) != gib({}, {widened}));
     CHECK(gib({"--cpu.bf16_attention", "direct"}, {widened}) == less);
   } else {
-    const auto refused = Contains("products of bf16 are direct, but this machine has no bf16 instructions");
+    const auto refused =
+        Contains("bf16 products are set to direct, but this machine has no bf16 instructions");
     CHECK_THROWS_WITH(gib({"--cpu.bf16_attention", "direct"}), refused);
     CHECK_THROWS_WITH(gib({}, {direct}), refused);
   }
   CHECK_THROWS_WITH(gib({}, {direct, widened}),
                     Contains(widened + " was measured with cpu.bf16_attention widened, " + direct +
-                             " with direct: name those of one way"));
+                             " with direct: give files measured in the same way"));
   CHECK_THROWS_WITH(gib({}, {report("odd.json", "perhaps")}),
                     Contains("cpu.bf16_attention was decided as 'perhaps' (" + folder.path() +
                              "/odd.json), expected direct or widened"));
@@ -223,15 +224,16 @@ TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided w
 TEST_CASE("a plan says where its vocabulary is not that of the run") {
   const Overrides absent{"--model.hf_assets_path", "nosuch", "--training.seq_len", "64"};
   const std::string told =
-      "vocabulary 2048 is the flavor's: 'nosuch' does not exist; a run takes its tokenizer's\n";
+      "the plan uses the flavor's vocabulary size 2048, because 'nosuch' does not exist; a run uses that of "
+      "its tokenizer\n";
   const auto plan = [&](Overrides more) {
     more.insert(more.begin(), absent.begin(), absent.end());
     return printed({.overrides = std::move(more), .machine = {.device = "h100_sxm"}});
   };
   CHECK_THAT(plan({}), Contains(told) && Contains(", vocabulary 2048\n"));
-  CHECK_THAT(plan({"--model.vocab_size", "2048"}), !Contains("is the flavor's"));
+  CHECK_THAT(plan({"--model.vocab_size", "2048"}), !Contains("the flavor's vocabulary"));
   CHECK_THAT(plan({"--model.hf_assets_path", OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"}),
-             !Contains("is the flavor's") && Contains(", vocabulary 2256\n"));
+             !Contains("the flavor's vocabulary") && Contains(", vocabulary 2256\n"));
 }
 
 TEST_CASE("a plan for what there is not is refused by name") {
@@ -239,29 +241,29 @@ TEST_CASE("a plan for what there is not is refused by name") {
   const Overrides small = small_model({});
   Overrides gpu = small_model_on_gpu({});
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h300"}}),
-             Contains("[plan] --device 'h300' is not known") && Contains("h100_sxm"));
+             Contains("[plan] --device 'h300' is unknown") && Contains("h100_sxm"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .network = "wifi"}}),
-             Contains("[plan] --network 'wifi' is not known") && Contains("ib_400"));
+             Contains("[plan] --network 'wifi' is unknown") && Contains("ib_400"));
   CHECK_THAT(refusal({.overrides = small, .machine = {.device = "h100_sxm"}}),
              Contains("--device h100_sxm is a GPU, and training.device is cpu: set --training.device cuda"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "a100_sxm", .compute_capability = 90}}),
-             Contains("has compute capability 8.0, and --compute-capability says 9.0"));
+             Contains("has compute capability 8.0, but --compute-capability is 9.0"));
   for (const double limit :
        {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .limit_gib = limit}}),
                Contains(fmt::format("[plan] --limit-gib is {}, expected a number > 0", limit)));
   }
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .top = 3}),
-             Contains("[plan] --top says how many layouts --search shows: give --search as well"));
+             Contains("[plan] --top sets how many layouts --search shows: add --search"));
   CHECK_THAT(refusal({.overrides = gpu,
                       .machine = {.device = "h100_sxm"},
                       .fixed = {"parallelism.tensor_parallel_degree=8"}}),
-             Contains("[plan] --fix says what --search keeps: give --search as well, or the key as "
+             Contains("[plan] --fix says what --search keeps: add --search, or set the key with "
                       "--parallelism.tensor_parallel_degree VALUE"));
   Overrides narrow = gpu;
   narrow.insert(narrow.end(), {"--model.head_dim", "24"});
   CHECK_THAT(refusal({.overrides = narrow, .machine = {.device = "h100_sxm"}}),
-             Contains("[model] head_dim is 24, and attention on a GPU takes 16, 32, 64 and 128"));
+             Contains("[model] head_dim is 24, but attention on a GPU supports 16, 32, 64 and 128"));
   Overrides tp = gpu;
   tp.insert(tp.end(), {"--parallelism.tensor_parallel_degree", "3"});
   CHECK_THAT(refusal({.overrides = tp, .world_size = 4, .machine = {.device = "h100_sxm"}}),

@@ -78,7 +78,7 @@ TEST_CASE("a run whose last save holds only weights is not trained over unasked"
   CHECK_THAT(
       runs.train("--training.steps 8", 1),
       Contains(
-          "step-6 holds only weights: going on from step 4 would train its steps again and set it aside") &&
+          "step-6 has only weights: resuming from step 4 would train its steps again and set it aside") &&
           Contains("set checkpoint.load_step: 4"));
   CHECK(fs::last_write_time(weights) == written);
   const std::string back = "--training.steps 8 --checkpoint.load_step 4";
@@ -100,7 +100,7 @@ TEST_CASE(
   const std::string events = read_file(runs / "out/events.jsonl"),
                     metrics = read_file(runs / "out/metrics.jsonl");
   CHECK_THAT(runs.train(epochs), Contains("This run is finished: out/checkpoint/step-") &&
-                                     Contains("To train on, raise training.epochs"));
+                                     Contains("To continue training, raise training.epochs"));
   CHECK_THAT(runs.train(epochs + "--training.epochs 1"),
              Contains("There is nothing to train: out/checkpoint/step-") &&
                  Contains(", where training.epochs 1 end"));
@@ -113,10 +113,8 @@ TEST_CASE("a run that begins at another's end is refused, not called completed")
   runs.train("--checkpoint.last_save_model_only false");
   const std::string begin =
       "--job.dump_folder next --checkpoint.initial_load_path out --checkpoint.initial_load_model_only false ";
-  CHECK_THAT(
-      runs.train(begin, 1),
-      Contains("[checkpoint.initial_load_path] out/checkpoint/step-6 is at step 6, and the run ends at "
-               "training.steps 6: set it higher"));
+  CHECK_THAT(runs.train(begin, 1), Contains("[checkpoint.initial_load_path] out/checkpoint/step-6 is at step "
+                                            "6, but the run ends at training.steps 6: set a later end"));
   CHECK_THAT(runs.train(begin + "--training.steps 7"), Contains("Training starts at step 7"));
 }
 
@@ -129,7 +127,7 @@ TEST_CASE("a run that only looks leaves the record of the one that it looks at")
   CHECK_THAT(
       runs.train(
           "--checkpoint.load_only true --checkpoint.load_step 2 --training.steps 5 --optimizer.lr 0.1"),
-      Contains("checkpoint.load_only: metrics and events are written into out/load_only") &&
+      Contains("checkpoint.load_only: metrics and events are written to out/load_only") &&
           Contains("Training completed"));
   CHECK(read_file(runs / "out/events.jsonl") == events);
   CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
@@ -195,7 +193,7 @@ TEST_CASE("from a text to a run in two commands, and on from there") {
       Catch::Matchers::StartsWith("a word"));
   const Outcome again = run_command("cd " + (runs / "") + " && " OTTAVA " init mine.txt --output first");
   CHECK(again.exit_code == 1);
-  CHECK_THAT(again.output, Contains("first/ottava.yaml is there already"));
+  CHECK_THAT(again.output, Contains("first/ottava.yaml already exists"));
 }
 
 TEST_CASE(

@@ -144,9 +144,9 @@ TEST_CASE("without text or ids the input is read, and every line of ids is writt
 
   CHECK_THROWS_WITH(
       tokenizer_encode({.tokenizer = kShipped}, ids),
-      "[tokenizer encode] nothing is given: name it after the command, name a file, or pipe it in");
+      "[tokenizer encode] no input is given: write it after the command, give a file, or pipe it in");
   CHECK_THROWS_WITH(tokenizer_encode({.tokenizer = kShipped, .text = "a", .file = "b"}, ids),
-                    "[tokenizer encode] both a text and the file b are given: one of them was expected");
+                    "[tokenizer encode] both a text and the file b are given: give only one of them");
 }
 
 TEST_CASE("init trains as large a tokenizer as the text is enough for, and stops at what is wrong with it") {
@@ -158,7 +158,7 @@ TEST_CASE("init trains as large a tokenizer as the text is enough for, and stops
   InitCommand init{.sources = {folder / "a.jsonl"}, .output = folder / "wrong", .minutes = 1};
   std::ostringstream out;
   CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", it has \"body\""));
-  CHECK(out.str().find("too many for this text") == std::string::npos);
+  CHECK(out.str().find("too large for this text") == std::string::npos);
 
   init.output = folder / "made";
   init.text_key = "body";
@@ -168,7 +168,7 @@ TEST_CASE("init trains as large a tokenizer as the text is enough for, and stops
   std::ofstream(folder / "a.jsonl") << words;
   run_init_command(init, out);
   INFO(out.str());
-  const std::string said = out.str(), too_many = "tokens are too many for this text: it gets ";
+  const std::string said = out.str(), too_many = "tokens is too large for this text: it gets ";
   const size_t first = said.find(too_many);
   REQUIRE(first != std::string::npos);
   CHECK(said.find(too_many, first + 1) == std::string::npos);

@@ -98,7 +98,7 @@ TEST_CASE("every key of such a file is used, or noted by name") {
     std::vector<std::string> noted;
     for (const std::string& note : config.provenance.notes) {
       std::smatch key;
-      if (std::regex_search(note, key, std::regex("([a-z0-9_.]+): no meaning here"))) noted.push_back(key[1]);
+      if (std::regex_search(note, key, std::regex("([a-z0-9_.]+) ignored: "))) noted.push_back(key[1]);
     }
     CHECK(noted == std::vector<std::string>(file.noted.begin(), file.noted.end()));
     const std::vector<std::string> keys = keys_of(read_file(kFolder + file.name));
@@ -117,25 +117,26 @@ TEST_CASE("what such a file may ask for and there is not is refused by name") {
     const char *from, *to, *sentence;
   };
   const Change changes[] = {
-      {"\"1F1B\"", "\"DualPipeV\"", "schedule DualPipeV is not built: expected one of GPipe, 1F1B, "},
+      {"\"1F1B\"", "\"DualPipeV\"", "schedule DualPipeV is not supported: expected one of GPipe, 1F1B, "},
       {"pipeline_parallel_microbatch_size = 1", "pipeline_parallel_schedule_csv = \"mine.csv\"",
-       "parallelism.pipeline_parallel_schedule_csv: mine.csv is refused: no schedule is read from a file"},
+       "parallelism.pipeline_parallel_schedule_csv: mine.csv is not supported: no schedule is read from a "
+       "file"},
       {"pipeline_parallel_microbatch_size = 1", "module_fqns_per_model_part = [\"layers.0\"]",
-       "parallelism.module_fqns_per_model_part: [layers.0] is refused: name where stages begin"},
+       "parallelism.module_fqns_per_model_part: [layers.0] is not supported: use "
+       "parallelism.pipeline_parallel_split_points"},
       {"pipeline_parallel_microbatch_size = 1", "expert_parallel_degree = 2",
-       "parallelism.expert_parallel_degree: 2 is refused: the models here are dense"},
+       "parallelism.expert_parallel_degree: 2 is not supported: the models are dense"},
       {"pipeline_parallel_microbatch_size = 1", "pipeline_parallel_microbatch_size = 3",
        "local_batch_size 8 is not a multiple of pipeline_parallel_microbatch_size 3 (remainder 2)"},
       {"pipeline_parallel_microbatch_size = 1", "pipeline_parallel_microbatch_size = 2",
        "schedule 1F1B on 8 ranks needs at least 8 micro-batches, got 4"},
       {"context_parallel_rotate_method = \"alltoall\"", "context_parallel_load_balancer = \"ptrr\"",
-       "parallelism.context_parallel_load_balancer: ptrr is refused: sequences are dealt head-tail"},
+       "parallelism.context_parallel_load_balancer: ptrr is not supported: sequences are divided head-tail"},
       {"context_parallel_degree = 8", "context_parallel_degree = 3",
        "dp_shard -1 x cp 3 x tp 8 with dp_shard = -1 makes 192 x dp_shard, and 512 / 192 is not whole"},
       {"seq_len = 262144", "seq_len = 10000",
-       "context_parallel_degree 8 makes 16 chunks of training.seq_len 10000, which must be whole multiples "
-       "of "
-       "128 tokens"},
+       "divides each sequence into 16 chunks, but training.seq_len 10000 does not give chunks of a multiple "
+       "of 128 tokens"},
   };
   const std::string whole = read_file(kFolder + "llama3_405b_pp8_cp8.toml");
   const TemporaryFolder folder;

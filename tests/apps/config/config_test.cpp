@@ -82,10 +82,10 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
         "[config] 1 problem in f.yaml:\n  f.yaml:1:52: training.global_batch_size: 20 is not a multiple of "
         "local_batch_size 8 "
         "(remainder 4)");
-  CHECK(has(error("training: {global_batch_size: 0}"), "0 sequences train nothing"));
+  CHECK(has(error("training: {global_batch_size: 0}"), "0 is not a batch size"));
   CHECK(has(error("training: {loss_scale: much}"),
-            "expected none, dynamic or a number > 0, got the text \"much\""));
-  CHECK(has(error("training: {loss_scale: 1e39}"), "is out of FP32's range"));
+            "expected none, dynamic or a number > 0, got the string \"much\""));
+  CHECK(has(error("training: {loss_scale: 1e39}"), "is outside the range of float32"));
   CHECK(has(error("training: {loss_scale: -2}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("training: {loss_scale: .inf}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("model: {max_seq_len: 128}"),
@@ -97,32 +97,33 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("model: {head_dim: 15}"), "head_dim 15 is not a multiple of 8"));
   CHECK(has(error("model: {head_dim: 520}"), "expected an integer >= 8 and <= 512"));
   CHECK(error("model: {head_dim: 512}") == "no error");
-  CHECK(has(error("model: {ffn_dim: 768, ffn_dim_multiplier: 1.3}"), "ffn_dim 768 is given as well"));
+  CHECK(has(error("model: {ffn_dim: 768, ffn_dim_multiplier: 1.3}"), "ffn_dim 768 is set as well"));
   CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
-            "high_freq_factor 1 must exceed low_freq_factor 4"));
-  CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"), "expected -1 (the rest) or at least 1"));
+            "high_freq_factor 1 must be greater than low_freq_factor 4"));
+  CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"),
+            "expected -1 (all remaining ranks) or at least 1"));
   CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "would delete the only good checkpoint"));
-  CHECK(has(error("checkpoint: {keep_every: 700}"), "700 is not a multiple of interval 500"));
-  CHECK(has(error("checkpoint: {advance_data_steps: 3}"), "it goes with checkpoint.load_step"));
+  CHECK(has(error("checkpoint: {keep_every: 700}"), "700 is not a multiple of checkpoint.interval 500"));
+  CHECK(has(error("checkpoint: {advance_data_steps: 3}"), "this key needs checkpoint.load_step"));
   for (const char* setting : {"load_step: 4", "load_only: true", "exclude_from_loading: [optimizer]"}) {
     const std::string key(setting, std::strchr(setting, ':'));
     CHECK(has(error(fmt::format("checkpoint: {{{}}}", setting)),
-              fmt::format("checkpoint.{}: it goes with checkpoint.enable: true", key)));
+              fmt::format("checkpoint.{}: this key needs checkpoint.enable: true", key)));
     CHECK(error(fmt::format("checkpoint: {{enable: true, {}}}", setting)) == "no error");
   }
   CHECK(has(error("checkpoint: {load_step: 4, load_only: true, exclude_from_loading: [optimizer]}"),
             "3 problems in"));
   CHECK(error("checkpoint: {initial_load_path: else, last_save_model_only: true}") == "no error");
   CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
-            "expected op or an integer >= 1, got the text \"0\""));
+            "expected op or an integer >= 1, got the string \"0\""));
   CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));
-  CHECK(has(error("validation: {steps: 0}"), "validation.steps: 0 batches validate nothing"));
+  CHECK(has(error("validation: {steps: 0}"), "validation.steps: 0 is not a number of batches"));
   CHECK(has(error("quantize: {linear: {float8: {margin: 2}}}"),
-            "only recipe delayed has a history; recipe_name is tensorwise, and no entry of "
-            "quantize.linear.float8.policy asks for delayed"));
+            "only recipe delayed uses this key; recipe_name is tensorwise, and no entry of "
+            "quantize.linear.float8.policy has recipe delayed"));
   CHECK(
       has(error("quantize: {linear: {float8: {enable_statistics: false, alert_saturation: 0.1}}}"),
-          "alert_saturation: alerts read statistics, and quantize.linear.float8.enable_statistics is false"));
+          "alert_saturation: alerts need statistics, and quantize.linear.float8.enable_statistics is false"));
   for (const char* key : {"alert_underflow", "alert_gradient_underflow", "alert_saturation"}) {
     CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: 1.5}}}}}}", key)), key));
     CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: -0.1}}}}}}", key)), key));
@@ -135,13 +136,13 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   // The one that changes nothing is not blamed for the other.
   CHECK(has(error("quantize: {linear: {float8: {amax_history_length: 1024, margin: 2}}}"), "1 problem in"));
   CHECK(has(error("model: {converters: [float8]}\ntraining: {mixed_precision_param: float32}"),
-            "float32 is given, but model.converters asks for FP8"));
+            "float32 is set, but model.converters asks for FP8"));
   CHECK(error("model: {dim: 100, n_heads: 16, head_dim: 16}") == "no error");
   const std::string masked = "model: {attn_mask_type: block_causal}\n";
   for (const std::string format : {"tokens_u16", "tokens_u32"}) {
     const std::string refused =
-        "model.attn_mask_type: block_causal keeps documents apart, and files of format " + format +
-        " do not say where theirs begin";
+        "model.attn_mask_type: block_causal needs to know where documents begin, which files of format " +
+        format + " do not say: make shards";
     CHECK(has(error(masked + "training: {format: " + format + "}"), refused));
     CHECK(has(error(masked + "training: {mixture: [{name: a, path: a}, {name: b, path: b, format: " + format +
                     "}]}"),
@@ -171,7 +172,7 @@ TEST_CASE("a list of tables that is none is one problem, which says what a table
   for (const char* key : {"evaluation.tasks", "validation.datasets"}) {
     const std::string text = error("", {fmt::format("--{}", key), "q.jsonl"});
     CHECK(has(text, "1 problem"));
-    CHECK(has(text, fmt::format("{}[0]: expected a table of keys {{name: ..., path: ...}}, got the text "
+    CHECK(has(text, fmt::format("{}[0]: expected a table of keys {{name: ..., path: ...}}, got the string "
                                 "\"q.jsonl\"",
                                 key)));
   }
@@ -183,12 +184,12 @@ TEST_CASE("a list of tables that is none is one problem, which says what a table
 TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
   for (const char* key : {"beta1", "beta2", "momentum"}) {
     CHECK(has(error(fmt::format("optimizer: {{{}: 0.99999999}}", key)),
-              fmt::format("optimizer.{}: 0.99999999 is 1 in float32", key)));
+              fmt::format("optimizer.{}: 0.99999999 becomes 1 in float32", key)));
     CHECK(parse(fmt::format("optimizer: {{{}: 0.9999999}}", key)).training.steps > 0);
   }
-  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: 1e-46 is 0 in float32 or nearly so"));
+  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: 1e-46 is too small for float32"));
   CHECK(has(error("training: {max_norm: 1e-50}"),
-            "training.max_norm: 1e-50 is 0 in float32 or nearly so; expected at least 1.17"));
+            "training.max_norm: 1e-50 is too small for float32; expected at least 1.17"));
   CHECK(error("training: {max_norm: 1e-30}") == "no error");
 }
 
@@ -212,7 +213,7 @@ TEST_CASE("mixed_precision_level fills in what is not said and refuses what cont
   CHECK(has(error("training: {mixed_precision_level: O1}\nmodel: {converters: []}"),
             "mixed_precision_level O1 computes in fp8, but quantize.linear.float8 is missing from the list"));
   CHECK(has(error("training: {mixed_precision_level: O3}"),
-            "expected \"\", O0, O1 or O2, got the text \"O3\""));
+            "expected \"\", O0, O1 or O2, got the string \"O3\""));
 }
 
 TEST_CASE("values that have two spellings", "[config]") {
@@ -246,16 +247,16 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
         folder.path / "text.txt");
   CHECK(find_input(c, "training.dataset_path", "te?t*.txt") == folder.path / "te?t*.txt");
   CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "none/*.txt"); }),
-            "[training.dataset_path] 'none/*.txt' matches no file: tried "));
+            "[training.dataset_path] 'none/*.txt' matches no file; looked at "));
   CHECK(find_input(c, "training.dataset_path", "@text.txt").string() ==
         fmt::format("@{}", (folder.path / "text.txt").string()));
   CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "@none.txt"); }),
             "'none.txt' does not exist"));
   CHECK(message_of([&] { find_input(c, "training.dataset_path", "none.txt"); }) ==
-        "[training.dataset_path] 'none.txt' does not exist: tried " +
+        "[training.dataset_path] 'none.txt' does not exist; looked at " +
             (fs::current_path() / "none.txt").string() + " and " + (folder.path / "none.txt").string());
   CHECK(message_of([&] { find_input(c, "model.hf_assets_path", "/none"); }) ==
-        "[model.hf_assets_path] '/none' does not exist: tried /none");
+        "[model.hf_assets_path] '/none' does not exist; looked at /none");
   CHECK(message_of([&] { find_input(c, "model.hf_assets_path", ""); }) ==
         "[model.hf_assets_path] the path is empty");
 
@@ -264,7 +265,7 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
   c.model.hf_assets_path = "text.txt";
   const std::string text =
       "[model.hf_assets_path] 'text.txt' is a file, expected the folder that holds tokenizer.json (for "
-      "model.flavor hf also config.json): give that folder";
+      "model.flavor hf also config.json): set it to that folder";
   CHECK(message_of([&] { find_assets(c); }) == text);
   folder.write("tokenizer.json", "{}");
   CHECK(message_of([&] { find_assets(c); }) == fmt::format("{}, '{}'", text, folder.path.string()));
@@ -277,7 +278,7 @@ TEST_CASE("a schedule that ends before the run is told, with what the rest learn
         .provenance;
   };
   const std::string start =
-      "lr_scheduler.total_steps 100 is below training.steps 400: behind it the learning rate ";
+      "lr_scheduler.total_steps 100 is less than training.steps 400: after that step the learning rate ";
   using Lines = std::vector<std::string>;
   CHECK(told("total_steps: 100, warmup_steps: 10").warnings ==
         Lines{start + "is 0, and nothing is learned (lr_scheduler.min_lr_factor)"});
@@ -301,17 +302,16 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
   std::string text = message_of([&] { require_inputs(c); });
   CHECK(has(text, "4 problems"));
   CHECK(has(text,
-            "default: training.dataset_path: no text is given; training.dataset 'c4_test' is only a name, "
-            "nothing is downloaded: "
-            "set --training.dataset_path to a file, folder or glob"));
-  CHECK(has(text, "default: validation.dataset_path: no text is given"));
+            "default: training.dataset_path: no data is given; training.dataset 'c4_test' is only a name, "
+            "and nothing is downloaded: set --training.dataset_path to a file, folder or glob"));
+  CHECK(has(text, "default: validation.dataset_path: no data is given"));
   CHECK(has(text, "a.yaml:2:33: checkpoint.initial_load_path: '/none' does not exist"));
   CHECK(has(text, "a.yaml:3:25: model.hf_assets_path: "));
   // The message names everything that has to be given on the command line.
   const Config both = load_config(folder.write(
       "both.yaml", "training: {dataset_path: [t.txt, none.txt, /nor]}\nmodel: {hf_assets_path: /nowhere}\n"));
   CHECK(has(message_of([&] { require_inputs(both); }),
-            "both.yaml, which trains once it is given --model.hf_assets_path FOLDER_WITH_TOKENIZER "
+            "both.yaml, which can be trained after adding --model.hf_assets_path FOLDER_WITH_TOKENIZER "
             "--training.dataset_path TEXT:"));
   folder.write("t.txt", "x");
   Config good =
@@ -321,7 +321,7 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
   good.checkpoint.initial_load_path = "run/a";
   CHECK(message_of([&] { require_inputs(good); }) == "no error");
   good.checkpoint.initial_load_path = "run";
-  CHECK(has(message_of([&] { require_inputs(good); }), "both hold checkpoints: name one of them"));
+  CHECK(has(message_of([&] { require_inputs(good); }), "both contain checkpoints: choose one of them"));
   good.checkpoint.initial_load_path = "t.txt";
   CHECK(has(message_of([&] { require_inputs(good); }), "t.txt is not a folder"));
   good.checkpoint.initial_load_path = {};
@@ -367,8 +367,8 @@ TEST_CASE("the config command prints a tree that loads, the schema and the fates
   run_config_command({file, {"--training.seed", "9"}, ConfigCommand::Print::tree}, out, notes);
   CHECK((parse(out.str()) == load_config(file, {"--training.seed", "9"})));
   CHECK(notes.str().starts_with(
-      file + ":1:31: training.gc_freq: no meaning here: nothing is garbage collected\n" +
-      "The model is not resolved: [model.hf_assets_path] './tests/assets/tokenizer' does not"));
+      file + ":1:31: training.gc_freq ignored: there is no garbage collector\n" +
+      "The model cannot be resolved: [model.hf_assets_path] './tests/assets/tokenizer' does not"));
   const std::string own =
       folder
           .write("own.yaml", "model: {dim: 96, n_layers: 3, n_heads: 6, hf_assets_path: \"" OTTAVA_SOURCE_DIR
@@ -389,7 +389,9 @@ TEST_CASE("the config command prints a tree that loads, the schema and the fates
   }
   out.str("");
   run_config_command({file, {}, ConfigCommand::Print::explained_tree}, out, notes);
-  CHECK(has(out.str(), "  # optimizer steps of the whole run [steps]\n  steps: 5\n"));
+  CHECK(has(out.str(), "  # number of optimizer steps in the whole run [steps]\n  steps: 5\n"));
+  CHECK(has(out.str(), "  # shape of the decay (linear, sqrt or cosine)\n  decay_type: linear\n"));
+  CHECK(has(out.str(), "skip: leave the line out and count it\n  bad_records: error\n"));  // explains all
   out.str("");
   run_config_command({"", {}, ConfigCommand::Print::schema}, out, notes);
   CHECK(out.str() == config_schema());

@@ -162,7 +162,7 @@ ROWS = [
     Row("training.epochs", "plain", 0.02, "loss"),
     Row("training.max_norm", "plain", 0.1, "loss"),
     Row("training.z_loss_weight", "plain", 0.1, "loss"),
-    Row("training.dtype", "plain", "bfloat16", "error: training.dtype: bfloat16 is refused"),
+    Row("training.dtype", "plain", "bfloat16", "error: training.dtype: bfloat16 is not supported"),
     Row("training.mixed_precision_param", "plain", "bfloat16", "loss"),
     Row("training.mixed_precision_reduce", "two ranks", "bfloat16", "loss"),
     Row("training.mixed_precision_level", "level", "O0", "loss"),
@@ -240,7 +240,7 @@ ROWS = [
 
     Row("activation_checkpoint.mode", "plain", "none", MEMORY),
     Row("activation_checkpoint.selective_ac_option", "plain", "1", MEMORY),
-    Row("attention.deterministic", "plain", False, "log: attention.deterministic: false changes nothing.*"),
+    Row("attention.deterministic", "plain", False, "log: attention.deterministic: false has no effect.*"),
     Row("attention.backend", "planned for a GPU", "flash", r"plan: attention by (.*)"),
     Row("cpu.bf16_matmul", "bf16", "direct", "weights or error: cpu.bf16_matmul is direct, but this machine has no bf16 instructions",
         {"cpu.bf16_matmul": "widened"}),
@@ -257,7 +257,7 @@ ROWS = [
     Row(FLOAT8 + "emulate", "planned for an older GPU", True, "says: set quantize.linear.float8.emulate|are emulated"),
     Row(FLOAT8 + "power_of_two_scales", "float8", True, "loss"),
     Row(FLOAT8 + "amax_history_length", "delayed", 2, "loss"),
-    Row(FLOAT8 + "fast_accumulation", "delayed", "all", "log: fast_accumulation changes nothing.*"),
+    Row(FLOAT8 + "fast_accumulation", "delayed", "all", "log: fast_accumulation has no effect.*"),
     Row(FLOAT8 + "margin", "delayed", 16, "loss"),
     Row(FLOAT8 + "enable_fsdp_float8_all_gather", "two of float8", True, "log: Traffic: .*"),
     Row(FLOAT8 + "keep_weight_codes", "two of float8", "false", MEMORY),
@@ -314,7 +314,7 @@ ROWS = [
     Row("comm.trace_buf_size", "two that fail", 0, "files"),
     Row("comm.save_traces_folder", "two that fail", "elsewhere", "files"),
     Row("comm.save_traces_file_prefix", "two that fail", "of_rank_", "files"),
-    Row("debug.deterministic", "plain", True, "log: debug.deterministic changes nothing.*"),
+    Row("debug.deterministic", "plain", True, "log: debug.deterministic has no effect.*"),
     Row("comm.mode", "plain", "fake", "error: comm.mode: .*default"),
 ]
 # Where the program has NVTX, a tool records its ranges.
@@ -324,7 +324,7 @@ NVTX_ROWS = [
 ]
 WITHOUT_NVTX_ROWS = [
     Row("profiling.enable_nvtx", "profiling", True, "error: this program was built without NVTX"),
-    Row("profiling.profiler_warmup", "profiling", 4, "error: have no room for profiler_warmup 4"),
+    Row("profiling.profiler_warmup", "profiling", 4, "error: are fewer than profiler_warmup 4"),
 ]
 
 

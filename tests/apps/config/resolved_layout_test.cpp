@@ -23,12 +23,13 @@ TEST_CASE("what tensor parallel does not divide is named by its key, with the ne
   CHECK(complaint("") == "no error");
   LlamaConfig model;
   model.vocab_size = 2257;
-  CHECK_THAT(complaint("", model), Contains("tensor_parallel_degree 2 does not divide vocab_size 2257 "
-                                            "(remainder 1): set model.vocab_size: 2258, or another degree"));
+  CHECK_THAT(complaint("", model),
+             Contains("tensor_parallel_degree 2 does not divide vocab_size 2257 "
+                      "(remainder 1): set model.vocab_size to 2258, or choose another degree"));
   model = {.heads = 3, .kv_heads = 3};
-  CHECK_THAT(complaint("", model), Contains("n_heads 3 (remainder 1): set model.n_heads: 4"));
+  CHECK_THAT(complaint("", model), Contains("n_heads 3 (remainder 1): set model.n_heads to 4"));
   model = {.ffn_dim = 33};
-  CHECK_THAT(complaint("", model), Contains("ffn_dim 33 (remainder 1): set model.ffn_dim: 34"));
+  CHECK_THAT(complaint("", model), Contains("ffn_dim 33 (remainder 1): set model.ffn_dim to 34"));
   CHECK_THAT(complaint("training: {local_batch_size: 1, seq_len: 65}"),
              Contains("training.local_batch_size x seq_len = 65 (remainder 1): set training.seq_len: 66"));
 }
@@ -36,7 +37,7 @@ TEST_CASE("what tensor parallel does not divide is named by its key, with the ne
 TEST_CASE("tensor parallel divides the tokens of validation and of questions as those of training") {
   const std::string validation = "\nvalidation: {enable: true, local_batch_size: 1, seq_len: 65}";
   CHECK_THAT(complaint(validation), Contains("validation.local_batch_size x seq_len = 65 (remainder 1): set "
-                                             "validation.seq_len: 66, or another degree"));
+                                             "validation.seq_len: 66, or choose another degree"));
   CHECK(complaint("validation: {enable: false, local_batch_size: 1, seq_len: 65}") == "no error");
   CHECK(complaint("validation: {enable: true, local_batch_size: 2, seq_len: 65}") == "no error");
   CHECK_THAT(complaint("validation: {local_batch_size: 1, seq_len: 65}\n"

@@ -112,10 +112,10 @@ TEST_CASE("where cuDNN cannot compute attention, auto says why and cudnn is refu
       {"none", {}, "[cuda] the NVIDIA cuDNN library (libcudnn.so.9) was not found"},
       {"fast",
        {"--training.mixed_precision_param", "float32"},
-       "cuDNN's attention is bf16, and training.mixed_precision_param is f32"},
+       "cuDNN's attention needs bfloat16, but training.mixed_precision_param is f32"},
       {"fast",
        {"--model.attn_mask_type", "block_causal"},
-       "cuDNN's attention has no documents, and model.attn_mask_type is block_causal"},
+       "cuDNN's attention does not support model.attn_mask_type block_causal"},
       {"old", {}, "finding a kernel of attention failed in cuDNN 9.99.0: backward is not deterministic"},
   };
   for (const Case& c : cases) {
@@ -152,7 +152,7 @@ TEST_CASE("ranks that share sequences choose their attention as others do, and d
   const StandIn fast("fast");
   CHECK_THAT(shared({}), Contains("cudnn: forward and backward of a layer: flash "));
   CHECK_THAT(shared({"--model.attn_mask_type", "block_causal"}),
-             Contains("flash: cuDNN's attention has no documents, and model.attn_mask_type is block_causal"));
+             Contains("flash: cuDNN's attention does not support model.attn_mask_type block_causal"));
 }
 
 TEST_CASE("a workspace is judged by the step's memory, and can be asked for") {
@@ -236,10 +236,9 @@ TEST_CASE(
   }
   {
     const StandIn none("none");
-    CHECK_THROWS_WITH(
-        tiny.start_on(kGpu, "graphs", kRun),
-        Contains(
-            "[attention] attention.backend = cudnn was decided when the checkpoint was saved, and here: ") &&
-            Contains("was not found. Start with --redecide"));
+    CHECK_THROWS_WITH(tiny.start_on(kGpu, "graphs", kRun),
+                      Contains("[attention] the checkpoint's run used attention.backend = cudnn, which is "
+                               "not possible here: ") &&
+                          Contains("was not found. Start with --redecide"));
   }
 }

@@ -180,14 +180,15 @@ TEST_CASE("a checkpoint's decision is followed, --redecide makes it again") {
 TEST_CASE("a decision that cannot be followed is refused on all ranks and asks for --redecide") {
   const Job job(Job::Size::impossible);
   job.save(4, "false");
-  CHECK_THROWS_WITH(job.settle(kSaved),
-                    Contains("[decisions] parallelism.fsdp_reduce_every_microbatch = false was decided when "
-                             "the checkpoint was saved; now that needs ") &&
-                        Contains(" are free: free memory, or start with --redecide, after which gradients "
-                                 "are summed in another order"));
+  CHECK_THROWS_WITH(
+      job.settle(kSaved),
+      Contains("[decisions] the checkpoint's run used parallelism.fsdp_reduce_every_microbatch "
+               "= false, which needs ") &&
+          Contains(
+              " are free: free memory, or start with --redecide, which changes the order of gradient sums"));
   CHECK(job.value(kAfresh) == "true");
   job.save(4, "perhaps");
   CHECK_THROWS_WITH(job.settle(kSaved),
-                    Contains("= 'perhaps', which is none of false, true: start with --redecide"));
+                    Contains("= 'perhaps', expected one of false, true: start with --redecide"));
   CHECK(job.value(kAfresh) == "true");
 }

@@ -98,11 +98,10 @@ TEST_CASE("the logits of as many tokens exist at once as a GPU has memory for", 
     CHECK(job.settle(320).decisions.find(kKey)->reason == "before");
     CHECK_THROWS_WITH(
         job.settle(4 * vocabulary),
-        Contains("[decisions] model.loss_chunk_tokens = 2048 was decided when the checkpoint "
-                 "was saved; now that needs ") &&
-            Contains("or start with --redecide, after which gradients are summed in another order"));
+        Contains("[decisions] the checkpoint's run used model.loss_chunk_tokens = 2048, which needs ") &&
+            Contains("or start with --redecide, which changes the order of gradient sums"));
     job.save(small, "3000");
-    CHECK_THROWS_WITH(job.settle(320), Contains("= '3000', which is none of 4096, 2048, 1024: start with"));
+    CHECK_THROWS_WITH(job.settle(320), Contains("= '3000', expected one of 4096, 2048, 1024: start with"));
   }
 }
 

@@ -40,12 +40,13 @@ TEST_CASE("an SM budget that a GPU cannot keep is refused before ranks connect")
   CHECK_THROWS_WITH(
       check_sm_budget(all, kGpu, no_variables),
       Contains(fmt::format(
-          "[comm] sm_budget is {}, and GPU 0 has {} SMs: none would be left for matrix products", all, all)));
+          "[comm] sm_budget is {}, but GPU 0 has {} SMs, so that none would be left for matrix products", all,
+          all)));
   for (std::string_view set :
        {"NCCL_MAX_CTAS", "NCCL_MIN_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS"}) {
     CHECK_THROWS_WITH(
         check_sm_budget(2, kGpu, [&](const char* name) { return set == name ? "32" : nullptr; }),
-        Contains(fmt::format("{}=32 in the environment goes before it", set)));
+        Contains(fmt::format("the environment has {}=32, which takes precedence", set)));
   }
 }
 

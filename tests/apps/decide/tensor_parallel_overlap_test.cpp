@@ -99,7 +99,7 @@ TEST_CASE("a checkpoint's overlap is followed, one that is neither is refused") 
   CHECK(e.shape.model_options.overlap == BlockOverlap{.wo = Overlap::blocks, .w2 = Overlap::blocks});
   CHECK(e.decisions.find(name_of("wo"))->reason == "before");
   CHECK_THROWS_WITH(settled(decided({"bulk", "blocks", "maybe", "blocks"})),
-                    Contains("enable_async_tensor_parallel w13 = 'maybe', which is neither blocks nor bulk"));
+                    Contains("enable_async_tensor_parallel w13 = 'maybe', expected blocks or bulk"));
 }
 
 TEST_CASE("overlap is not decided without the key or without ranks that share a layer") {

@@ -162,7 +162,7 @@ TEST_CASE("ranks that divide the windows find the same scores as one") {
   // What is longer than a window loses its beginning, and that is said.
   const ChoiceScores cut = score_choices(task, *tokenizer, {.batch = 2, .sequence = 40, .pass = pass});
   CHECK(cut.cut > 0);
-  CHECK_THAT(to_text(cut), Contains("the beginning is left out, as too long"));
+  CHECK_THAT(to_text(cut), Contains("too long, with the beginning left out"));
 }
 
 TEST_CASE("questions begin with BOS as is asked for, else as the tokenizer's files say") {
@@ -211,13 +211,13 @@ TEST_CASE("a choice that the tokenizer joins to the context is refused: no token
       .items = {{.context = pair.substr(0, 1), .choices = {pair.substr(1)}, .delimiter = "", .gold = 0}}};
   const auto none = [](const HostTokens&, std::span<float>) {};
   CHECK_THAT(message_of([&] { score_choices(task, *tokenizer, {.sequence = 64, .pass = none}); }),
-             Contains("[evaluation] question 1 of joined: the tokenizer joins the choice '" + pair.substr(1) +
-                      "' to the end of the context"));
+             Contains("[evaluation] question 1 of joined: the tokenizer merges the choice '" +
+                      pair.substr(1) + "' with the end of the context"));
 }
 
 TEST_CASE("an item that cannot be answered is refused with file and line") {
   CHECK_THAT(refusal(R"({"query": "q", "choices": [], "gold": 0})"),
-             Contains("[evaluation] 'x.jsonl' line 3: there is no choice"));
+             Contains("[evaluation] 'x.jsonl' line 3: there are no choices"));
   CHECK_THAT(refusal(R"({"query": "q", "choices": ["a", "b"], "gold": 2})"),
              Contains("line 3: gold 2 is out of range: there are 2 choices, counted from 0"));
   CHECK_THAT(refusal(R"({"query": "q", "choices": ["a", ""], "gold": 0})"), Contains("a choice is empty"));
@@ -226,7 +226,7 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
              Contains("expected the index of the right choice"));
   CHECK_THAT(refusal(R"({"query": "q", "gold": 0})"), Contains("\"choices\" is missing"));
   CHECK_THAT(refusal(R"({"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"})"),
-             Contains("the answerKey \"B\" is the label of no choice"));
+             Contains("the answerKey \"B\" is not the label of any choice"));
   CHECK_THAT(refusal(R"({"activity_label": "", "ctx_a": "", "ctx_b": "", "endings": ["a"], "label": ""})"),
              Contains("\"label\" is \"\", expected the index"));
   CHECK_THAT(refusal(R"({"text": "x"})"),

@@ -110,7 +110,7 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
   CHECK_THAT(message_of([&] {
                tiny.config("none", {"--evaluation.enable", "true"});
              }),
-             Contains("there is no task to evaluate and no prompt"));
+             Contains("evaluation is enabled without tasks or prompts"));
   std::ofstream(tiny / "wrong.jsonl") << R"({"query": "q", "choices": ["a", "b"], "gold": 1})"
                                          "\n"
                                       << R"({"query": "q", "choices": ["a", "b"], "gold": 2})"
@@ -205,7 +205,7 @@ TEST_CASE("prompts are continued during training as ottava generate continues th
                                                        "--training.mixed_precision_param", "bfloat16",
                                                        "--model.dim", "128"});
              }),
-             Contains("prompts are not continued with the output layer in FP8"));
+             Contains("prompts are not supported with the output layer in FP8"));
 
   CHECK_THAT(message_of([&] {
                tiny.start("empty", {"--evaluation.enable", "true", "--evaluation.prompts", "[\"\"]",

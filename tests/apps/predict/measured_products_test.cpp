@@ -135,7 +135,7 @@ TEST_CASE("a plan takes reports and kept products of its own device, and refuses
   decisions.made_for = "matrix products by cuBLASLt 13.1.0 on NVIDIA H200";
   decisions.entries = {kept("TN bf16 x bf16 -> bf16 m 1 n 1 k 1", 1)};
   std::ofstream(other) << to_json(decisions);
-  CHECK_THROWS_WITH(machine("h100_sxm", {cache, other}), Contains("name those of one GPU"));
+  CHECK_THROWS_WITH(machine("h100_sxm", {cache, other}), Contains("give files of the same GPU"));
 }
 
 TEST_CASE("a plan for the GPU that runs measured finds what they kept by itself") {

@@ -225,9 +225,9 @@ TEST_CASE("an alert names role, layers, fractions and what to do, once until the
   const auto first = alerts.check({operand("a", Role::x, 1000, 2, 0), operand("b", Role::x, 1000, 30, 0)});
   REQUIRE(first.size() == 1);
   CHECK(first[0] ==
-        "FP8 underflow of x above 0.1%: b 3%, a 0.2%; scales of smaller groups lose less, recipe_name "
-        "blockwise, or keep such layers in "
-        "bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy");
+        "FP8 underflow of x above 0.1%: b 3%, a 0.2%; scales of smaller groups lose less: use recipe_name "
+        "blockwise, or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of "
+        "quantize.linear.float8.policy");
   CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
   // Three quarters of the threshold do not count as recovered.
   CHECK(alerts.check({operand("a", Role::x, 4000, 3, 0), operand("b", Role::x, 4000, 3, 0)}).empty());
@@ -244,7 +244,7 @@ TEST_CASE("gradients may lose more, saturation is an alert of its own, and few l
   const auto gradient = alerts.check({operand("a", Role::dy, 1000, 51, 0)});
   REQUIRE(gradient.size() == 1);
   CHECK_THAT(gradient[0],
-             Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may want high precision"));
+             Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may need high precision"));
   std::vector<Float8Operand> many;
   for (int i = 0; i < 7; ++i) many.push_back(operand(fmt::format("layers.{}", i), Role::w, 1000, 0, 2 + i));
   const auto saturation = alerts.check(many);

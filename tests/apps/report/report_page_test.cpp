@@ -216,14 +216,14 @@ TEST_CASE("a torn line, lines that count no longer and numbers that are none are
   CHECK(loss[5] == 60);
   CHECK((*history.column("validation_metrics/loss"))[4] == 3.5);
   REQUIRE(history.notes.size() == 2);
-  CHECK_THAT(history.notes[0], Contains("the last line of metrics.jsonl is torn"));
+  CHECK_THAT(history.notes[0], Contains("the last line of metrics.jsonl is incomplete"));
   CHECK_THAT(history.notes[1], Contains("1 unreadable line of metrics.jsonl") && Contains("line 7"));
   REQUIRE(history.non_finite.size() == 1);
   CHECK(history.non_finite[0] == std::pair<int64_t, std::string>(5, "loss_metrics/global_avg_loss is inf"));
   REQUIRE(history.events.size() == 1);
-  CHECK_THAT(history.events[0].text, Contains("steps 4 to 6 were written before"));
+  CHECK_THAT(history.events[0].text, Contains("the steps 4 to 6 recorded earlier"));
   const std::string page = page_of({history});
-  CHECK_THAT(page, Contains("is torn"));
+  CHECK_THAT(page, Contains("is incomplete"));
   CHECK(series(island(page), 0, "loss", "last").as_array("l")[4].is_null());
 }
 
@@ -333,7 +333,7 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
       {.runs = {good.folder(), bare.folder(), other.folder()}, .output = page, .baseline = other.folder()},
       out);
   CHECK_THAT(out.str(), Contains("left out: [report]") && Contains("bare has no metrics.jsonl") &&
-                            Contains("events.jsonl is of schema 2, and this program reads 1"));
+                            Contains("events.jsonl has schema 2, but this program reads 1"));
   const std::string text = read_file(page);
   CHECK_THAT(text, Contains("bare has no metrics.jsonl") && Contains("good against other"));
   CHECK(island(text).at("runs", "p").as_array("runs").size() == 2);
@@ -348,13 +348,13 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
     run_report_command({.runs = std::move(runs), .output = page, .baseline = baseline, .x = x}, out);
   };
   CHECK_THROWS_WITH(report({bare.folder()}), Contains("has no metrics.jsonl: give the job.dump_folder"));
-  CHECK_THROWS_WITH(report({folder / "nowhere"}), Contains("is no folder of a run"));
-  CHECK_THROWS_WITH(report({empty.folder()}), Contains("has no whole line"));
+  CHECK_THROWS_WITH(report({folder / "nowhere"}), Contains("is not the folder of a run"));
+  CHECK_THROWS_WITH(report({empty.folder()}), Contains("has no complete line"));
   CHECK_THROWS_WITH(report({empty.folder(), bare.folder()}), Contains("no run can be read"));
   CHECK_THROWS_WITH(report({good.folder(), bare.folder(), other.folder()}, bare.folder()),
                     Contains("bare has no metrics.jsonl"));
   CHECK_THROWS_WITH(report({good.folder()}, "elsewhere"),
-                    Contains("--baseline elsewhere is none of the runs"));
+                    Contains("--baseline elsewhere is none of the given runs"));
   CHECK_THROWS_WITH(report({good.folder()}, "", "days"),
                     Contains("--x is 'days', expected steps, tokens or hours"));
 }
@@ -372,7 +372,7 @@ TEST_CASE("a run is given by its folder or by its metrics.jsonl, from anywhere")
     CHECK(history.steps.size() == 3);
   }
   fs::current_path(before);
-  CHECK_THROWS_WITH(read_run(""), Contains("'' is no folder of a run"));
+  CHECK_THROWS_WITH(read_run(""), Contains("'' is not the folder of a run"));
 }
 
 TEST_CASE("many long runs stay a page that opens") {

@@ -168,9 +168,8 @@ TEST_CASE("the report says what codes of gathered weights cost, kept or made aga
              Contains("FP8: codes of 8 gathered weights are made again after every gather: 32 "
                       "quantizations of 0.019 GiB read and written per step\n"));
   CHECK_THAT(codes(2, "auto", "true"), !Contains("codes of ") && !Contains("keep_weight_codes"));
-  CHECK_THAT(codes(1, "true"),
-             Contains("FP8: keep_weight_codes changes nothing: no FP8 weight is gathered in the "
-                      "compute type and let go within a step\n"));
+  CHECK_THAT(codes(1, "true"), Contains("FP8: keep_weight_codes has no effect: no FP8 weight is gathered in "
+                                        "the compute dtype and freed within a step\n"));
 }
 
 TEST_CASE(
@@ -187,7 +186,7 @@ TEST_CASE(
              Contains("FP8: tensor parallel gathers inputs of 4 and gradients of 4 of 8 FP8 layers as codes; "
                       "16 all-reduces of "
                       "an amax per step\n") &&
-                 !Contains("changes nothing"));
+                 !Contains("has no effect"));
   CHECK_THAT(remarks(2, "rowwise", tp), Contains("FP8: tensor parallel gathers inputs of 4 and gradients of "
                                                  "0 of 8 FP8 layers as codes; 0 all-reduces"));
   CHECK_THAT(remarks(2, "mxfp8", tp), Contains("inputs of 0 and gradients of 0 of 8 FP8 layers"));
@@ -198,10 +197,10 @@ TEST_CASE(
                                      "--quantize.linear.float8.pad_vocabulary", "true",
                                      "--quantize.linear.float8.enable_float8_gradient_all_to_all", "true"});
   for (const char* line :
-       {"FP8: enable_fsdp_float8_all_gather changes nothing: parameters are not sharded (dp_shard 1)\n",
-        "FP8: enable_tp_float8_all_gather changes nothing: tensor_parallel_degree is 1\n",
-        "FP8: enable_float8_gradient_all_to_all changes nothing: parameters are not sharded (dp_shard 1)\n",
-        "FP8: pad_vocabulary changes nothing: it pads for FP8, and the output layer runs in bf16 (the output "
+       {"FP8: enable_fsdp_float8_all_gather has no effect: parameters are not sharded (dp_shard 1)\n",
+        "FP8: enable_tp_float8_all_gather has no effect: tensor_parallel_degree is 1\n",
+        "FP8: enable_float8_gradient_all_to_all has no effect: parameters are not sharded (dp_shard 1)\n",
+        "FP8: pad_vocabulary has no effect: it pads for FP8, and the output layer runs in bf16 (the output "
         "layer stays in high precision): an entry of quantize.linear.float8.policy with match output puts it "
         "in FP8\n"}) {
     CHECK_THAT(alone, Contains(line));
@@ -211,8 +210,8 @@ TEST_CASE(
               {"--training.steps", "16", "--quantize.linear.float8.amax_history_length", "16",
                "--quantize.linear.float8.margin", "1", "--quantize.linear.float8.fast_accumulation", "none"}),
       Contains("FP8: the amax history of recipe delayed, of 16 steps, does not fill in 16 steps: scales "
-               "are each tensor's own throughout, as in tensorwise, and margin changes nothing\n") &&
-          Contains("FP8: fast_accumulation changes nothing: a CPU sums in FP32\n"));
+               "are each tensor's own throughout, as in tensorwise, and margin has no effect\n") &&
+          Contains("FP8: fast_accumulation has no effect: a CPU sums in FP32\n"));
   CHECK_THAT(
       remarks(1, "delayed", {"--training.steps", "17", "--quantize.linear.float8.amax_history_length", "16"}),
       !Contains("the amax history of recipe delayed"));
@@ -222,15 +221,15 @@ TEST_CASE(
   CHECK_THAT(
       remarks(2, "tensorwise",
               {exchange, "true", "--model.dim", "64", "--model.n_heads", "4", "--model.ffn_dim", "128"}),
-      Contains("enable_float8_gradient_all_to_all changes nothing: no matrix is large enough"));
+      Contains("enable_float8_gradient_all_to_all has no effect: no matrix is large enough"));
   CHECK_THAT(remarks(1, "tensorwise",
                      {"--model.vocab_size", "2256", "--quantize.linear.float8.pad_vocabulary", "true",
                       "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"}),
-             Contains("pad_vocabulary changes nothing: 2256 rows / tp 1 are a multiple of 16 already"));
+             Contains("pad_vocabulary has no effect: 2256 rows / tp 1 are a multiple of 16 already"));
   CHECK_THAT(remarks(2, "tensorwise",
                      {tp[0], tp[1], "--model.vocab_size", "2256", "--quantize.linear.float8.pad_vocabulary",
                       "true", "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"}),
-             !Contains("pad_vocabulary changes nothing"));
+             !Contains("pad_vocabulary has no effect"));
 }
 
 TEST_CASE(
@@ -242,12 +241,12 @@ TEST_CASE(
   };
   CHECK(message({}) == "no error");
   const std::string asked =
-      "[fp8] model.converters asks for quantize.linear.float8, but its policy leaves no layer in FP8: ";
+      "[fp8] model.converters contains quantize.linear.float8, but no layer can run in FP8: ";
   const std::string tokens = message({"--training.seq_len", "100"});
   CHECK_THAT(tokens,
              StartsWith(asked) &&
                  Contains("layers.0.attention.wqkv (100 tokens is not a multiple of 16 (100/16 = 6.25))") &&
-                 EndsWith("or leave quantize.linear.float8 out of model.converters"));
+                 EndsWith("or remove quantize.linear.float8 from model.converters"));
   CHECK_THAT(message({"--training.seq_len", "80", "--quantize.linear.float8.recipe_name", "mxfp8"}),
              StartsWith(asked) && Contains("80 tokens is not a multiple of 32 (80/32 = 2.5)"));
   CHECK_THAT(message({"--quantize.linear.float8.high_precision_first_blocks", "6"}),
@@ -258,11 +257,11 @@ TEST_CASE(
   CHECK(message(small) == "no error");
   std::vector<std::string> converted = small;
   converted.insert(converted.end(), {"--model.converters", "[quantize.linear.float8]"});
-  const std::string warned = "WARNING - FP8: no layer is left in FP8, everything trains in bf16";
+  const std::string warned = "WARNING - FP8: no layer runs in FP8, everything trains in bf16";
   CHECK_THAT(report(1, converted), Contains(warned));
   CHECK_THAT(report(1, {"--model.converters", "[quantize.linear.float8]"}), !Contains("WARNING"));
   const std::string off =
-      "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8";
+      "quantize.linear.float8: FP8 is off, because model.converters does not contain quantize.linear.float8";
   CHECK_THAT(report(1, small), Contains("INFO - " + off));
   CHECK_THAT(report(1, {"--quantize.linear.float8.recipe_name", "rowwise"}), Contains("WARNING - " + off));
 
@@ -277,8 +276,7 @@ TEST_CASE(
   CHECK(validating("16", "tensorwise") == "no error");
   CHECK(validating("20", "tensorwise") ==
         "[fp8] validation.local_batch_size 3 x validation.seq_len 20 = 60 tokens are not a multiple of 16 "
-        "(60/16 = 3.75), "
-        "which layers.0.attention.wqkv in tensorwise needs: change one of the two");
+        "(60/16 = 3.75), as layers.0.attention.wqkv in tensorwise requires: change one of the two");
   CHECK_THAT(validating("16", "mxfp8"), Contains("48 tokens are not a multiple of 32 (48/32 = 1.5)"));
 }
 
@@ -297,11 +295,10 @@ TEST_CASE("the snapshot of asynchronous checkpoints is said, planned and refused
   CHECK(snapshot_bytes(e, alone.coordinates) == 12 * parameter_count(e.shape.model) + (4 << 20));
   const StepPlan plan = record_step(e.shape, kCpu, alone);
   CHECK_NOTHROW(require_memory(plan.memory, kCpu, *alone.control, snapshot_bytes(e, alone.coordinates)));
-  CHECK_THROWS_WITH(
-      require_memory(plan.memory, kCpu, *alone.control, int64_t{1} << 50),
-      Contains("[memory] asynchronous checkpoints take a snapshot of 1048576.00 GiB in host memory "
-               "beside the step's ") &&
-          Contains("are free for this rank: set checkpoint.async_mode: disabled"));
+  CHECK_THROWS_WITH(require_memory(plan.memory, kCpu, *alone.control, int64_t{1} << 50),
+                    Contains("[memory] asynchronous checkpoints need 1048576.00 GiB of host memory for a "
+                             "snapshot beside the step's ") &&
+                        Contains("are free for this rank: set checkpoint.async_mode: disabled"));
 }
 
 TEST_CASE(
@@ -330,7 +327,7 @@ TEST_CASE(
                                        Mesh({.tp = 8}, 8), 0);
     CHECK_THROWS_WITH(require_memory(owner.memory, kCpu, *alone.control),
                       Contains("muon product 3.25 GiB") &&
-                          Contains("leave the largest matrices, which Muon's owners hold whole, to AdamW "
+                          Contains("leave the largest matrices, which Muon needs whole on one rank, to AdamW "
                                    "(optimizer.param_groups with optimizer_name: AdamW), or shard"));
     CHECK(memory_for_rank(kCpu, *alone.control) > 0);
   }
@@ -345,7 +342,7 @@ TEST_CASE(
       messages[static_cast<size_t>(world.rank())] = error.what();
     }
   });
-  CHECK_THAT(messages[0], Contains("[ranks] rank 0 cannot go on: the step needs ") &&
+  CHECK_THAT(messages[0], Contains("[ranks] rank 0 cannot continue: the step needs ") &&
                               Contains(" are free for this rank; largest items: "));
   CHECK(messages[1] == messages[0]);
 }
@@ -380,5 +377,5 @@ TEST_CASE("the data line says what is read and how it becomes documents") {
   CHECK_THAT(both, EndsWith("; 2 threads, 3 segments ahead"));
   options.encoder.bos_is_eos = true;
   CHECK_THAT(data_text("mine", data::TokenLoader(options)),
-             Contains("; each document begins with BOS, which is EOS too; "));
+             Contains("; each document begins with BOS, which is also EOS; "));
 }

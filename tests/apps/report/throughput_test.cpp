@@ -152,6 +152,6 @@ TEST_CASE("products that a GPU emulates are bf16 FLOPs, and the report says so")
   CHECK(remarks("rowwise").empty());
   REQUIRE(remarks("mxfp8").size() == 1);
   CHECK(remarks("mxfp8")[0] ==
-        "24 of 24 FP8 layers are emulated, since this GPU lacks their products: bf16 products of the same "
-        "codes, no faster than bf16, and counted as bf16");
+        "24 of 24 FP8 layers are emulated by bf16 products of the same codes, because this GPU does not "
+        "support theirs: no faster than bf16, and counted as bf16");
 }

@@ -75,7 +75,7 @@ TEST_CASE("questions are scored alike where sequences are shared") {
   Job refused;
   const Outcome o = run_command(launch(2, refused.train(kLong + ask(refused, 500) + cp(2))));
   CHECK(o.exit_code != 0);
-  CHECK_THAT(o.output, Contains("makes 4 chunks of validation.seq_len 500"));
+  CHECK_THAT(o.output, Contains("divides each sequence into 4 chunks, but validation.seq_len 500"));
 }
 
 TEST_CASE("a checkpoint of a pipeline goes on where sequences are shared") {
@@ -94,11 +94,12 @@ TEST_CASE("sequences that cannot be shared are refused in one sentence") {
   Job job;
   const auto [options, text] = GENERATE(table<std::string, std::string>(
       {{" --training.seq_len 500",
-        "makes 4 chunks of training.seq_len 500, which must be whole multiples of 128 tokens: use a multiple "
+        "divides each sequence into 4 chunks, but training.seq_len 500 does not give chunks of a multiple of "
+        "128 tokens: use a multiple "
         "of "
         "512"},
        {" --parallelism.context_parallel_load_balancer ptrr",
-        "ptrr is refused: sequences are dealt head-tail"},
+        "ptrr is not supported: sequences are divided head-tail"},
        {" --parallelism.context_parallel_degree 3", "and 2 / 3 is not whole"}}));
   const Outcome o = run_command(launch(2, job.train(kLong + cp(2) + options)));
   INFO(options << "\n" << o.output);

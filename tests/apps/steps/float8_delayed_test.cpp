@@ -123,18 +123,18 @@ TEST_CASE("delayed: a run that is resumed is bitwise the uninterrupted one, its 
   }
   SECTION("not by another recipe, and not with another length") {
     CHECK_THAT(message_of([&] { tiny.start("resumed", recipe("tensorwise") + kSaving); }),
-               Catch::Contains("is of recipe delayed, which this run does not use") &&
+               Catch::Contains("belongs to recipe delayed, which this run does not use") &&
                    Catch::Contains("checkpoint.exclude_from_loading"));
     CHECK_THAT(
         message_of([&] { tiny.start("resumed", recipe("delayed") + kSaving); }),
         Catch::Contains(
-            "holds 3 steps of amaxes, quantize.linear.float8.amax_history_length is 1024: set it to 3"));
+            "has 3 steps of amaxes, but quantize.linear.float8.amax_history_length is 1024: set it to 3"));
     CHECK_THAT(message_of([&] {
                  tiny.start("resumed", base + kSaving +
                                            Overrides{"--quantize.linear.float8.filter_fqns",
                                                      "[layers.0.feed_forward.w2]"});
                }),
-               Catch::Contains("has the amax history of layers.0.feed_forward.w2 x where this run has "
+               Catch::Contains("has an amax history of layers.0.feed_forward.w2 x where this run has "
                                "layers.1.attention.wqkv x"));
   }
   SECTION("a new history begins where it is excluded") {

@@ -121,18 +121,17 @@ TEST_CASE("vocabulary: chunks of the loss that FP8 products do not fit are refus
     return resolve_experiment(config, load_tokenizer(config), 1).shape.float8.output.float8.has_value();
   };
   CHECK(with("32"));
-  CHECK_THROWS_WITH(
-      with("24"),
-      Catch::Contains("runs the 64 tokens of a step 24 at a time, not a multiple of 16 (24/16 = 1.5): set "
-                      "model.loss_chunk_tokens to one"));
+  CHECK_THROWS_WITH(with("24"),
+                    Catch::Contains("processes the 64 tokens of a step 24 at a time, which is not a multiple "
+                                    "of 16 (24/16 = 1.5): set model.loss_chunk_tokens to a multiple"));
   // A chunk with more tokens than a step, which is then one chunk, but fewer than a validation.
   const TinyTraining::Overrides validated{
       "--validation.enable",  "true", "--validation.dataset_path",     tiny.text_path(),
       "--validation.seq_len", "32",   "--validation.local_batch_size", "4"};
   CHECK(with("72"));
-  CHECK_THROWS_WITH(
-      with("72", validated),
-      Catch::Contains("runs the 128 tokens of validation 72 at a time, not a multiple of 16 (72/16 = 4.5)"));
+  CHECK_THROWS_WITH(with("72", validated),
+                    Catch::Contains("processes the 128 tokens of validation 72 at a time, which is not a "
+                                    "multiple of 16 (72/16 = 4.5)"));
   CHECK(with("48", validated));
 }
 
@@ -150,8 +149,8 @@ TEST_CASE("vocabulary: padding is refused where the logits of all ranks are gath
   CHECK(resolve("false", "2", "true") == 2272 / 2);
   CHECK(resolve("true", "1", "true") == 2272);
   CHECK_THROWS_WITH(resolve("true", "2", "true"),
-                    Catch::Contains("pad_vocabulary pads the logits of every rank, which "
-                                    "parallelism.disable_loss_parallel would gather: leave one of them out"));
+                    Catch::Contains("pad_vocabulary pads the logits of each rank, which "
+                                    "parallelism.disable_loss_parallel would gather: remove one of them"));
 }
 
 TEST_CASE("vocabulary: padding trains in every granularity") {

@@ -187,7 +187,7 @@ TEST_CASE("a stage that dies is named with what it did last") {
 TEST_CASE("what a pipeline cannot do is refused in one sentence, before memory is taken") {
   Job job;
   const auto [ranks, options, text] = GENERATE(table<int, std::string, std::string>(
-      {{2, " --model.tie_embeddings true", "ties its output to its embedding"},
+      {{2, " --model.tie_embeddings true", "ties its output layer to its embedding"},
        {2, " --training.local_batch_size 1 --training.global_batch_size 1",
         "schedule 1F1B on 2 ranks needs at least 2 micro-batches, got 1"},
        {2, " --parallelism.pipeline_parallel_microbatch_size 3",
@@ -200,11 +200,11 @@ TEST_CASE("what a pipeline cannot do is refused in one sentence, before memory i
        {2,
         " --training.mixed_precision_param bfloat16 --model.converters [quantize.linear.float8] "
         "--quantize.linear.float8.recipe_name delayed",
-        "take tensorwise or rowwise, or pipeline_parallel_degree 1"},
+        "use recipe tensorwise or rowwise, or pipeline_parallel_degree 1"},
        {2, " --parallelism.module_fqns_per_model_part [layers.0]", "name where stages begin"},
        {2, " --parallelism.pipeline_parallel_schedule 2F2B",
-        "there is no schedule \"2F2B\": expected one of GPipe, 1F1B"},
-       {2, " --parallelism.pipeline_parallel_schedule DualPipeV", "schedule DualPipeV is not built"},
+        "schedule \"2F2B\" is unknown: expected one of GPipe, 1F1B"},
+       {2, " --parallelism.pipeline_parallel_schedule DualPipeV", "schedule DualPipeV is not supported"},
        {2, " --parallelism.pipeline_parallel_schedule_csv x.csv", "no schedule is read from a file"},
        {3, "", "3 / 2 is not whole"}}));
   const Outcome o = run_command(launch(ranks, job.train(kWhole + pp(2) + options)));

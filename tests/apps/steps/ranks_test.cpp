@@ -169,14 +169,14 @@ TEST_CASE("processes continue prompts as one process does, and refuse where no r
   }
   Job job;
   for (const auto& [options, name] :
-       {std::pair{" --parallelism.tensor_parallel_degree 2", "tensor parallel (degree 2)"},
+       {std::pair{" --parallelism.tensor_parallel_degree 2", "tensor parallelism (degree 2)"},
         std::pair{" --parallelism.context_parallel_degree 2 --training.seq_len 512",
-                  "context parallel (degree 2)"},
+                  "context parallelism (degree 2)"},
         std::pair{" --parallelism.pipeline_parallel_degree 2 --training.local_batch_size 8",
-                  "pipeline parallel (degree 2)"}})
+                  "pipeline parallelism (degree 2)"}})
     check_refused(launch(2, job.train(prompts + options)), 2,
-                  std::string("prompts are not continued with ") + name +
-                      ": leave out evaluation.prompts, and run ottava generate on the checkpoints");
+                  std::string("prompts are not supported with ") + name +
+                      ": remove evaluation.prompts, and run ottava generate on the checkpoints");
 }
 
 TEST_CASE("processes train as one process does") {
@@ -247,7 +247,7 @@ TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
 TEST_CASE("what does not fit the ranks is refused on all of them") {
   Job job;
   const auto [options, text] = GENERATE(table<std::string, std::string>({
-      {"--parallelism.data_parallel_shard_degree 3", "but the world is 2 ranks"},
+      {"--parallelism.data_parallel_shard_degree 3", "but the world size is 2 ranks"},
       {"--parallelism.tensor_parallel_degree 2 --model.n_heads 3 --model.n_kv_heads 3 --model.head_dim 8",
        "tensor_parallel_degree 2 does not divide n_heads 3 (remainder 1)"},
       {"--parallelism.tensor_parallel_degree 2 --model.ffn_dim 33",
@@ -279,7 +279,7 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
     const std::string relative = OTTAVA + job.train(kSave + " --job.dump_folder out");
     check_refused(launch_both(port, "cd " + job.in("here") + " && " + relative,
                               "cd " + job.in("there") + " && " + relative),
-                  2, "cannot see a file that rank 0 wrote into out/checkpoint");
+                  2, "cannot see a file that rank 0 wrote to out/checkpoint");
   }
 }
 

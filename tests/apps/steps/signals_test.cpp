@@ -182,7 +182,7 @@ TEST_CASE("a stop is heard by a validation, by questions and by samples, on all 
   INFO(launcher << " " << what << "\n" << o.output);
   CHECK(o.exit_code == 0);
   CHECK_FALSE(o.timed_out);
-  CHECK_THAT(o.output, Contains("Validation after step 1 was broken off") &&
+  CHECK_THAT(o.output, Contains("Validation after step 1 was interrupted") &&
                            Contains("Stopped after step 1; the same command continues from here"));
   CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-1"));
   CHECK(logged(job.out(), "validation_metrics/loss").empty());

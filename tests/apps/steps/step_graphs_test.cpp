@@ -173,10 +173,9 @@ TEST_CASE("whether steps are graphs is decided and said") {
   // The same in a pipeline.
   CHECK_FALSE(decide_graphs("auto", gpu, alone, true).on);
   CHECK(decide_graphs("auto", gpu, alone, true).reason ==
-        "off: a rank of a pipeline has several micro-batches on their way, and no part of its step repeats");
-  CHECK_THROWS_WITH(
-      decide_graphs("on", gpu, alone, true),
-      Catch::Contains("cuda_graphs is on, but a rank of a pipeline has several micro-batches on their way"));
+        "off: pipeline parallelism interleaves micro-batches, so that no part of a step repeats");
+  CHECK_THROWS_WITH(decide_graphs("on", gpu, alone, true),
+                    Catch::Contains("cuda_graphs is on, but pipeline parallelism interleaves micro-batches"));
 }
 
 TEST_CASE("micro-batches that do different work cannot share a graph") {
@@ -199,8 +198,8 @@ TEST_CASE("micro-batches that do different work cannot share a graph") {
   CHECK_THROWS_WITH(graphs.run(StepPart::update, stream, [&] { stream.synchronize(); }),
                     Catch::Contains("the update cannot be recorded") &&
                         Catch::Contains("cudaStreamSynchronize") &&
-                        Catch::Contains("training.cuda_graphs: off"));
+                        Catch::Contains("set training.cuda_graphs to off"));
   CHECK_THROWS_WITH(graphs.run(StepPart::middle, stream, body),
-                    Catch::Contains("was recorded as 1 operations with 0 collectives and is now 2"));
+                    Catch::Contains("was recorded as 1 operations with 0 collectives but now has 2"));
   stream.synchronize();
 }

@@ -325,7 +325,7 @@ TEST_CASE("only the ranks that were asked for write traces, and one that is not 
   CHECK(fs::exists(trace_path(job, 5, 1)));
   const Outcome o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_ranks 0,3"));
   CHECK(o.exit_code == 1);
-  CHECK_THAT(o.output, Catch::Contains("profile_ranks names rank 3, and there are ranks 0 to 0"));
+  CHECK_THAT(o.output, Catch::Contains("profile_ranks contains rank 3, expected ranks 0 to 0"));
 }
 
 TEST_CASE("traces that cannot be written or do not fit their steps are refused before the first step") {
@@ -336,7 +336,7 @@ TEST_CASE("traces that cannot be written or do not fit their steps are refused b
   CHECK_THAT(o.output, Catch::Contains("cannot write traces into") && !Catch::Contains("step:  1"));
   o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_freq 2"));
   CHECK(o.exit_code == 1);
-  CHECK_THAT(o.output, Catch::Contains("2 steps from trace to trace have no room for profiler_warmup 1 + "
+  CHECK_THAT(o.output, Catch::Contains("2 steps are fewer than profiler_warmup 1 + "
                                        "profiler_active 2"));
   o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_ranks some"));
   CHECK_THAT(o.output, Catch::Contains("expected auto, all or numbers"));

@@ -56,9 +56,10 @@ TEST_CASE("sets of validation say for themselves what their files hold") {
   // Training on text: its attention is not changed for what it validates on.
   const Overrides on_text = Overrides{"--model.hf_assets_path", kTokenizer, "--chat.template", "llama3"} +
                             sets(", format: messages");
-  CHECK_THAT(message_of([&] { chats.config("on text", on_text); }),
-             Contains("validation reads conversations, which must not see each other") &&
-                 Contains("set block_causal"));
+  CHECK_THAT(
+      message_of([&] { chats.config("on text", on_text); }),
+      Contains("validation reads conversations, and conversations in the same sequence must not attend") &&
+          Contains("set block_causal"));
   finish(chats, "on text", on_text + Overrides{"--model.attn_mask_type", "block_causal"});
   CHECK(logged(chats / "on text", "validation_metrics/chats/loss").size() == 1);
   CHECK_FALSE(fs::exists(chats / "on text/checkpoint"));
@@ -118,7 +119,7 @@ TEST_CASE("a run shows its first conversation, with what counts in brackets") {
   chats.start("shown", chats.of({"--training.steps", "1"}))->run();
   log::set_level(log::Level::warning);
   CHECK_THAT(captured.text(),
-             Contains("First conversation, the loss counts what is in [[double brackets]]:\n"
+             Contains("First conversation; the loss counts the text in [[double brackets]]:\n"
                       "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nwhat is ") &&
                  Contains("<|end_header_id|>\n\n[[it is w0") && Contains("<|eot_id|>]]"));
 }
@@ -230,17 +231,17 @@ TEST_CASE("what is wrong with conversations is said before training, with file a
   };
   const std::string place = "'" + (chats / "bad.jsonl") + "' line 4: ";
   CHECK_THAT(message(R"({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]})"),
-             Contains(place + "message 2 is of the user, expected one of the assistant"));
+             Contains(place + "message 2 is from the user, expected one from the assistant"));
   CHECK_THAT(message(R"({"messages": [{"role": "user", "content": "x"}]})"),
-             Contains(place) && Contains("no turn of the assistant"));
+             Contains(place) && Contains("no assistant message"));
   CHECK_THAT(
       message(
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [1]}]})"),
-      Contains(place) && Contains("tool calls cannot be trained on"));
+      Contains(place) && Contains("training on tool calls is not supported"));
   CHECK_THAT(
       message(
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "train": false}]})"),
-      Contains(place + "no token counts towards the loss"));
+      Contains(place + "the loss counts no token"));
   CHECK_THAT(message("{\"messages\": ["), Contains(place + "malformed JSON"));
   const std::string packed = chats / "bad.jsonl.gz";
   std::ofstream(packed, std::ios::binary) << gzip(conversations(5) + "{\"messages\": [\n");
@@ -254,9 +255,9 @@ TEST_CASE("what is wrong with conversations is said before training, with file a
   CHECK_THAT(message("", {"--chat.template", "qwen3"}), Contains("no special token <|im_start|>"));
   CHECK_THAT(message("", {"--chat.template", "auto"}),
              Contains("has no chat template") && Contains("set chat.template to llama3"));
-  CHECK_THAT(message("", {"--model.attn_mask_type", "causal"}), Contains("must not see each other"));
+  CHECK_THAT(message("", {"--model.attn_mask_type", "causal"}), Contains("must not attend to each other"));
   CHECK_THAT(message("", {"--training.format", "auto"}),
-             Contains("if its lines are conversations, set training.format"));
+             Contains("if the lines are conversations, set training.format"));
   std::ofstream(chats / "long.jsonl")
       << R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ")"
       << repeated("long", 200) << "\"}]}\n";
@@ -285,8 +286,9 @@ TEST_CASE("data inspect shows conversations with what counts in brackets, or in 
   inspect_data(options, coloured);
   CHECK_THAT(coloured.str(), Contains("\033[32mit is w0<|eot_id|>\033[0m\n"));
   options.tokenizer.clear();
-  CHECK_THAT(message_of([&] { inspect_data(options, out); }), Contains("give --tokenizer"));
+  CHECK_THAT(message_of([&] { inspect_data(options, out); }), Contains("add --tokenizer"));
   DataPrepareOptions prepare{
       .sources = {chats.path}, .tokenizer = kTokenizer, .output = chats / "shards", .format = "messages"};
-  CHECK_THAT(message_of([&] { prepare_data(prepare, out); }), Contains("shards keep no mask of the loss"));
+  CHECK_THAT(message_of([&] { prepare_data(prepare, out); }),
+             Contains("shards cannot store which tokens the loss counts"));
 }

@@ -197,7 +197,7 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
     run_generate_command(command, said, told);
     return told.str();
   };
-  const std::string meant = "and the model is meant for 64 (max_position_embeddings of config.json)";
+  const std::string meant = "but the model supports 64 (max_position_embeddings in config.json)";
   CHECK_THAT(noted({.prompt = "what", .max_tokens = 80}),
              Contains("the prompt and --max-tokens make up to ") && Contains(meant));
   CHECK_THAT(noted({.prompt = "what", .max_tokens = 8}), !Contains(meant));

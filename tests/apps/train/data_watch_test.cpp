@@ -53,7 +53,7 @@ TEST_CASE("what rank 0 finds in the data is a DataError of all ranks") {
       DataWatch(loader, world).look(1);
     } catch (const DataError& error) {
       const std::string_view said = error.what();
-      told += said.starts_with("[ranks] rank 0 cannot go on: ") && said.find("lines.jsonl") != said.npos;
+      told += said.starts_with("[ranks] rank 0 cannot continue: ") && said.find("lines.jsonl") != said.npos;
     }
   });
   CHECK(told == 2);

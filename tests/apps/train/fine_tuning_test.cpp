@@ -118,8 +118,8 @@ TEST_CASE("flavor hf begins with the folder's weights unless random ones are ask
 
   fs::remove(folder + "/model.safetensors");
   CHECK_THAT(message_of([&] { Solo none(fine_tuning(tiny, "none", folder)); }),
-             Contains("flavor hf begins with the weights of " + folder + ", which has none") &&
-                 Contains("model.initial: random"));
+             Contains("flavor hf starts from the weights in " + folder + ", which has none") &&
+                 Contains("model.initial to random"));
   Solo still(fine_tuning(tiny, "still", folder, {"--model.initial", "random"}));
   CHECK((everything_of(still.trainer).tensors == everything_of(random.trainer).tensors));
 }
@@ -130,9 +130,8 @@ TEST_CASE("a run does not go on as another model of the same shape") {
   const std::string message = message_of([&] {
     tiny.start("run", kSaving + Overrides{"--model.rope_theta", "10000", "--model.norm_eps", "1e-6"});
   });
-  CHECK_THAT(message,
-             Contains("step-8 belongs to another model than this configuration's: rms_norm_eps 1e-05 and "
-                      "1e-06, rope_theta 500000.0 and 10000.0"));
+  CHECK_THAT(message, Contains("step-8 has another model than this configuration: rms_norm_eps 1e-05 and "
+                               "1e-06, rope_theta 500000.0 and 10000.0"));
 }
 
 TEST_CASE("a small model with tied embeddings begins where others do") {

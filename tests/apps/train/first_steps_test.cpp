@@ -87,7 +87,7 @@ TEST_CASE("what auto predicted is compared with the first 20 steps once, and the
         "quantize.linear.float8.auto predicted 10.000 ms a step (why); steps 4 to 20 of this run took 10.500 "
         "ms, 1.05 times that");
   CHECK_THAT(only(predicted_by_auto(), 0.013, 20),
-             Contains("took 13.000 ms, 1.30 times that: the rest is launches and traffic"));
+             Contains("took 13.000 ms, 1.30 times that: the rest is launches and communication"));
   CHECK_THAT(only(predicted_by_auto(), 0.008, 20),
              EndsWith("the measurement was disturbed; --redecide measures again"));
   CHECK(predicted_by_auto().short_text().empty());

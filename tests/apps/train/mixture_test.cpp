@@ -201,7 +201,7 @@ TEST_CASE("data that grew under a mixture without weights is what a resumed run 
   Overrides resumed = repeats;
   resumed.insert(resumed.end(), longer.begin(), longer.end());
   const std::string message = message_of([&] { mixed.start("run", resumed); });
-  CHECK_THAT(message, Contains("the weights follow from how many windows the sources have") &&
+  CHECK_THAT(message, Contains("the weights that follow from repeat and the size of the sources differ") &&
                           Contains("restore it, or give each source the weight that it had there"));
   // What it asks for goes on.
   std::string weights[3];
@@ -230,7 +230,7 @@ TEST_CASE("a source that would be seen too often is refused before training") {
   };
   CHECK_THAT(warned_of("weight: 8"),
              Contains("WARNING") && Contains("training.mixture: notes would be seen ") &&
-                 Contains("; more than 4 times begins to cost quality") && !Contains("mixture: web"));
+                 Contains("; more than 4 passes begin to cost quality") && !Contains("mixture: web"));
   CHECK_THAT(warned_of("weight: 8, max_epochs: 1000"), !Contains("times by step"));
   CHECK_THAT(warned_of("weight: 0.01"), !Contains("times by step"));
   std::ofstream(mixed / "notes.txt") << "too short";
@@ -244,7 +244,7 @@ TEST_CASE("mixtures that mean nothing are refused with the key") {
     return message_of([&] { mixed.config("x", overrides); });
   };
   CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "repeat: 2")),
-             Contains("training.mixture: some sources have a weight and some a repeat"));
+             Contains("training.mixture: some sources have a weight and others a repeat"));
   CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "text_key: t")),
              Contains("2 of 3 sources have a weight"));
   CHECK_THAT(message(mixed.of("weight: -1", "weight: 1", "weight: 1")),
@@ -259,14 +259,13 @@ TEST_CASE("mixtures that mean nothing are refused with the key") {
   CHECK_THAT(stages("[{from_step: 5, weights: [1, 2]}]"),
              Contains("the stage from step 5 has 2 weights, expected 3"));
   CHECK_THAT(stages("[{from_step: 5, weights: [1, 2, x]}]"),
-             Contains("expected a number, got the text \"x\""));
+             Contains("expected a number, got the string \"x\""));
   CHECK_THAT(stages("[{from_step: 5, weights: [1, 2, 3]}, {from_step: 5, weights: [1, 1, 1]}]"),
-             Contains("a stage from step 5 follows one from step 5"));
-  CHECK_THAT(
-      message({"--training.mixture", "[{name: a b, path: x, weight: 1}]"}),
-      Contains("the name \"a b\" is not made of letters") && Contains("training.dataset_path is given too"));
+             Contains("the stage from step 5 is listed after the one from step 5"));
+  CHECK_THAT(message({"--training.mixture", "[{name: a b, path: x, weight: 1}]"}),
+             Contains("the name \"a b\" is not valid") && Contains("training.dataset_path is set as well"));
   CHECK_THAT(message({"--training.mixture_stages", "[{from_step: 5, weights: [1]}]"}),
-             Contains("there is no training.mixture"));
+             Contains("stages change the weights of training.mixture, which is not set"));
 }
 
 TEST_CASE("what is wrong with weights is said with the file and the line") {
@@ -282,7 +281,7 @@ TEST_CASE("what is wrong with weights is said with the file and the line") {
              Contains(file + ":3:5: training.mixture: ") && Contains("all weights are 0"));
   std::ofstream(mixed / "notes.txt").close();
   CHECK_THAT(message_of([&] { mixed.start("empty", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
-             Contains("the dataset is empty: 1 file in '" + (mixed / "notes.txt") + "', none with a byte"));
+             Contains("the dataset is empty: 1 file in '" + (mixed / "notes.txt") + "', all of them empty"));
 }
 
 TEST_CASE("data that is left out brings a mixture's stages as much sooner") {
@@ -351,5 +350,5 @@ TEST_CASE("validation sets by name have a loss each") {
   CHECK_THAT(message_of([&] {
                mixed.config("x", with({"--validation.datasets", "[{name: a, path: x}, {name: a, path: y}]"}));
              }),
-             Contains("two entries are named \"a\""));
+             Contains("two entries have the name \"a\""));
 }

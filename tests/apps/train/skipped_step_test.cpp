@@ -105,7 +105,7 @@ TEST_CASE("no more than four ranks are named") {
 
 TEST_CASE("where nothing but the norm is not finite, that is said") {
   CHECK(describe({.ranks = 2}) ==
-        "losses and gradients are finite on all ranks, the sum of their squares is not");
+        "losses and gradients are finite on all ranks, but the sum of their squares is not");
 }
 
 namespace {

@@ -32,7 +32,7 @@ TEST_CASE("a run in f32 that goes on with another number of threads is told that
     tiny.start("run", kSaving + Overrides{"--training.steps", steps} + more)->run();
     return log.text();
   };
-  const std::string told = "goes on with 2 threads, and its checkpoint was made with 1";
+  const std::string told = "continues with 2 threads, but its checkpoint was made with 1";
   CHECK_FALSE(has(said(1, "3"), "threads"));
   CHECK_FALSE(has(said(1, "6"), "threads"));
   CHECK(has(said(2, "9"), told));
@@ -136,7 +136,7 @@ TEST_CASE("a checkpoint starts another run, bit for bit, as weights or as a whol
   const Overrides as_run{"--checkpoint.initial_load_path", saved, "--checkpoint.initial_load_model_only",
                          "false"};
   CHECK(has(message_of([&] { tiny.start("at its end", as_run); }),
-            "step-8 is at step 8, and the run ends at training.steps 8"));
+            "step-8 is at step 8, but the run ends at training.steps 8"));
   TinyTraining::Run whole = tiny.start("whole", as_run + Overrides{"--training.steps", "9"});
   CHECK((everything_of(*whole.trainer) == trained));
 
@@ -200,7 +200,7 @@ TEST_CASE("exclude_from_loading starts exactly the named part afresh") {
   CHECK((counts == saved));
 
   CHECK(has(message_of([&] { without("model"); }),
-            "model is refused: without its weights a checkpoint continues nothing"));
+            "model is not supported: a run cannot continue without the weights of its checkpoint"));
 }
 
 TEST_CASE("a run goes back to an earlier step and leaves out data from there") {
@@ -250,8 +250,7 @@ TEST_CASE(
     TinyTraining::Run run = tiny.start("run", back);
     log::set_level(log::Level::warning);
     run->step(nullptr);
-    CHECK(has(log.text(),
-              "leaves the branch of later checkpoints (to step 8): they stand until its first save"));
+    CHECK(has(log.text(), "the later checkpoints (up to step 8) are kept until its first save"));
   }
   CHECK((names_in(folder) == Names{"step-4", "step-6", "step-8"}));
   const CapturedOutput log;
@@ -262,13 +261,14 @@ TEST_CASE(
   CHECK(run->run() == Trainer::End::completed);
   const Everything expected = everything_of(*run.trainer);
   CHECK((names_in(folder) == Names{"step-4", "step-6", "step-6.abandoned", "step-7", "step-8.abandoned"}));
-  CHECK(has(log.text(), "goes on after step 4 and has left the branch of later checkpoints"));
+  CHECK(has(log.text(), "went back to step 4, so the later checkpoints of the earlier branch are renamed"));
   CHECK(has(log.text(), "checkpoint/step-6.abandoned, "));
 
   log::set_level(log::Level::info);
   CHECK((everything_of(*tiny.start("run", back).trainer) == expected));
   log::set_level(log::Level::warning);
-  CHECK(has(log.text(), "of the branch that this configuration began (load_step 4, advance_data_steps 3)"));
+  CHECK(has(log.text(),
+            "belongs to the branch that this configuration began (load_step 4, advance_data_steps 3)"));
   CHECK(tiny.start("run", saving)->state() == expected.state);
   TinyTraining::Run longer = tiny.start("run", back + Overrides{"--training.steps", "10"});
   CHECK(longer->state().step == 7);

@@ -97,7 +97,7 @@ TEST_CASE(
     ::setrlimit(RLIMIT_FSIZE, &before);
   }
   CHECK(has(message, reason));
-  CHECK(has(captured.text(), "the save in flight was not completed: "));
+  CHECK(has(captured.text(), "the save in progress was not completed: "));
   CHECK(fs::is_empty(tiny / "full/checkpoint"));
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
   CHECK(has(message, "lower optimizer.lr"));
   const std::string log = captured.text();
   CHECK(has(log, "step 5 was skipped: the gradient norm is not finite"));
-  CHECK(has(log, "did not move; rank 0: loss finite in its only micro-batch, gradients not finite in "));
+  CHECK(has(log, "are unchanged; rank 0: loss finite in its only micro-batch, gradients not finite in "));
   CHECK(has(log, "WARNING"));
   CHECK(checkpoint::list_steps(tiny / "run/checkpoint").back().step == 4);
   TinyTraining::Run again = tiny.start("run", overflowing);

@@ -165,9 +165,10 @@ TEST_CASE(
                                      {"*v_proj*", "model.layers.0.self_attn.q_proj.weight"},
                                      {"*gate_proj*", "model.layers.0.mlp.up_proj.weight"},
                                      {"*up_proj*", "model.layers.0.mlp.gate_proj.weight"}}) {
-    CHECK_THAT(message_of([&] { factors(match); }),
-               Contains("[optimizer] param_groups entry 1 matches model.layers.0.") &&
-                   Contains(std::string(" and not ") + other + ", which is trained with it as layers.0."));
+    CHECK_THAT(
+        message_of([&] { factors(match); }),
+        Contains("[optimizer] param_groups entry 1 matches model.layers.0.") &&
+            Contains(std::string(" but not ") + other + ", although both are trained together as layers.0."));
   }
 }
 

@@ -119,12 +119,12 @@ TEST_CASE("wrong types say what was expected and got", "[config]") {
     REQUIRE(r.problems.size() == 1);
     return r.problems[0];
   };
-  CHECK(problem("flag: yes") == "f:1:23: outer.inner.flag: expected true or false, got the text \"yes\"");
+  CHECK(problem("flag: yes") == "f:1:23: outer.inner.flag: expected true or false, got the string \"yes\"");
   CHECK(problem("flag: 1") == "f:1:23: outer.inner.flag: expected true or false, got the integer 1");
   CHECK(problem("count: 7.0") ==
         "f:1:24: outer.inner.count: expected an integer >= 1 and <= 100, got the number 7.0");
   CHECK(problem("count: '7'") ==
-        "f:1:24: outer.inner.count: expected an integer >= 1 and <= 100, got the text \"7\"");
+        "f:1:24: outer.inner.count: expected an integer >= 1 and <= 100, got the string \"7\"");
   CHECK(problem("count: 0") ==
         "f:1:24: outer.inner.count: expected an integer >= 1 and <= 100, got the integer 0");
   CHECK(problem("count: 101").find("got the integer 101") != std::string::npos);
@@ -134,17 +134,17 @@ TEST_CASE("wrong types say what was expected and got", "[config]") {
   CHECK(problem("rate: 1.0").find("expected a number > 0 and < 1, got the number 1.0") != std::string::npos);
   CHECK(problem("rate: .nan").find("got the number .nan") != std::string::npos);
   CHECK(problem("name: 5") ==
-        "f:1:23: outer.inner.name: expected a text, got the integer 5; write it in quotes");
-  CHECK(problem("name: [a]").find("expected a text, got a list") != std::string::npos);
+        "f:1:23: outer.inner.name: expected a string, got the integer 5; write it in quotes");
+  CHECK(problem("name: [a]").find("expected a string, got a list") != std::string::npos);
   CHECK(problem("maybe: -1").find("expected an integer >= 0, got the integer -1") != std::string::npos);
   CHECK(problem("maybe_flag: 0").find("expected true or false") != std::string::npos);
-  CHECK(problem("names: [a, bb]").find("expected a list of a, b or c, got the text \"bb\"") !=
+  CHECK(problem("names: [a, bb]").find("expected a list of a, b or c, got the string \"bb\"") !=
         std::string::npos);
   CHECK(problem("names: {a: 1}").find("got a table of keys") != std::string::npos);
   CHECK(problem("names: [a, 3]") ==
         "f:1:28: outer.inner.names: expected a list of a, b or c, got the integer 3");
   CHECK(problem("mode: offf") ==
-        "f:1:23: outer.inner.mode: expected on, off or 3, got the text \"offf\"; did you mean off?");
+        "f:1:23: outer.inner.mode: expected on, off or 3, got the string \"offf\"; did you mean off?");
   CHECK(problem("mode: [on]").find("expected on, off or 3, got a list") != std::string::npos);
   CHECK(problem("rules: 3").find("outer.inner.rules: expected a list of tables, got the integer 3") !=
         std::string::npos);
@@ -154,7 +154,7 @@ TEST_CASE("wrong types say what was expected and got", "[config]") {
   CHECK(problem("rules: [{to: a}]").find("outer.inner.rules[0].match is missing: what it is for") !=
         std::string::npos);
   CHECK(problem("rules: [{match: m, to: c}]")
-            .find("outer.inner.rules[0].to: expected a or b, got the text \"c\"") != std::string::npos);
+            .find("outer.inner.rules[0].to: expected a or b, got the string \"c\"") != std::string::npos);
   CHECK(read("outer: 3").problems == Lines{"f:1:8: outer: expected a section with keys, got the integer 3"});
 }
 
@@ -237,29 +237,28 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
   CHECK(problem({"--zzz"}) == "command line: unknown option --zzz");
   CHECK(problem({"--outer.inner.no_count"}).find("unknown option") != std::string::npos);
   CHECK(problem({"stray"}) == "command line: expected --section.key value, got 'stray'");
-  CHECK(
-      problem({"a.yaml"}) ==
-      "command line: expected --section.key value, got 'a.yaml'; the configuration file comes first, before "
-      "all options");
+  CHECK(problem({"a.yaml"}) ==
+        "command line: expected --section.key value, got 'a.yaml'; give the configuration file first, before "
+        "all options");
   CHECK(problem({"--"}) == "command line: expected --section.key value, got '--'");
   CHECK(problem({"--outer.inner.count"}) ==
         "command line: --outer.inner.count needs a value: an integer >= 1 and <= 100");
   CHECK(problem({"--outer.inner.count", "x"}) ==
-        "command line: outer.inner.count: expected an integer >= 1 and <= 100, got the text \"x\"");
+        "command line: outer.inner.count: expected an integer >= 1 and <= 100, got the string \"x\"");
   // A shell's variable that is unset. A default in place of the file's value is not what was asked for.
   for (const auto& [key, expected] :
        std::vector<std::pair<std::string, std::string>>{{"flag", "true or false"},
                                                         {"count", "an integer >= 1 and <= 100"},
                                                         {"rate", "a number > 0 and < 1"}}) {
     const std::string nothing = "command line: outer.inner." + key + ": expected " + expected +
-                                ", got nothing; null gives the default";
+                                ", got nothing; write null for the default";
     CHECK(problem({"--outer.inner." + key + "="}) == nothing);
     CHECK(problem({"--outer.inner." + key, ""}) == nothing);
   }
   CHECK(inner("name: y", {"--outer.inner.name="}).sample.name.empty());
   CHECK(problem({"--outer.inner.flag=2"}).find("expected true or false, got the integer 2") !=
         std::string::npos);
-  CHECK(problem({"--outer.inner.names", "[a"}).find("expected a list of a, b or c, got the text \"[a\"") !=
+  CHECK(problem({"--outer.inner.names", "[a"}).find("expected a list of a, b or c, got the string \"[a\"") !=
         std::string::npos);
   CHECK(problem({"--outer.inner.rules", "x"}).find("outer.inner.rules[0]: expected a table of keys") !=
         std::string::npos);
@@ -285,14 +284,15 @@ TEST_CASE("fates: noted and refused only where it differs from the default", "[c
   CHECK(inner("old_switch: false, old_depth: 1, danger: 1, path: null").notes.empty());
   CHECK(inner("old_switch: false, danger: 1, path: null").problems.empty());
   CHECK(inner("old_switch: true, old_depth: 2").notes ==
-        Lines{"f:1:29: outer.inner.old_switch, outer.inner.old_depth: no meaning here: there is no switch"});
-  CHECK(inner("danger: 2").problems == Lines{"f:1:25: outer.inner.danger: 2 is refused: it changes results"});
+        Lines{"f:1:29: outer.inner.old_switch, outer.inner.old_depth ignored: there is no switch"});
+  CHECK(inner("danger: 2").problems ==
+        Lines{"f:1:25: outer.inner.danger: 2 is not supported: it changes results"});
   CHECK(inner("danger: x").problems ==
-        Lines{"f:1:25: outer.inner.danger: expected an integer, got the text \"x\""});
-  CHECK(inner("path: p").problems == Lines{"f:1:23: outer.inner.path: p is refused: there is no path"});
+        Lines{"f:1:25: outer.inner.danger: expected an integer, got the string \"x\""});
+  CHECK(inner("path: p").problems == Lines{"f:1:23: outer.inner.path: p is not supported: there is no path"});
   CHECK(inner("danger: 2", {"--outer.inner.danger", "1"}).problems.empty());
-  CHECK(inner("mode: maybe").problems == Lines{"f:1:23: outer.inner.mode: maybe is refused: be clear"});
-  CHECK(inner("names: [a, z]").problems == Lines{"f:1:24: outer.inner.names: z is refused: z is last"});
+  CHECK(inner("mode: maybe").problems == Lines{"f:1:23: outer.inner.mode: maybe is not supported: be clear"});
+  CHECK(inner("names: [a, z]").problems == Lines{"f:1:24: outer.inner.names: z is not supported: z is last"});
 }
 
 TEST_CASE("what is printed reads back the same, whatever the text", "[config]") {
@@ -334,8 +334,8 @@ TEST_CASE("schema and fates cover every key", "[config]") {
   CHECK(properties["rate"]["exclusiveMinimum"] == 0);
   CHECK(properties["mode"]["enum"] == nlohmann::json::parse(R"(["on", "off", "3", 3, null])"));
   CHECK(properties["rules"]["items"]["required"] == nlohmann::json::parse(R"(["match"])"));
-  CHECK(properties["danger"]["description"] == "Refused unless default: it changes results");
-  CHECK(properties["old_switch"]["description"] == "Has no meaning here: there is no switch");
+  CHECK(properties["danger"]["description"] == "Only the default is supported: it changes results");
+  CHECK(properties["old_switch"]["description"] == "Ignored: there is no switch");
   CHECK(properties["counter"]["description"] == "Now called outer.inner.count");
 
   std::vector<KeyFate> rows = fates(root);

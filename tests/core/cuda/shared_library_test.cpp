@@ -40,9 +40,9 @@ TEST_CASE("a missing library is named with the places that were searched") {
   }
   unsetenv("OTTAVA_CUDA_LIBRARIES");
   INFO(message);
-  CHECK(message.find("[cuda] an absent library (libottava_absent.so.1) was not found: install it or name its "
-                     "directory in "
-                     "OTTAVA_CUDA_LIBRARIES; searched the loader's path, /first/place, /second, ") == 0);
+  CHECK(message.find(
+            "[cuda] an absent library (libottava_absent.so.1) was not found: install it, or set "
+            "OTTAVA_CUDA_LIBRARIES to its folder; searched the loader's path, /first/place, /second, ") == 0);
   CHECK(message.find("/usr/local/cuda/lib64") != std::string::npos);
   CHECK(message.find("nvidia/*/lib") != std::string::npos);
 }

@@ -73,7 +73,7 @@ TEST_CASE("what a folder names data and has none of is said") {
   CHECK_HAS(log.text(), "2 files taken, left out: '" + (folder / "data/pipe.txt") + "'");
   std::filesystem::create_symlink(folder / "nowhere", folder / "data/part-2.jsonl.gz");
   CHECK_HAS(message_of<FileError>([&] { find_data_files({folder / "data"}); }),
-            "'" + (folder / "data/part-2.jsonl.gz") + "' is a link to nothing");
+            "'" + (folder / "data/part-2.jsonl.gz") + "' is a broken link");
 }
 
 TEST_CASE("formats are known by name, shards by their first bytes") {
@@ -118,14 +118,14 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(data({}), "the dataset is empty: 0 files in no sources");
   CHECK_HAS(data({""}), "a source is an empty string");
   const std::string empty = folder.write("empty.txt", "");
-  CHECK_HAS(data({empty}), "the dataset is empty: 1 file in '" + empty + "', none with a byte");
-  CHECK_HAS(data(std::vector<std::string>(5, empty)), "', '" + empty + "' and 2 more, none with a byte");
+  CHECK_HAS(data({empty}), "the dataset is empty: 1 file in '" + empty + "', all of them empty");
+  CHECK_HAS(data(std::vector<std::string>(5, empty)), "', '" + empty + "' and 2 more, all of them empty");
   CHECK_HAS(data({folder / "*.md"}), "no file matches");
   folder.write("only/model.safetensors", "x");
-  CHECK_HAS(data({folder / "only"}), "holds no data");
+  CHECK_HAS(data({folder / "only"}), "contains no data");
   CHECK_HAS(data({listed_in(folder.write("loop", "@loop\n"))}), "nested more than 8 deep");
-  CHECK_HAS(file({folder / "none.txt"}), "does not exist; expected a file, folder, glob or @list");
-  CHECK_HAS(file({folder / std::string(300, 'x')}), "cannot look at");
+  CHECK_HAS(file({folder / "none.txt"}), "does not exist; expected a file, folder, glob or @FILE");
+  CHECK_HAS(file({folder / std::string(300, 'x')}), "cannot access");
   CHECK_HAS(file({listed_in(folder / "none")}), "none");
   CHECK_HAS(file({listed_in(folder / "only")}), "is not a regular file");
   CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
@@ -134,13 +134,12 @@ TEST_CASE("sources that cannot be read") {
     CHECK_HAS(file({folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:79\n")}),
               "': this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
   const std::string tar("notes.txt\0\0\0\0", 13);
-  CHECK_HAS(file({folder.write("corpus.tar.gz", gzip(tar))}),
-            "holds no text: byte 9 of what it decompresses");
+  CHECK_HAS(file({folder.write("corpus.tar.gz", gzip(tar))}), "contains no text: byte 9 of its decompressed");
   CHECK_HAS(file({folder.write("corpus.tar.zst", zstd(tar))}),
-            "holds no text: byte 9 of what it decompresses");
+            "contains no text: byte 9 of its decompressed");
   const std::string ids = folder.write("train.bin.gz", gzip("0123"));
   CHECK_HAS(message_of<FileError>([&] { find_data_files({ids}, Format::tokens_u16); }),
-            "is compressed, and u16 tokens are read as they lie: unpack it first");
+            "is compressed, but u16 tokens are read directly: unpack it first");
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK_HAS(file({folder / "pipe"}), "is not a regular file");
 }

@@ -59,7 +59,7 @@ TEST_CASE("bytes that are not UTF-8 are kept") {
 TEST_CASE("lines that are not JSON objects are refused with the column") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "1: "},  // versions of the parser have different words
-      {std::string("{\"text\": \"a\"}\0{\"text\": \"b\"}", 27), "14: a zero byte, which no JSON has"},
+      {std::string("{\"text\": \"a\"}\0{\"text\": \"b\"}", 27), "14: a zero byte, which JSON cannot contain"},
       {"[1]", "1: expected a JSON object '{...}'"},
       {"3", "1: expected a JSON object '{...}'"},
       {"\"text\"", "1: expected a JSON object '{...}'"},
@@ -80,22 +80,22 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
       {R"({"a": 1,})", "9: syntax error while parsing object key - unexpected '}'"},
       {R"({"a": 1e999})", "11: number overflow parsing '1e999'"},
       {R"({"a": "text"})",
-       "14: the object has no key \"text\", it has \"a\": name the one that holds the text "
-       "(training.text_key, text_key of a source or validation set; --text-key of the init, data and "
-       "tokenizer commands)"},
+       "14: the object has no key \"text\", only \"a\": set training.text_key (or text_key of the source or "
+       "validation set, or --text-key of init, data and tokenizer) to the key that holds the text"},
       {R"({"messages": []})",
-       "17: the object has no key \"text\", it has \"messages\": if its lines are conversations, set "
-       "training.format (that of the source in training.mixture, of the set in validation.datasets, --format "
-       "of data inspect) to messages; tokenizer train, data prepare and init read only texts"},
+       "17: the object has no key \"text\", only \"messages\": if the lines are conversations, set "
+       "training.format (or format of the source in training.mixture or of the set in validation.datasets, "
+       "or --format of data inspect) to messages; tokenizer train, data prepare and init read only plain "
+       "texts"},
       {R"({"conversations": []})",
-       "22: the object has no key \"text\", it has \"conversations\": if its lines are conversations, set "
-       "training.format (that of the source in training.mixture, of the set in validation.datasets, --format "
-       "of data inspect) to sharegpt;"},
+       "22: the object has no key \"text\", only \"conversations\": if the lines are conversations, set "
+       "training.format (or format of the source in training.mixture or of the set in validation.datasets, "
+       "or --format of data inspect) to sharegpt;"},
       {"{}", "3: the object is empty, expected the key \"text\""},
       {R"({"a":1,"b":{"z":1},"c":[{"y":1}],"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1})",
-       "76: the object has no key \"text\", it has \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", "
-       "\"h\" and 2 more: name the one that holds the text (training.text_key, text_key of a source or "
-       "validation set; --text-key of the init, data and tokenizer commands)"},
+       "76: the object has no key \"text\", only \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\" and "
+       "2 more: set training.text_key (or text_key of the source or validation set, or --text-key of init, "
+       "data and tokenizer) to the key that holds the text"},
       {R"({"text": null})", "15: the value of \"text\" is not a string"},
       {R"({"text": {"text": "inner"}})", "28: the value of \"text\" is not a string"},
       {R"({"text": ["text"]})", "19: the value of \"text\" is not a string"},

@@ -275,7 +275,7 @@ TEST_CASE("errors of the loader") {
       TokenLoader loader(bad);
       const std::string what = message_of<DataError>([&] { windows(loader, 1, 0, 1); });
       CHECK_HAS(what,
-                "m.jsonl' has nothing but bad records: 3 records are skipped (training.bad_records: skip), "
+                "m.jsonl' has only bad records: 3 records are skipped (training.bad_records: skip), "
                 "the first: ");
       CHECK_HAS(what, "m.jsonl' line 1, column 17: the object has no key \"text\", it has \"messages\"");
     }
@@ -366,7 +366,7 @@ TEST_CASE("where BOS and EOS are one token, one of it stands between documents")
                   .encoder = make_text_encoder(tokenizer, {}),
                   .seq_len = 5,
                   .order = Order::sequential};
-  CHECK(marks_text(o.encoder) == "each document begins with BOS, which is EOS too");
+  CHECK(marks_text(o.encoder) == "each document begins with BOS, which is also EOS");
   TokenLoader loader(o);
   CHECK(windows(loader, 5, 0, 1) == Ids{260, 'a', 'b', 260, 'c', 'd'});
   CHECK(loader.samples_per_epoch().value_or(1) == 1);

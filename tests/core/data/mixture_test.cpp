@@ -110,6 +110,6 @@ TEST_CASE("weights that mean nothing are refused") {
   CHECK_HAS(message_of<ConfigError>([] {
               Mixture m({{0, {1, 1}}, {0, {1, 2}}});
             }),
-            "a stage from sample 0 follows one from sample 0");
+            "the stage from sample 0 is listed after the one from sample 0");
   CHECK_HAS(message_of<ConfigError>([] { Mixture m({{0, {1, 1}}, {5, {1}}}); }), "has 1 weights, expected 2");
 }

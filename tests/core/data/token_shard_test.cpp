@@ -223,7 +223,7 @@ TEST_CASE("an id outside the vocabulary names file, byte and id") {
   DataFolder folder;
   std::string path = folder.write("x.bin", llmc<uint16_t>(20240520, 1, {{50256, 5, 6}, {50256, 7}}));
   CHECK_HAS(message_of<DataError>([&] { read_documents(path, 50000, 100); }),
-            "x.bin' has token id 50256 at byte 1024, the vocabulary has 50000 (0 to 49999)");
+            "x.bin' has token id 50256 at byte 1024, but the vocabulary has 50000 (0 to 49999)");
   std::string wide = folder.write("y.bin", llmc<uint32_t>(20240801, 7, {{128000, 5, -6}}));
   CHECK_HAS(message_of<DataError>([&] { read_documents(wide, 130000, 100); }),
             "token id 4294967290 at byte 1032");

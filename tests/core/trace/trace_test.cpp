@@ -139,8 +139,9 @@ TEST_CASE("gzip and back, and what is none") {
   for (size_t i = 0; i < text.size(); i += 7) text[i] = static_cast<char>('a' + i % 23);
   for (const std::string& t : {text, std::string()}) CHECK(gunzip(gzip(t), "x") == t);
   CHECK(gzip(text).size() < text.size() / 4);
-  CHECK_THROWS_WITH(gunzip("no gzip", "a.gz"), Contains("a.gz") && Contains("no whole gzip file"));
+  CHECK_THROWS_WITH(gunzip("no gzip", "a.gz"), Contains("a.gz") && Contains("not a complete gzip file"));
   const std::string packed = gzip(text);
-  CHECK_THROWS_WITH(gunzip(packed.substr(0, packed.size() / 2), "a.gz"), Contains("no whole gzip file"));
+  CHECK_THROWS_WITH(gunzip(packed.substr(0, packed.size() / 2), "a.gz"),
+                    Contains("not a complete gzip file"));
   CHECK_THROWS_WITH(gunzip(packed, "a.gz", 1000), Contains("more than 1000 bytes"));
 }

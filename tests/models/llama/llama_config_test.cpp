@@ -15,10 +15,9 @@ TEST_CASE("flavors have the published parameter counts") {
   CHECK(parameter_count(llama_flavor("8B")) == 8'030'261'248);
   CHECK(parameter_count(llama_flavor("70B")) == 70'553'706'496);
   CHECK(parameter_count(llama_flavor("405B")) == 405'853'388'800);
-  CHECK_THROWS_WITH(
-      llama_flavor("7B"),
-      "[model] flavor '7B' is unknown: expected one of debugmodel, 1B, 3B, 8B, 70B, 405B, or hf "
-      "(config.json's dimensions)");
+  CHECK_THROWS_WITH(llama_flavor("7B"),
+                    "[model] flavor '7B' is unknown: expected one of debugmodel, 1B, 3B, 8B, 70B, 405B, or "
+                    "hf (dimensions from config.json)");
 }
 
 TEST_CASE("model FLOPs per token are TorchTitan's") {
@@ -39,17 +38,18 @@ TEST_CASE("shapes that cannot be built are refused") {
   LlamaConfig c = llama_flavor("debugmodel");
   c.kv_heads = 3;
   CHECK_THROWS_WITH(validate(c),
-                    "[model] n_heads 16 is not a multiple of n_kv_heads 3: each key/value head serves "
-                    "n_heads / n_kv_heads query heads");
+                    "[model] n_heads 16 is not a multiple of n_kv_heads 3: each key/value head must serve a "
+                    "whole number of query heads");
   c = llama_flavor("debugmodel");
   c.head_dim = 12;
   CHECK_THROWS_WITH(validate(c),
                     "[model] head_dim 12 is not a multiple of 8 (dim 256 / n_heads 16): choose other head "
                     "counts or set model.head_dim");
   c.head_dim = 520;
-  CHECK_THROWS_WITH(validate(c),
-                    "[model] head_dim 520 is more than the 512 that attention takes (dim 256 / n_heads 16): "
-                    "choose more heads or set model.head_dim");
+  CHECK_THROWS_WITH(
+      validate(c),
+      "[model] head_dim 520 is more than 512, the most that attention supports (dim 256 / n_heads 16): "
+      "choose more heads or set model.head_dim");
   c = llama_flavor("debugmodel");
   c.layers = 0;
   CHECK_THROWS_WITH(validate(c), "[model] n_layers is 0, expected at least 1");

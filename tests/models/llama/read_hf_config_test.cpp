@@ -33,8 +33,9 @@ TEST_CASE("HF config: the decimal number is written, and what has no family is r
   LlamaConfig config;
   CHECK_THAT(to_json(hf_config_of(config, 2048)), Contains("\"rms_norm_eps\": 1e-05"));
   config.qkv_bias = config.qk_norm = true;
-  CHECK_THROWS_WITH(hf_config_of(config, 2048),
-                    Contains("qkv_bias and qk_norm together have no Hugging Face family"));
+  CHECK_THROWS_WITH(
+      hf_config_of(config, 2048),
+      Contains("qkv_bias and qk_norm are both set, which no Hugging Face model family supports"));
   TemporaryFolder folder;
   CHECK_THROWS_WITH(read_hf_config(folder.path()), Contains("config.json: No such file"));
 }

@@ -249,13 +249,13 @@ TEST_CASE("a model without optimizer state starts a run but does not continue on
   CHECK(rank.wrong(1) == 0);
   rank.parameters.with_optimizer = true;
   CHECK_THROWS_WITH(load_checkpoint(folder / "step-5", rank.parameters, group),
-                    Contains("holds no optimizer state"));
+                    Contains("has no optimizer state"));
   CHECK_THROWS_AS(load_newest(folder.path(), rank.parameters, group), ConfigError);
   // An older one can be continued, but would come to step 5 with other weights: only where that is asked for.
   save(folder.path(), {}, 4, 4);
   rank.parameters.with_optimizer = true;
   CHECK_THROWS_WITH(load_newest(folder.path(), rank.parameters, group),
-                    Contains("step-5 holds only weights: going on from step 4 would train its steps again") &&
+                    Contains("step-5 has only weights: resuming from step 4 would train its steps again") &&
                         Contains("set checkpoint.load_step: 4;"));
   CHECK(load_newest(folder.path(), rank.parameters, group, 4)->manifest.step == 4);
   CHECK(rank.wrong(4) == 0);
@@ -315,7 +315,8 @@ TEST_CASE("a checkpoint of another model is refused on all ranks, not skipped") 
     other[rank] = config_error_of([&] { load_newest(folder.path(), b.parameters, group); });
   });
   for (size_t rank : {0u, 1u}) {
-    CHECK_THAT(unknown[rank], Contains("is not of this model: its 'lm_head.weight' is unknown here"));
+    CHECK_THAT(unknown[rank],
+               Contains("does not fit this model: its 'lm_head.weight' is not part of this model"));
     CHECK_THAT(other[rank],
                Contains("'model.layers.0.input_layernorm.weight' is [20], expected [21]; it has no 'extra'"));
   }

@@ -104,7 +104,7 @@ TEST_CASE("HF folders: what is missing, unexpected or of another shape is listed
                     Contains("'model.embed_tokens.weight' is [57, 20], expected [56, 20]") &&
                         Contains("it has no 'model.layers.0.self_attn.q_proj.weight'") &&
                         Contains("it has no 'lm_head.weight' (tied embeddings?)") &&
-                        Contains("its 'extra' is unknown here"));
+                        Contains("its 'extra' is not part of this model"));
   CHECK_THROWS_AS(load_huggingface(folder / "a", rank.parameters, group), ConfigError);
   for (int i = 0; i < 6; ++i) tensors.push_back({"more" + std::to_string(i), {1}});
   write_model(folder / "b", tensors);
@@ -126,8 +126,9 @@ TEST_CASE("HF folders: a tied model takes an lm_head that equals the embedding, 
         std::vector<std::string>{"lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"});
   File file = File::open_for_writing(folder / "same/model.safetensors");
   file.write_at("x", 1, SafetensorsFile(folder / "same/model.safetensors").header().data_begin + 77);
-  CHECK_THROWS_WITH(load_huggingface(folder / "same", rank.parameters, group),
-                    Contains("its 'lm_head.weight' is unknown here and differs from the embedding"));
+  CHECK_THROWS_WITH(
+      load_huggingface(folder / "same", rank.parameters, group),
+      Contains("its 'lm_head.weight' is not part of this model and differs from the embedding"));
 }
 
 TEST_CASE(
@@ -182,9 +183,10 @@ TEST_CASE("a weight that float16 has no number for is refused by name, and no ch
   weight[5] = 65519;  // rounds to 65504
   CHECK(save(DType::f16) == "no error");
   weight[5] = -70000;
-  CHECK_THAT(save(DType::f16), Contains("[checkpoint] element 5 of ") &&
-                                   Contains(" is -70000, and float16 goes to 65504: set export_dtype to "
-                                            "bfloat16 or float32"));
+  CHECK_THAT(save(DType::f16),
+             Contains("[checkpoint] element 5 of ") &&
+                 Contains(" is -70000, but the largest float16 number is 65504: set export_dtype to "
+                          "bfloat16 or float32"));
   CHECK(save(DType::bf16) == "no error");
 }
 

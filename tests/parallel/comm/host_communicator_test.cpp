@@ -203,7 +203,7 @@ TEST_CASE("ranks agree or are refused together") {
         "the configuration differs between ranks: rank 0 has 0000000000000011 (on 3 ranks), rank 2 has "
         "0000000000000012 (2 kinds in all)",
         [&] { require_equal_everywhere(world, "the configuration", world.rank() == 2 ? 18 : 17); });
-    expect_error<ConfigError>("rank 1 cannot go on: no such file",
+    expect_error<ConfigError>("rank 1 cannot continue: no such file",
                               [&] { require_no_complaint(world, world.rank() == 0 ? "" : "no such file"); });
     require_equal_everywhere(world, "the program", ~uint64_t{0});
     ++refused;

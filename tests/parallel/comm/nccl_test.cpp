@@ -113,7 +113,7 @@ TEST_CASE("NCCL moves tensors of the GPU only") {
   CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
     Stream host = Stream::cpu();
     std::vector<float> x(4);
-    expect_error<CommError>("'x' is on cpu, and NCCL moves GPU tensors only",
+    expect_error<CommError>("'x' is on cpu, but NCCL transfers only GPU tensors",
                             [&] { world.all_reduce(host, {.send = view_of(x.data(), {4}), .label = "x"}); });
     if (!is_host_layer()) return;  // NCCL itself looks at pointers only when it is told to
     Stream stream = stream_for(world);
@@ -125,14 +125,15 @@ TEST_CASE("NCCL moves tensors of the GPU only") {
 
 TEST_CASE("two ranks on one GPU are refused by NCCL") {
   if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
-  CHECK_THROWS_WITH(
-      run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
-                       [](Communicator& control) {
-                         CommunicatorBootstrap bootstrap(control);
-                         nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
-                       }),
-      Contains("[nccl] ncclCommInitRankConfig failed: ") && Contains("Duplicate GPU detected") &&
-          Contains("; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it"));
+  CHECK_THROWS_WITH(run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
+                                     [](Communicator& control) {
+                                       CommunicatorBootstrap bootstrap(control);
+                                       nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
+                                     }),
+                    Contains("[nccl] ncclCommInitRankConfig failed: ") &&
+                        Contains("Duplicate GPU detected") &&
+                        Contains("; set NCCL_DEBUG=INFO for details from NCCL, or comm.backend to mpi or tcp "
+                                 "to train without it"));
 }
 
 TEST_CASE("a rank that does not come ends the others' collectives") {

@@ -105,7 +105,7 @@ TEST_CASE("ranks that do not come are named") {
   for (double limit : kLimits) {
     said = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, 4}, limit); })[0];
     CHECK_THAT(said,
-               Contains("of 4 did not come to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
+               Contains("of 4 did not connect to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
     if (said.find("ranks 1, 2, 3 of 4") == std::string::npos) break;
   }
   CHECK_THAT(said, Contains("ranks 2, 3 of 4"));
@@ -153,13 +153,13 @@ TEST_CASE("ranks of another job are sent away, doubles are refused") {
   std::vector<std::string> errors;
   for (double limit : kLimits) {
     errors = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, rank == 0 ? 2 : 3}, limit); });
-    CHECK_THAT(errors[0], Contains("ranks 1 of 2 did not come"));
+    CHECK_THAT(errors[0], Contains("ranks 1 of 2 did not connect"));
     if (errors[1].find("answered 'this is") != std::string::npos) break;
   }
   CHECK_THAT(errors[1],
              Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
   errors = run_ranks(3, [&](int i) { MasterBootstrap(master, {i == 0 ? 0 : 1, 3}, 20); });
-  CHECK_THAT(errors[0], Contains("two processes say that they are rank 1 of 3"));
+  CHECK_THAT(errors[0], Contains("two processes claim to be rank 1 of 3"));
 }
 
 TEST_CASE("strangers at a port are ignored") {

@@ -264,7 +264,7 @@ TEST_CASE("numbers that do not fit are refused") {
   refused({.ranks = 0}, "the number of ranks is 0, expected at least 1");
   refused({.machines = 0}, "the number of machines is 0, expected at least 1");
   refused({.machines = 2, .machine = 2}, "the number of this machine is 2, expected 0 to 1");
-  refused({.ranks = 2, .machines = 2}, "2 machines, and nothing says where rank 0 is");
+  refused({.ranks = 2, .machines = 2}, "2 machines, but the address of machine 0 is unknown");
   refused({.ranks = 2, .only_ranks = {0, 2}}, "a rank whose lines are asked for is 2, expected 0 to 1");
   refused({.ranks = 1, .tee_folder = "/dev/null/x"}, "cannot make /dev/null/x");
 }

@@ -273,33 +273,33 @@ TEST_CASE("a schedule's name and shape are checked") {
   CHECK(schedule_named("zbvzerobubble") == zbv_zero_bubble);
   CHECK(schedule_named("1F1B") == one_f_one_b);
   CHECK_THROWS_WITH(schedule_named("2F2B"),
-                    "[pipeline] there is no schedule \"2F2B\": expected one of GPipe, 1F1B, Interleaved1F1B, "
+                    "[pipeline] schedule \"2F2B\" is unknown: expected one of GPipe, 1F1B, Interleaved1F1B, "
                     "LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble");
   CHECK_THROWS_WITH(
       schedule_named("dualpipev"),
-      "[pipeline] schedule DualPipeV is not built: expected one of GPipe, 1F1B, Interleaved1F1B, "
+      "[pipeline] schedule DualPipeV is not supported: expected one of GPipe, 1F1B, Interleaved1F1B, "
       "LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble");
   CHECK_THROWS_WITH(
       make_schedule({one_f_one_b, 4, 1, 2}),
       "[pipeline] schedule 1F1B on 4 ranks needs at least 4 micro-batches, got 2: raise "
-      "training.local_batch_size or lower parallelism.pipeline_parallel_microbatch_size, or take GPipe");
+      "training.local_batch_size or lower parallelism.pipeline_parallel_microbatch_size, or use GPipe");
   CHECK_THROWS_WITH(
       make_schedule({interleaved_1f1b, 4, 2, 11}),
       "[pipeline] schedule Interleaved1F1B on 4 ranks makes 2 rounds of its 11 micro-batches (11 / "
       "4), and 11 / 2 is not whole: change training.local_batch_size or "
       "parallelism.pipeline_parallel_microbatch_size");
   CHECK_THROWS_WITH(make_schedule({gpipe, 4, 2, 8}),
-                    "[pipeline] schedule GPipe on 4 ranks has 1 stage on each rank, got 2: raise "
-                    "parallelism.pipeline_parallel_layers_per_stage, or take Interleaved1F1B");
+                    "[pipeline] schedule GPipe on 4 ranks needs 1 stage on each rank, got 2: raise "
+                    "parallelism.pipeline_parallel_layers_per_stage, or use Interleaved1F1B");
   CHECK_THROWS_WITH(
       make_schedule({looped_bfs, 4, 1, 8}),
-      "[pipeline] schedule LoopedBFS on 4 ranks has at least 2 stages on each rank, got 1: lower "
-      "parallelism.pipeline_parallel_layers_per_stage, or take 1F1B");
+      "[pipeline] schedule LoopedBFS on 4 ranks needs at least 2 stages on each rank, got 1: lower "
+      "parallelism.pipeline_parallel_layers_per_stage, or use 1F1B");
   CHECK_THROWS_WITH(make_schedule({zbv_zero_bubble, 4, 3, 8}),
-                    "[pipeline] schedule ZBVZeroBubble on 4 ranks has 2 stages on each rank, got 3: set "
-                    "parallelism.pipeline_parallel_layers_per_stage so that there are 8, or take "
+                    "[pipeline] schedule ZBVZeroBubble on 4 ranks needs 2 stages on each rank, got 3: set "
+                    "parallelism.pipeline_parallel_layers_per_stage so that there are 8, or use "
                     "InterleavedZeroBubble");
   CHECK_THROWS_WITH(make_schedule({interleaved_1f1b, 4, 2, 3}),
-                    Catch::Matchers::Contains("or take LoopedBFS"));
+                    Catch::Matchers::Contains("or use LoopedBFS"));
   CHECK_THROWS_AS(make_schedule({gpipe, 4, 1, 0}), ConfigError);
 }

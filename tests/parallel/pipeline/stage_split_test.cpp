@@ -40,13 +40,12 @@ TEST_CASE("stages by where they begin") {
   };
   CHECK_THROWS_WITH(
       refusal_of({"layers.3"})(),
-      "[pipeline] parallelism.pipeline_parallel_split_points names \"layers.3\": expected layers.0 to "
+      "[pipeline] parallelism.pipeline_parallel_split_points contains \"layers.3\": expected layers.0 to "
       "layers.2, or norm");
   CHECK_THROWS_WITH(refusal_of({"output"})(), Catch::Matchers::Contains("names \"output\": expected"));
-  CHECK_THROWS_WITH(
-      refusal_of({"layers.2", "layers.1"})(),
-      "[pipeline] parallelism.pipeline_parallel_split_points names \"layers.1\" out of order: name "
-      "every point once, in the model's order");
+  CHECK_THROWS_WITH(refusal_of({"layers.2", "layers.1"})(),
+                    "[pipeline] parallelism.pipeline_parallel_split_points contains \"layers.1\" out of "
+                    "order: list every point once, in the model's order");
   CHECK_THROWS_WITH(
       refusal_of({"layers.1", "layers.2"})(),
       "[pipeline] parallelism.pipeline_parallel_split_points makes 3 stages, not a multiple of the 2 "
@@ -64,9 +63,9 @@ TEST_CASE("a split that cannot be is refused with its numbers") {
   CHECK_THROWS_WITH(
       split_stages({.layers = 6, .ranks = 4, .last_less = 4}),
       "[pipeline] parallelism.pipeline_parallel_last_stage_less_layers is 4, more than the 2 layers of "
-      "a stage (11 / 4): lower it, or take fewer stages");
+      "a stage (11 / 4): lower it, or use fewer stages");
   CHECK_THROWS_WITH(
       split_stages({.layers = 6, .ranks = 4, .first_less = 3}),
       "[pipeline] parallelism.pipeline_parallel_first_stage_less_layers is 3, more than the 2 layers of "
-      "a stage (10 / 4): lower it, or take fewer stages");
+      "a stage (10 / 4): lower it, or use fewer stages");
 }

@@ -176,7 +176,7 @@ TEST_CASE("variables that make no sense are refused") {
                                 {"SLURM_NODEID", "5"},
                                 {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}}
                          .launch()),
-                    Contains("does not reach this node"));
+                    Contains("has no entry for this node"));
   CHECK_THROWS_AS((Variables{{{"WORLD_SIZE", "-1"}, {"RANK", "0"}}}.launch()), ConfigError);
 }
 

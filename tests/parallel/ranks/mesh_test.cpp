@@ -28,10 +28,10 @@ TEST_CASE("degrees tell the fewest ranks that make them") {
 TEST_CASE("mesh prints the product that failed") {
   CHECK_THROWS_WITH(
       Mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 3}, 8),
-      Contains("pp 1 x dp_replicate 2 x dp_shard 2 x cp 1 x tp 3 = 12, but the world is 8 ranks"));
+      Contains("pp 1 x dp_replicate 2 x dp_shard 2 x cp 1 x tp 3 = 12, but the world size is 8 ranks"));
   CHECK_THROWS_WITH(
       Mesh({.dp_shard = 2}, 1),
-      Contains("= 2, but the world is 1 rank: change a degree, set one to -1, or start 2 ranks"));
+      Contains("= 2, but the world size is 1 rank: change a degree, set one to -1, or start 2 ranks"));
   CHECK_THROWS_WITH(Mesh({.tp = 3}, 8),
                     Contains("8 ranks cannot be divided") &&
                         Contains("8 / 3 is not whole: change a degree, or start a multiple of 3 ranks"));

@@ -72,7 +72,7 @@ TEST_CASE("a message says for itself whether it counts") {
   constexpr std::string_view kNone =
       R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a", "train": false}]})";
   CHECK(encoded("qwen", chat(ChatTemplate::chatml), kNone) ==
-        "! no token counts towards the loss: every turn of the assistant has train: false");
+        "! the loss counts no token, because every assistant message has train: false");
 }
 
 TEST_CASE("thoughts beside the content are written by qwen3 as its own template does, and by no other") {
@@ -125,7 +125,7 @@ TEST_CASE("a prompt and its completion are joined as they are") {
   ChatEncoder::Options bare = options;
   bare.eos = false;
   constexpr const char* kNothing = R"({"prompt": "x", "completion": ""})";
-  constexpr const char* kProblem = "no token counts towards the loss: the completion is empty";
+  constexpr const char* kProblem = "the loss counts no token, because the completion is empty";
   CHECK(encoded("llama", bare, kNothing) == fmt::format("! {}", kProblem));
   CHECK(ChatEncoder(tokenizer("llama"), bare).check(kNothing) == kProblem);
   CHECK(encoded("llama", options, kNothing) == "<|begin_of_text|>x[<|end_of_text|>]");
@@ -134,7 +134,7 @@ TEST_CASE("a prompt and its completion are joined as they are") {
       encoded(
           "llama", options,
           R"({"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "assistant", "content": "a"}]})") ==
-      "! the prompt is a list of messages, which needs a template: set chat.template");
+      "! the prompt is a list of messages, which needs a chat template: set chat.template");
 }
 
 TEST_CASE("a template needs its special tokens, and other templates are refused by name") {
@@ -143,9 +143,8 @@ TEST_CASE("a template needs its special tokens, and other templates are refused 
       Catch::Matchers::Contains("has no special token <|start_header_id|>, which the template llama3"));
   CHECK_THROWS_WITH(chat_template_named("llama2"), Catch::Matchers::Contains("byte fallback"));
   CHECK_THROWS_WITH(chat_template_named("gemma3"), Catch::Matchers::Contains("byte fallback"));
-  CHECK_THROWS_WITH(
-      chat_template_named("mistral"),
-      Catch::Matchers::Contains("the template mistral belongs to tokenizers with byte fallback"));
+  CHECK_THROWS_WITH(chat_template_named("mistral"),
+                    Catch::Matchers::Contains("the template mistral is for tokenizers with byte fallback"));
   CHECK_THROWS_WITH(chat_template_named("vicuna"),
                     Catch::Matchers::Contains("unknown template 'vicuna': expected llama3, llama3.1"));
 }

@@ -100,8 +100,8 @@ TEST_CASE("a template is read from its own file, else from the tokenizer's confi
   CHECK(choose_chat_template("auto", folder.path(), "chat.template") == ChatTemplate::qwen3);
   CHECK(choose_chat_template("llama3.1", folder.path(), "chat.template") == ChatTemplate::llama3_1);
   std::ofstream(folder / "chat_template.jinja") << "{{ messages }}";
-  CHECK_THROWS_WITH(
-      choose_chat_template("auto", folder.path(), "chat.template"),
-      Catch::Matchers::Contains("chat_template.jinja is none that is known here (llama3, llama3.1") &&
-          Catch::Matchers::Contains("set chat.template to the one that writes the same"));
+  CHECK_THROWS_WITH(choose_chat_template("auto", folder.path(), "chat.template"),
+                    Catch::Matchers::Contains(
+                        "chat_template.jinja is not one of the supported templates (llama3, llama3.1") &&
+                        Catch::Matchers::Contains("set chat.template to the equivalent one"));
 }

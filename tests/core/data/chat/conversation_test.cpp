@@ -95,37 +95,37 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
   expect(R"({"messages": [{"role": "narrator", "content": ""}]})",
          "message 1 has the role \"narrator\", expected system, user or assistant");
   expect(R"({"messages": [{"role": "user", "content": ""}, {"role": "tool", "content": ""}]})",
-         "message 2 has the role \"tool\": tool calls cannot be trained on");
+         "message 2 has the role \"tool\": training on tool calls is not supported");
   expect(
       R"({"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [1]}]})",
-      "message 2 has \"tool_calls\": tool calls cannot be trained on");
+      "message 2 has \"tool_calls\": training on tool calls is not supported");
   for (const char* tools : {"[{}]", R"("[{\"name\": \"f\"}]")", "{}", "1"})
     expect(fmt::format(R"({{"tools": {}, "messages": []}})", tools), "the line has \"tools\"");
   for (const char* key : {"thinking", "reasoning"})
     expect(fmt::format(R"({{"messages": [{{"role": "assistant", "content": "", "{}": "t"}}]}})", key),
-           fmt::format("message 1 has \"{}\": thoughts are read from \"reasoning_content\"", key));
+           fmt::format("message 1 has \"{}\": put thoughts into \"reasoning_content\" instead", key));
   expect(R"({"messages": [{"role": "user", "content": "", "reasoning_content": "t"}]})",
-         "message 1 has \"reasoning_content\" and is of the user");
+         "message 1 has \"reasoning_content\" and is from the user");
   expect(R"({"messages": [{"role": "assistant", "content": "", "reasoning_content": ["t"]}]})",
          "\"reasoning_content\" of message 1 is an array, expected a string");
   expect(R"({"system": {"content": "s"}, "messages": [{"role": "user", "content": ""}]})",
          "\"system\" of the line is an object, expected a string");
   expect(R"({"system": "s", "messages": [{"role": "system", "content": "x"}]})",
-         "the line has \"system\", and message 1 is of the system too");
+         "the line has \"system\", and message 1 is a system message too");
   expect(R"({"system": "s", "prompt": "a", "completion": "b"})",
-         "a prompt and a completion that are strings have no place for", ChatFormat::prompt_completion);
+         "which is not possible if prompt and completion are strings", ChatFormat::prompt_completion);
   expect(R"({"messages": [{"role": "user", "content": "", "train": 1}]})",
          "\"train\" of message 1 is an integer, expected true or false");
   expect(R"({"messages": [{"role": "user", "content": "", "weight": 0.5}]})",
          "\"weight\" of message 1 is 0.5");
   expect(R"({"messages": [{"role": "assistant", "content": ""}]})",
-         "message 1 is of the assistant, expected one of the user");
+         "message 1 is from the assistant, expected one from the user");
   expect(R"({"messages": [{"role": "user", "content": ""}, {"role": "user", "content": ""}]})",
-         "message 2 is of the user, expected one of the assistant");
+         "message 2 is from the user, expected one from the assistant");
   expect(R"({"messages": [{"role": "user", "content": ""}, {"role": "system", "content": ""}]})",
-         "message 2 is of the system, expected one of the assistant");
+         "message 2 is from the system, expected one from the assistant");
   expect(R"({"messages": [{"role": "system", "content": ""}, {"role": "user", "content": ""}]})",
-         "no turn of the assistant");
+         "no assistant message");
   expect(R"({"conversations": [{"from": "observation", "value": ""}]})", "tool calls", ChatFormat::sharegpt);
   expect(R"({"conversations": [{"role": "user", "content": ""}]})", "message 1 has no key \"from\"",
          ChatFormat::sharegpt);
@@ -133,10 +133,9 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
   expect(R"({"prompt": "a", "completion": []})", "expected two strings or two arrays",
          ChatFormat::prompt_completion);
   expect("{\"messages\": \"\xff\"}", "malformed JSON");
-  expect(
-      R"({"id": 1, "conversations": []})",
-      "the line has no key \"messages\", it has \"id\", \"conversations\": it is a line of sharegpt, which "
-      "training.format is to say (that of the source or set, --format of data inspect)");
-  expect(R"({"messages": []})", "it is a line of messages, which", ChatFormat::sharegpt);
-  expect(R"({"prompt": "a", "completion": "b"})", "it is a line of prompt_completion, which");
+  expect(R"({"id": 1, "conversations": []})",
+         "the line has no key \"messages\", it has \"id\", \"conversations\": this line has the format "
+         "sharegpt; set training.format to it (or format of the source or set, or --format of data inspect)");
+  expect(R"({"messages": []})", "this line has the format messages; set", ChatFormat::sharegpt);
+  expect(R"({"prompt": "a", "completion": "b"})", "this line has the format prompt_completion; set");
 }

@@ -173,8 +173,8 @@ TEST_CASE("impossible wishes are refused") {
                     "[tokenizer train] special token number 2 is not UTF-8");
   CHECK_THROWS_WITH(
       train(plain(300), "aab aab"),
-      "[tokenizer train] the text has pairs seen 2 times or more for 258 tokens only, expected 300: give "
-      "more text (7 bytes, 2 different words so far) or a vocabulary of at most 258");
+      "[tokenizer train] the text has pairs that occur at least 2 times for only 258 tokens, expected 300: "
+      "use more text (7 bytes, 2 different words so far) or a vocabulary of at most 258");
   try {
     train(plain(300), "aab aab");
   } catch (const TooLittleText& error) {

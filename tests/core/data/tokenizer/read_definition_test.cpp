@@ -111,7 +111,7 @@ TEST_CASE("keys that are the text itself are told from byte-level keys") {
         std::vector<int32_t>{'a', ' ', 't', 'h', 'e', 0xc3, 0xa9, 0x80, 257});
   CHECK(t->decode(t->encode("a the\xc3\xa9\x80\n")) == "a the\xc3\xa9\x80\n");
   CHECK(t->token_bytes(256) == " the");
-  CHECK(t->describe().find("no merge leads to 1 token: never made from text") != std::string::npos);
+  CHECK(t->describe().find("no merge leads to 1 token, so text never produces it") != std::string::npos);
 }
 
 TEST_CASE("an added token among those of the model is none that no merge leads to") {

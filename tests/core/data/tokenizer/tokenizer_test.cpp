@@ -200,7 +200,7 @@ TEST_CASE("files: a folder, a file, and what can be wrong with them") {
   CHECK_THROWS_WITH(Tokenizer::load(path), "[tokenizer] " + path +
                                                "/tokenizer.json does not exist; expected a "
                                                "tokenizer.json or a folder with one (tokenizer.model and "
-                                               "vocab.json are not read: convert them with "
+                                               "vocab.json are not supported: convert them with "
                                                "HF tokenizers)");
   CHECK_THROWS_AS(Tokenizer::load(path + "/absent.json"), FileError);
   folder.write("tokenizer.json", SmallTokenizer{}.json());

@@ -50,9 +50,9 @@ TEST_CASE("what cuDNN's attention does not take is refused") {
       documents(stream, DType::bf16, c, values, true, fused.get()),
       good(stream, DType::bf16, c, values, false, fused.get());
   CHECK_THROWS_WITH(wide.forward(stream), Catch::Contains("[attention_forward] qkv is f32") &&
-                                              Catch::Contains("cuDNN's attention is bf16"));
+                                              Catch::Contains("cuDNN's attention needs bf16"));
   CHECK_THROWS_WITH(documents.backward(stream),
-                    "[attention_backward] cuDNN's attention has no documents: use flash attention");
+                    "[attention_backward] cuDNN's attention does not support documents: use flash attention");
   const AttentionBackward args{.qkv = good.qkv,
                                .out = good.out,
                                .lse = good.lse,

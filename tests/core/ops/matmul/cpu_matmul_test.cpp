@@ -101,9 +101,9 @@ TEST_CASE("products without instructions for them are refused") {
     stream.matmul_cache().set_products({.matmul = cpu::Bf16Products::direct});
     CHECK(stream.matmul_cache().products().matmul == cpu::Bf16Products::direct);
   } else {
-    CHECK_THROWS_WITH(stream.matmul_cache().set_products({.attention = cpu::Bf16Products::direct}),
-                      "[cpu] products of bf16 are direct, but this machine has no bf16 instructions to use: "
-                      "take widened");
+    CHECK_THROWS_WITH(
+        stream.matmul_cache().set_products({.attention = cpu::Bf16Products::direct}),
+        "[cpu] bf16 products are set to direct, but this machine has no bf16 instructions: use widened");
   }
 }
 
