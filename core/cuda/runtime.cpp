@@ -111,8 +111,7 @@ void* allocate_pinned(size_t bytes) {
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    fail<MemoryError>(
-        "cuda", "this machine cannot give {} bytes of pinned memory, which takes so much of its RAM", bytes);
+    fail<MemoryError>("cuda", "this machine cannot allocate {} bytes of pinned memory", bytes);
   }
   check(status, "cudaHostAlloc");
   return data;
