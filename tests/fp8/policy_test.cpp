@@ -199,7 +199,7 @@ TEST_CASE(
   CHECK_THROWS_WITH(decide_policy(wish, llama(kDebug, 4)),
                     "[fp8] policy \"output\": tensorwise asks for output in tensorwise, but 2256 rows / tp 4 "
                     "= 564 is not a multiple of "
-                    "16 (2256/16 = 141); ways out: a vocabulary of 2560, "
+                    "16 (2256/16 = 141); possible changes: a vocabulary of 2560, "
                     "quantize.linear.float8.pad_vocabulary: true, or recipe "
                     "bf16 for it");
   CHECK(outcome(decide_policy(wish, llama(kDebug, 1)), "output") ==
@@ -220,9 +220,10 @@ TEST_CASE(
     CHECK(outcome(decide_policy({.policy = {{"output", "bf16"}}}, llama(kDebug, tp)), "output") ==
           Outcome{"bf16", "policy \"output\""});
   }
-  CHECK_THROWS_WITH(decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 32)),
-                    Contains("768 columns / tp 32 = 24 is not a multiple of 16 (768/16 = 48)") &&
-                        Contains("ways out: a smaller parallelism.tensor_parallel_degree, or recipe bf16"));
+  CHECK_THROWS_WITH(
+      decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 32)),
+      Contains("768 columns / tp 32 = 24 is not a multiple of 16 (768/16 = 48)") &&
+          Contains("possible changes: a smaller parallelism.tensor_parallel_degree, or recipe bf16"));
   CHECK_THROWS_WITH(
       decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 1, 40)),
       Contains("40 tokens is not a multiple of 16 (40/16 = 2.5)") && Contains("training.seq_len"));

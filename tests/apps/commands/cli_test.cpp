@@ -247,7 +247,7 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
         shell("$O tokenizer encode $T 'some words'"));
   CHECK(shell("printf 'a\\nb\\n' | $O tokenizer encode $T | $O tokenizer decode $T") == "a\nb\n");
   CHECK(has(shell("script -qec \"$O tokenizer encode $T\" /dev/null"),
-            "[tokenizer encode] nothing is given: "));
+            "[tokenizer encode] no input is given: "));
 
   REQUIRE(place.run("train tiny.yaml").exit_code == 0);
   const std::string generate = "$O generate --checkpoint out --max-tokens 40 --device cpu 2>/dev/null ";

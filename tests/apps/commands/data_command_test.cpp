@@ -164,7 +164,7 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "exists and is not an empty folder");
   o.sources = {folder / "out"};
   o.output = folder / "again";
-  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }), "is tokenized already (ottava shard)");
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }), "is already tokenized (ottava shard)");
   o.sources = {good};
   o.output = good + "/below";
   CHECK_HAS(message_of<FileError>([&] { prepare_data(o, out); }), "cannot create a folder beside");

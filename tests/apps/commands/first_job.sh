@@ -72,7 +72,7 @@ sed 's/"text"/"body"/' good.jsonl >other.jsonl
 quick="--training.steps 2 --checkpoint.enable false --job.dump_folder data"
 run 1 "ottava train mine.yaml --training.dataset_path bad.jsonl $quick" "bad.jsonl' line 201, column"
 run 0 "ottava train mine.yaml --training.dataset_path bad.jsonl --training.bad_records skip $quick" "1 bad record"
-run 1 "ottava train mine.yaml --training.dataset_path other.jsonl $quick" "no key \"text\", it has \"body\", \"id\"" "training.text_key"
+run 1 "ottava train mine.yaml --training.dataset_path other.jsonl $quick" "no key \"text\", only \"body\", \"id\"" "training.text_key"
 run 0 "ottava train mine.yaml --training.dataset_path other.jsonl --training.text_key body $quick" "Training completed"
 run 0 "ottava data inspect other.jsonl --text-key body --tokenizer first/tokenizer" "line 1 of the sample"
 run 0 "ottava data prepare good.jsonl --tokenizer first/tokenizer --output shards" "1 shard, 400 documents"

@@ -214,7 +214,7 @@ TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided w
     CHECK_THROWS_WITH(gib({}, {direct}), refused);
   }
   CHECK_THROWS_WITH(gib({}, {direct, widened}),
-                    Contains(widened + " was measured with cpu.bf16_attention widened, " + direct +
+                    Contains(widened + " was measured with cpu.bf16_attention widened, but " + direct +
                              " with direct: give files measured in the same way"));
   CHECK_THROWS_WITH(gib({}, {report("odd.json", "perhaps")}),
                     Contains("cpu.bf16_attention was decided as 'perhaps' (" + folder.path() +
@@ -245,7 +245,7 @@ TEST_CASE("a plan for what there is not is refused by name") {
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .network = "wifi"}}),
              Contains("[plan] --network 'wifi' is unknown") && Contains("ib_400"));
   CHECK_THAT(refusal({.overrides = small, .machine = {.device = "h100_sxm"}}),
-             Contains("--device h100_sxm is a GPU, and training.device is cpu: set --training.device cuda"));
+             Contains("--device h100_sxm is a GPU, but training.device is cpu: set --training.device cuda"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "a100_sxm", .compute_capability = 90}}),
              Contains("has compute capability 8.0, but --compute-capability is 9.0"));
   for (const double limit :

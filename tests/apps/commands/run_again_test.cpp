@@ -212,7 +212,7 @@ TEST_CASE(
   const std::string found = runs.train(arguments + "--training.steps 1000000", 1);
   CHECK_THAT(found, Contains("as far as training.data_check_seconds goes") &&
                         Contains("late.jsonl' line 200001, column ") &&
-                        Contains("the object has no key \"text\", it has \"body\"") &&
+                        Contains("the object has no key \"text\", only \"body\"") &&
                         Contains("the run ends after step ") && Contains("training has not reached it yet") &&
                         Contains("whose checkpoint is saved") && Contains("Saved out/checkpoint/step-"));
   CHECK_THAT(runs.train(arguments + "--training.bad_records skip --training.steps 1", 0),

@@ -69,7 +69,7 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
   CHECK_FALSE(fs::exists(folder.path / "never"));
   options.output_folder = (folder.path / "new/tok").string();
   CHECK_THROWS_WITH(tokenizer_train(options, out),
-                    Catch::Contains("new/tok/tokenizer.json exists, and models") &&
+                    Catch::Contains("new/tok/tokenizer.json already exists, and models") &&
                         Catch::Contains("--overwrite to replace it"));
   options.output_folder = "";
   CHECK_THROWS_WITH(tokenizer_train(options, out), "[tokenizer train] no output folder is given");
@@ -157,7 +157,7 @@ TEST_CASE("init trains as large a tokenizer as the text is enough for, and stops
   std::ofstream(folder / "a.jsonl") << lines;
   InitCommand init{.sources = {folder / "a.jsonl"}, .output = folder / "wrong", .minutes = 1};
   std::ostringstream out;
-  CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", it has \"body\""));
+  CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", only \"body\""));
   CHECK(out.str().find("too large for this text") == std::string::npos);
 
   init.output = folder / "made";
@@ -187,7 +187,7 @@ TEST_CASE("init writes nothing for data that training refuses, and says where it
   std::ostringstream out;
   InitCommand init{
       .sources = {folder / "chat.jsonl"}, .output = folder / "of chats", .minutes = 1, .tokenizer = kShipped};
-  CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", it has \"messages\""));
+  CHECK_THROWS_WITH(run_init_command(init, out), Contains("has no key \"text\", only \"messages\""));
   CHECK_FALSE(std::filesystem::exists(init.output));
 
   init.sources = {folder / "a.txt"};

@@ -89,7 +89,7 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("training: {loss_scale: -2}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("training: {loss_scale: .inf}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("model: {max_seq_len: 128}"),
-            "default: training.seq_len: 2048 tokens exceed model.max_seq_len 128"));
+            "default: training.seq_len: 2048 tokens are more than model.max_seq_len 128"));
   CHECK(has(error("model: {n_heads: 12, n_kv_heads: 5}"),
             "n_heads 12 is not a multiple of n_kv_heads 5 (remainder 2)"));
   CHECK(
@@ -205,13 +205,13 @@ TEST_CASE("mixed_precision_level fills in what is not said and refuses what cont
   CHECK_FALSE(o2.model.uses_float8());
   for (const Config& c : {o0, o1, o2}) CHECK((parse(print_config(c)) == c));
   CHECK(has(error("training: {mixed_precision_level: O0, mixed_precision_param: bfloat16}"),
-            "mixed_precision_level O0 computes in f32, but bf16 is given"));
+            "mixed_precision_level O0 means f32, but this key is bf16"));
   CHECK(has(error("training: {mixed_precision_level: O2, mixed_precision_param: float32}"),
-            "mixed_precision_level O2 computes in bf16, but f32 is given"));
+            "mixed_precision_level O2 means bf16, but this key is f32"));
   CHECK(has(error("training: {mixed_precision_level: O2}\nmodel: {converters: [float8]}"),
-            "mixed_precision_level O2 computes in bf16, but quantize.linear.float8 is in the list"));
+            "mixed_precision_level O2 means bf16, but quantize.linear.float8 is in this list"));
   CHECK(has(error("training: {mixed_precision_level: O1}\nmodel: {converters: []}"),
-            "mixed_precision_level O1 computes in fp8, but quantize.linear.float8 is missing from the list"));
+            "mixed_precision_level O1 means fp8, but quantize.linear.float8 is missing from this list"));
   CHECK(has(error("training: {mixed_precision_level: O3}"),
             "expected \"\", O0, O1 or O2, got the string \"O3\""));
 }
@@ -281,7 +281,7 @@ TEST_CASE("a schedule that ends before the run is told, with what the rest learn
       "lr_scheduler.total_steps 100 is less than training.steps 400: after that step the learning rate ";
   using Lines = std::vector<std::string>;
   CHECK(told("total_steps: 100, warmup_steps: 10").warnings ==
-        Lines{start + "is 0, and nothing is learned (lr_scheduler.min_lr_factor)"});
+        Lines{start + "is 0 and nothing is learned (lr_scheduler.min_lr_factor)"});
   CHECK(told("total_steps: 100, warmup_steps: 10, min_lr_factor: 0.1").warnings.empty());
   CHECK(told("total_steps: 100, warmup_steps: 10, min_lr_factor: 0.1").notes ==
         Lines{start + "stays at 0.0002 (lr_scheduler.min_lr_factor)"});

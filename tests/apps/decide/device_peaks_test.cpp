@@ -183,7 +183,7 @@ TEST_CASE("a run that beats the peaks kept for this CPU measures them again, kee
   log::set_level(log::Level::info);
   tiny.start("run", {"--training.gemm_cache", peaks.path(), "--metrics.peak_tflops_bf16", "0"})->run();
   log::set_level(log::Level::warning);
-  CHECK_THAT(log.text(), Contains("(measured on this CPU) allows: utilization is against"));
+  CHECK_THAT(log.text(), Contains("(measured on this CPU) allows: utilization is relative to"));
   CHECK(find_device_peaks(kCpu, {.cache = peaks.path()}).fp32 > 1e8);  // 50 times what was kept
   const std::vector<double> parts = logged(tiny / "run", "utilization(%)");
   REQUIRE(parts.size() == 8);

@@ -249,5 +249,5 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
   CHECK_THAT(message_of([&] { read_choice_task(folder / "empty.jsonl"); }), Contains("has no items"));
   std::ostringstream out;
   CHECK_THAT(message_of([&] { run_eval_command({.model = kGolden + "model"}, out); }),
-             Contains("give --tasks FILE"));
+             Contains("add --tasks FILE"));
 }

@@ -201,7 +201,7 @@ TEST_CASE("what a pipeline cannot do is refused in one sentence, before memory i
         " --training.mixed_precision_param bfloat16 --model.converters [quantize.linear.float8] "
         "--quantize.linear.float8.recipe_name delayed",
         "use recipe tensorwise or rowwise, or pipeline_parallel_degree 1"},
-       {2, " --parallelism.module_fqns_per_model_part [layers.0]", "name where stages begin"},
+       {2, " --parallelism.module_fqns_per_model_part [layers.0]", "to say where stages begin"},
        {2, " --parallelism.pipeline_parallel_schedule 2F2B",
         "schedule \"2F2B\" is unknown: expected one of GPipe, 1F1B"},
        {2, " --parallelism.pipeline_parallel_schedule DualPipeV", "schedule DualPipeV is not supported"},

@@ -162,7 +162,7 @@ TEST_CASE(
                                                chats.text_path(), chats.path)})
         ->run();
   });
-  CHECK_THAT(mixed, Contains("First conversation of chats, the loss") && Contains("[[it is w0"));
+  CHECK_THAT(mixed, Contains("First conversation of chats; the loss") && Contains("[[it is w0"));
   CHECK(mixed.substr(mixed.find('\n')) == alone.substr(alone.find('\n')));
 }
 

@@ -180,7 +180,7 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   CHECK_THAT(message_of([&] { converse(repeated("word", 200) + "\n"); }),
              Contains("exceed the context of 200: lower --max-tokens, or raise --context"));
   CHECK_THAT(message_of([&] { converse("what is 3 of 0?\n" + repeated("word", 200) + "\n"); }),
-             Contains("exceed the context of 200: begin another one, lower --max-tokens"));
+             Contains("exceed the context of 200: start a new one, lower --max-tokens"));
 
   // Past the length that the model is meant for one is told, and by default one does not go there.
   const std::string short_folder = chats / "short";

@@ -250,7 +250,7 @@ TEST_CASE("mixtures that mean nothing are refused with the key") {
   CHECK_THAT(message(mixed.of("weight: -1", "weight: 1", "weight: 1")),
              Contains("weight: expected a number >= 0"));
   CHECK_THAT(message(mixed.of("weight: 0", "weight: 0", "weight: 0")), Contains("all weights are 0"));
-  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0.000001")), Contains("below 1/65536"));
+  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0.000001")), Contains("less than 1/65536"));
   CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0")),
              Contains("notes has weight 0 in every stage"));
   auto stages = [&](const std::string& text) {

@@ -110,9 +110,9 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
                          "--checkpoint.interval", "2"};
   const CapturedOutput captured;
   auto message = message_of([&] { tiny.start("run", overflowing)->run(); });
-  CHECK(has(
-      message,
-      "[training] 5 consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps 4)"));
+  CHECK(has(message,
+            "[training] 5 consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps "
+            "is 4)"));
   CHECK(has(message, "lower optimizer.lr"));
   const std::string log = captured.text();
   CHECK(has(log, "step 5 was skipped: the gradient norm is not finite"));

@@ -61,7 +61,7 @@ TEST_CASE("values are equal by content, not by place", "[config]") {
 }
 
 TEST_CASE("a value is described as a person would", "[config]") {
-  CHECK(describe(plain_scalar("many", {})) == "the text \"many\"");
+  CHECK(describe(plain_scalar("many", {})) == "the string \"many\"");
   CHECK(describe(plain_scalar("3", {})) == "the integer 3");
   CHECK(describe(plain_scalar("1e3", {})) == "the number 1e3");
   CHECK(describe(plain_scalar("true", {})) == "the boolean true");

@@ -277,7 +277,7 @@ TEST_CASE("errors of the loader") {
       CHECK_HAS(what,
                 "m.jsonl' has only bad records: 3 records are skipped (training.bad_records: skip), "
                 "the first: ");
-      CHECK_HAS(what, "m.jsonl' line 1, column 17: the object has no key \"text\", it has \"messages\"");
+      CHECK_HAS(what, "m.jsonl' line 1, column 17: the object has no key \"text\", only \"messages\"");
     }
   }
   SECTION("what the tokenizer refuses names the file") {

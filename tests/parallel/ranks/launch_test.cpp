@@ -138,8 +138,8 @@ TEST_CASE("launchers that disagree without one within the other are named") {
                     {"MASTER_PORT", "29500"}}};
   CHECK_THROWS_WITH(
       mpirun.launch(),
-      Contains("mpirun says rank 5 of 8 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), and torchrun "
-               "says rank 0 of 1 (RANK, WORLD_SIZE): unset the variables of the one"));
+      Contains("mpirun says rank 5 of 8 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), but torchrun "
+               "says rank 0 of 1 (RANK, WORLD_SIZE): unset the variables of the launcher"));
   Variables srun{{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}, {"RANK", "3"}, {"WORLD_SIZE", "8"}}};
   CHECK_THROWS_WITH(srun.launch(),
                     Contains("srun says rank 0 of 1") && Contains("torchrun says rank 3 of 8"));
@@ -168,7 +168,7 @@ TEST_CASE("variables that make no sense are refused") {
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "70000"}}}.launch()),
                     Contains("MASTER_PORT is 70000"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}}}.launch()),
-                    Contains("WORLD_SIZE is set and RANK is not"));
+                    Contains("WORLD_SIZE is set but RANK is not"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "2"}}}.launch()), Contains("says rank 2 of 2"));
   CHECK_THROWS_WITH((Variables{{{"SLURM_STEP_NUM_TASKS", "4"},
                                 {"SLURM_PROCID", "3"},
