@@ -41,6 +41,10 @@ Json key_of_this_machine() {
   return key;
 }
 
+/// Whether so many threads repeat the curve of one bit for bit. oneDNN's products in f32 depend on the number
+/// of threads (core/ops/README.md), which over 20 steps may reach the last bit of a loss.
+bool is_exact(std::string_view dtype, int threads) { return dtype == "bfloat16" || threads == 1; }
+
 std::vector<double> curve(TinyTraining& tiny, const std::string& dtype, int threads) {
   set_parallel_threads(threads);
   const std::string name = dtype + std::to_string(threads);
@@ -75,8 +79,9 @@ double largest_difference(const std::vector<double>& losses, const Json::Array& 
 }  // namespace
 
 TEST_CASE(
-    "the golden loss curve is reproduced on one thread and on two: bitwise where a key of the file matches, "
-    "within a stated bound elsewhere") {
+    "the golden loss curve is reproduced on one thread and on two: bitwise where a key of the file matches "
+    "(on "
+    "two in bf16), within a stated bound elsewhere") {
   TinyTraining tiny;
   const Json here = key_of_this_machine();
   const Json::Array curves = stored_curves();
@@ -86,7 +91,7 @@ TEST_CASE(
     for (int threads : kThreads) {
       const std::vector<double> losses = curve(tiny, dtype, threads);
       INFO(dtype << " on " << threads << " thread(s), " << here.dump());
-      if (same != curves.end())
+      if (same != curves.end() && is_exact(dtype, threads))
         CHECK(largest_difference(losses, same->at(dtype, kPath).as_array(dtype), dtype) == 0);
       for (const Json& other : curves) {
         INFO("against the curve of " << other.at("key", kPath).dump());
@@ -103,7 +108,7 @@ TEST_CASE("write the golden loss curve", "[.write]") {
   mine.set("key", key_of_this_machine());
   for (const char* dtype : {"float32", "bfloat16"}) {
     const std::vector<double> losses = curve(tiny, dtype, kThreads[0]);
-    CHECK(curve(tiny, dtype, kThreads[1]) == losses);
+    if (is_exact(dtype, kThreads[1])) CHECK(curve(tiny, dtype, kThreads[1]) == losses);
     Json list{Json::Array{}};
     for (double loss : losses) list.push(loss);
     mine.set(dtype, std::move(list));

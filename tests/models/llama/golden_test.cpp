@@ -178,7 +178,9 @@ TEST_CASE("generation with a key/value cache gives transformers' logits, from a 
       std::span<const float> logits = generator.prompt({sequence, static_cast<size_t>(prompt)});
       for (int64_t t = prompt - 1;; ++t) {
         const float* row = expected.data() + (round * length + t) * vocab;
-        CHECK(relative_error({logits.begin(), logits.end()}, row) < (compute == DType::f32 ? 5e-6 : 0.15));
+        // In f32 both sides round some twenty products and norms in a row, each by up to 1e-6: instruction
+        // sets come to 4e-6 to 6e-6.
+        CHECK(relative_error({logits.begin(), logits.end()}, row) < (compute == DType::f32 ? 2e-5 : 0.15));
         if (t + 1 == length) break;
         logits = generator.next(sequence[t + 1]);
       }
