@@ -81,8 +81,8 @@ std::string too_small(RecipeName recipe, int64_t n, int64_t k) {
       return n <= 4096 && k <= 2048 ? fmt::format("N {} <= 4096 and K {} <= 2048", n, k) : "";
     default:
       fail<ConfigError>("fp8",
-                        "{} has thresholds only for recipes tensorwise and rowwise, not for {}: remove it "
-                        "from quantize.linear.float8.filter_fqns",
+                        "{} has thresholds only for recipes tensorwise, tensorwise_with_gw_hp, delayed and "
+                        "rowwise, not for {}: remove it from quantize.linear.float8.filter_fqns",
                         kAutoFilter, name_of(recipe));
   }
 }

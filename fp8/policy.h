@@ -81,8 +81,9 @@ struct Policy {
 /// list that cannot hold is refused.
 ///
 /// Throws ConfigError for entries that match nothing (naming all of them), two different entries for one
-/// pattern, an entry that cannot hold, auto_filter_small_kn for a recipe without thresholds, and auto without
-/// measurements; DeviceError for a recipe that the hardware lacks, unless emulate is set.
+/// pattern, an entry that later ones contradict wherever it matches, one that cannot hold,
+/// auto_filter_small_kn for a recipe without thresholds, and auto without measurements; DeviceError for a
+/// recipe that the hardware lacks, unless emulate is set.
 Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs);
 
 /// Throws ConfigError, with the reasons, if nothing runs in FP8 although it was asked for. No error if

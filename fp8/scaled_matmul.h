@@ -25,10 +25,10 @@ namespace ottava::fp8 {
 ///
 /// On a GPU tensor cores do the product (cuBLASLt), with sums in f32 or as `fast` says. All addresses are
 /// aligned to 16 bytes. A GPU has per-tensor scales from sm_89 on, rows and blocks of 128 only on sm_90, 1x32
-/// from sm_100 on; asking for what it lacks throws DeviceError, which lists what it has. `emulate` asks for
-/// the CPU's way on any GPU: exact bf16 operands from the same codes, at bf16's speed. Block scales must then
-/// be powers of two, which only the CPU can afford to check. Recorded for a GPU, emulated products count as
-/// bf16 FLOPs.
+/// only on sm_100 and sm_103; asking for what it lacks throws DeviceError, which lists what it has. `emulate`
+/// asks for the CPU's way on any GPU: exact bf16 operands from the same codes, at bf16's speed. Block scales
+/// must then be powers of two, which only the CPU can afford to check. Recorded for a GPU, emulated products
+/// count as bf16 FLOPs.
 struct ScaledMatmul {
   MatmulKind kind = MatmulKind::forward;  ///< which of the three
   Float8Tensor a, b;

@@ -269,8 +269,8 @@ TEST_CASE("policy: torchao's size rule on the fused shape, and what it would do 
   CHECK_THROWS_WITH(
       decide_policy({.recipe_name = "rowwise_with_gw_hp", .filter_fqns = {"auto_filter_small_kn"}},
                     llama(kDebug, 1)),
-      "[fp8] auto_filter_small_kn has thresholds only for recipes tensorwise and rowwise, not for "
-      "rowwise_with_gw_hp: remove it from quantize.linear.float8.filter_fqns");
+      "[fp8] auto_filter_small_kn has thresholds only for recipes tensorwise, tensorwise_with_gw_hp, delayed "
+      "and rowwise, not for rowwise_with_gw_hp: remove it from quantize.linear.float8.filter_fqns");
 }
 
 TEST_CASE("policy: auto keeps FP8 where it was measured to be faster") {
