@@ -67,7 +67,7 @@ struct RecordedOrder {
 };
 
 /// Records what a step asks for, in order, and sums costs per (label, op, precision). Labels name the caller
-/// ("layers.3.attention.wqkv") and nest by Scope.
+/// ("attention.wqkv", of all blocks together) and nest by Scope.
 class CostRecorder {
  public:
   struct Total {

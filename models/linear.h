@@ -29,7 +29,8 @@ struct LinearOperand {
 /// and, over MPI and TCP, give the same bits.
 enum class Overlap : uint8_t {
   bulk,    ///< whole: in backward of column style beside a product that does not need them, else waited for
-  blocks,  ///< a rank's rows at a time, and so is the product that reads or makes them
+  blocks,  ///< a rank's rows at a time, and so is the product that reads or makes them; in backward of column
+           ///< style as `bulk`
 };
 
 /// The pieces given or, if there are none, one of all rows in the compute type.

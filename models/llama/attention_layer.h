@@ -46,8 +46,9 @@ class AttentionLayer {
   };
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, Saved& saved) const;
-  /// Takes the gradient of the stream after the layer and returns that before it, in the same memory. It is
-  /// placed for `reader`, the layer that added to the stream last; null: none did. Consumes `saved`.
+  /// Takes the gradient of the stream after the layer and returns that before it, in the same memory unless
+  /// weight gradients are deferred. It is placed for `reader`, the layer that added to the stream last; null:
+  /// none did. Consumes `saved`.
   LinearOperand backward(const StepContext& context, const LlamaBatch& batch, LinearOperand dout,
                          Saved& saved, const Linear* reader) const;
   /// Where ranks share sequences, how many of a rank's KV heads have their keys and values travel at once: a

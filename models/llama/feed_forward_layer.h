@@ -29,8 +29,9 @@ class FeedForwardLayer {
                          Saved& saved) const;
   /// Makes again what backward needs of a recomputed block, but not the output.
   void recompute(const StepContext& context, ResidualStream in, Saved& saved) const;
-  /// Takes the gradient of the stream after the layer and returns that before it, in the same memory. It is
-  /// placed for `reader`, the layer that added to the stream last. Consumes `saved`.
+  /// Takes the gradient of the stream after the layer and returns that before it, in the same memory unless
+  /// weight gradients are deferred. It is placed for `reader`, the layer that added to the stream last.
+  /// Consumes `saved`.
   LinearOperand backward(const StepContext& context, LinearOperand dout, Saved& saved,
                          const Linear& reader) const;
   /// The linear layer that reads the gradient of this layer's output.

@@ -18,7 +18,7 @@ class ForwardModel {
   ForwardModel(Options options, Device device);
 
   /// Plans and takes memory for the weights, for what `build` takes from the arena, and for the phases that
-  /// `run` goes through. Both are called several times, first on `meta`.
+  /// `run` goes through. Both are called on `meta`, twice; then `build` once more, on the device.
   void take_memory(const std::function<void(Arena& arena)>& build,
                    const std::function<void(const StepContext& context)>& run);
 

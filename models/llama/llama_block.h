@@ -47,8 +47,9 @@ class LlamaBlock {
 
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, LlamaBlockSaved& saved) const;
-  /// Takes the gradient of the stream [n,C] after the block and returns that before it, in the same memory.
-  /// Consumes `saved`. `before`: the last_linear() of the block before; null for the first.
+  /// Takes the gradient of the stream [n,C] after the block and returns that before it, in the same memory
+  /// unless weight gradients are deferred. Consumes `saved`. `before`: the last_linear() of the block before;
+  /// null for the first.
   LinearOperand backward(const StepContext& context, const LlamaBatch& batch, LinearOperand dout,
                          LlamaBlockSaved saved, const Linear* before) const;
   /// The layer that reads `dout`, for its producer.
