@@ -35,14 +35,14 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 ///
 /// What is decided, in order:
 ///
-/// quantize.linear.float8.auto: FP8 for the shapes for which measure_float8() finds it faster, or for which
-/// rank 0's file auto_decisions says so. The step that is timed is that of as_memory_allows().
-///
 /// Peaks of a GPU that is in no table: apps/decide/device_peaks.h.
+///
+/// cpu.bf16_matmul, cpu.bf16_attention: apps/decide/cpu_products.h.
 ///
 /// attention.backend: apps/decide/attention_choice.h.
 ///
-/// cpu.bf16_matmul, cpu.bf16_attention: apps/decide/cpu_products.h.
+/// quantize.linear.float8.auto: FP8 for the shapes for which measure_float8() finds it faster, or for which
+/// rank 0's file auto_decisions says so. The step that is timed is that of as_memory_allows().
 ///
 /// parallelism.enable_async_tensor_parallel: apps/decide/tensor_parallel_overlap.h.
 ///

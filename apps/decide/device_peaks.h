@@ -40,8 +40,9 @@ struct PeakSearch {
 };
 /// Each precision's peak: what the configuration gives; else the table of dense vendor figures; else what was
 /// decided for this GPU or kept for this CPU (its model, threads, library and instruction set); else, if it
-/// is used, a measurement on `device`, which for a CPU is kept for later runs. What is still unknown is
-/// assumed: FP32 as half of BF16, BF16 as FP32, FP8 as BF16.
+/// is used, a measurement on `device`, which for a CPU is kept for later runs. What is still unknown, and
+/// FP32 where the configuration gives BF16 and no table has it, is assumed: FP32 as half of BF16, BF16 as
+/// FP32, FP8 as BF16.
 DevicePeaks find_device_peaks(Device device, const PeakSearch& search = {});
 
 /// Nothing uses more than 100% of a device. While `utilization` (of something that was timed, as a fraction)

@@ -9,7 +9,8 @@
 namespace ottava {
 
 /// The keys of a configuration that `ottava plan` varies: how many ranks share what, what is kept and what is
-/// recomputed, and in which precision products run. All but the last leave the result of training unchanged.
+/// recomputed, and the precision of products and moments. All but the precisions and global_batch leave the
+/// result of training unchanged.
 struct Layout {
   int64_t dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, pp = 1;
   int64_t local_batch = 1, global_batch = 1;  ///< local: of a micro-batch

@@ -13,8 +13,10 @@ namespace ottava {
 
 /// What a plan is for, as the user gives it.
 struct MachineChoice {
-  std::string device;   ///< table or file; empty: the GPU of this machine or of the capability, or this CPU
-  std::string network;  ///< table or file; empty: ib_400
+  /// Table or file; empty: with training.device cuda the GPU of the capability, else this machine's, else an
+  /// H100; with auto this machine's GPU, if it has one; else its CPU.
+  std::string device;
+  std::string network;                   ///< table or file; empty: ib_400
   std::vector<std::string> calibration;  ///< files of MeasuredOperations
   int ranks_per_node = 0;                ///< 0: 8; on a CPU the number of its cores
   int compute_capability = 0;            ///< 0: the table's

@@ -188,8 +188,7 @@ class Search {
     }
   }
 
-  // Returns false if it does not fit or is not possible. A layout that takes exactly what another takes is
-  // not kept beside it.
+  // Returns false if it does not fit. A layout that takes exactly what another takes is not kept beside it.
   bool try_estimate(const Layout& layout, const StepFigures* other = nullptr) {
     std::optional<Estimate> e;
     std::string complaint;
