@@ -122,6 +122,12 @@ void validate(const LlamaConfig& c) {
                       "choose more heads or set model.head_dim",
                       c.head_dim, kMaxHeadDim, c.dim, c.heads);
   }
+  if (c.rope_scaling && c.rope_scaling->low_freq_factor >= c.rope_scaling->high_freq_factor) {
+    fail<ConfigError>("model",
+                      "rope_scaling.low_freq_factor {} must be less than rope_scaling.high_freq_factor {}: "
+                      "change one of them, or set both",
+                      c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor);
+  }
 }
 
 int64_t parameter_count(const LlamaConfig& config) {

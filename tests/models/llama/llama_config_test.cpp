@@ -53,6 +53,11 @@ TEST_CASE("shapes that cannot be built are refused") {
   c = llama_flavor("debugmodel");
   c.layers = 0;
   CHECK_THROWS_WITH(validate(c), "[model] n_layers is 0, expected at least 1");
+  c = llama_flavor("debugmodel");
+  c.rope_scaling->low_freq_factor = 4;  // the flavor's high_freq_factor
+  CHECK_THROWS_WITH(validate(c),
+                    "[model] rope_scaling.low_freq_factor 4 must be less than rope_scaling.high_freq_factor "
+                    "4: change one of them, or set both");
 }
 
 TEST_CASE("the parameter table names every tensor once, in unit order") {
