@@ -207,19 +207,22 @@ class Check:
                 "--attention.backend", "flash", "--metrics.log_freq", "1", "--metrics.enable_json_lines", "true",
                 "--checkpoint.enable", "false", *extra, *self.without_graphs(device, extra)]
 
-    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
-        """A run in a folder of its name, which may hold a checkpoint to go on from. `launcher`: what starts the command on ranks."""
+    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None, first=1):
+        """A run in a folder of its name, which may hold a checkpoint to go on from; `first` is its first step. `launcher`: what starts
+        the command on ranks."""
         folder = self.folder(name)
         out = self.run([*(launcher or [self.program("ottava")]), *self.train_command(folder, device, steps, list(extra))], env=env,
                        until=until, seconds=seconds)
+        # A run that only looks leaves the metrics of the run in its folder as they are.
+        own = folder / "load_only" if "--checkpoint.load_only" in extra else folder
         try:
-            lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            lines = [json.loads(line) for line in (own / "metrics.jsonl").read_text().splitlines()]
             losses = {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines}
             norms = {line["step"]: line["grad_norm"] for line in lines}
         except (OSError, ValueError, TypeError, KeyError) as e:
             raise Failed(f"{name}: its metrics.jsonl is none ({e!r})\n{tail(out)}") from None
-        if list(losses) != list(range(1, steps + 1)):
-            raise Failed(f"{name}: steps {list(losses)} of {steps} were logged\n{tail(out)}")
+        if list(losses) != list(range(first, steps + 1)):
+            raise Failed(f"{name}: steps {list(losses)} of {first} to {steps} were logged\n{tail(out)}")
         return Training(losses, norms, out)
 
     def copy_of(self, name, copy):

@@ -68,7 +68,7 @@ def go_on(c, name, copy, extra):
     """The same steps from that checkpoint, with what was decided there. (`load_only`: it stays as it is for others.)"""
     c.copy_of(name, copy)
     return c.train(copy, c.device, END, [*extra, "--checkpoint.enable", "true", "--checkpoint.load_step", str(CHECKPOINT),
-                                         "--checkpoint.load_only", "true"])
+                                         "--checkpoint.load_only", "true"], first=CHECKPOINT + 1)
 
 
 def after(training):

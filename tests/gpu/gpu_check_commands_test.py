@@ -68,10 +68,10 @@ class Recorder(Check):
             assert listed.splitlines() == names.read_text().replace("\\", "").splitlines(), "a file of names does not select them"
         return "9.0\nAll tests passed, 1 assertions\nTraining completed\nERROR SUMMARY: 0 errors\n"
 
-    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None):
+    def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None, first=1):
         command = [*(launcher or ["ottava"]), *self.train_command(self.folder(name), device, steps, list(extra))]
         self.commands.append(command[command.index("mpirun"):] if "mpirun" in command else command)
-        numbers = {step: 1.0 for step in range(1, steps + 1)}
+        numbers = {step: 1.0 for step in range(first, steps + 1)}
         return Training(numbers, numbers, "CUDA graphs: on")
 
     def copy_of(self, name, copy):

@@ -330,9 +330,9 @@ class Trainings:
     def copy_of(self, name, copy):
         return copy
 
-    def train(self, name, device, steps, extra):
+    def train(self, name, device, steps, extra, first=1):
         self.commands[name] = extra
-        losses = {step: 7 - step / 10 for step in range(1, steps + 1)} | self.changed.get(name, {})
+        losses = {step: 7 - step / 10 for step in range(first, steps + 1)} | self.changed.get(name, {})
         return Training(losses, {step: 1.0 for step in losses}, self.said)
 
 
@@ -466,6 +466,20 @@ class Programs(unittest.TestCase):
         self.addCleanup(c.close)
         with self.assertRaisesRegex(Failed, "its metrics.jsonl is none"):
             c.train("garbage", "cpu", 2, [], launcher=["echo", "garbage"])
+
+    def test_a_run_that_only_looks_has_its_own_losses(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        line = '{"step": %d, "loss_metrics/global_avg_loss": %d, "grad_norm": 1}'
+        c.folder("run").mkdir()
+        (c.folder("run") / "metrics.jsonl").write_text("\n".join(line % (step, 7) for step in (1, 2, 3)))  # of the run that saved
+        extra, looks = ["--checkpoint.load_only", "true"], f"mkdir load_only; echo '{line % (3, 6)}' >load_only/metrics.jsonl"
+        with self.assertRaisesRegex(Failed, "its metrics.jsonl is none"):
+            c.train("run", "cpu", 3, extra, launcher=["true"], first=3)
+        run = c.train("run", "cpu", 3, extra, launcher=["sh", "-c", f"cd {c.folder('run')}; {looks}"], first=3)
+        self.assertEqual(run.losses, {3: 6})
+        with self.assertRaisesRegex(Failed, "steps .3. of 2 to 3 were logged"):
+            c.train("run", "cpu", 3, extra, launcher=["true"], first=2)
 
     def test_a_silent_nvidia_smi_and_a_slow_python_say_nothing(self):
         c = Check(dry=False, programs=".", seconds=60)
