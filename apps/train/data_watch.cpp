@@ -82,12 +82,12 @@ void DataWatch::object(std::string problem) {
   watched_.reset();
 }
 
-void DataWatch::refuse(int64_t step, bool is_saved) {
+void DataWatch::refuse(int64_t step, std::string_view not_saved) {
   std::string complaint;
   if (!problem_.empty()) {
-    complaint = fmt::format(
-        "{}; the run ends after step {}, {}", problem_, step,
-        is_saved ? "whose checkpoint is saved" : "and nothing was saved (checkpoint.enable is false)");
+    complaint = fmt::format("{}; the run ends after step {}, {}", problem_, step,
+                            not_saved.empty() ? "whose checkpoint is saved"
+                                              : fmt::format("and nothing was saved ({})", not_saved));
   }
   if (ranks_.size() > 1) require_no_complaint<DataError>(ranks_, complaint, "data check");
   throw DataError(complaint);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/data/mixed_loader.h"
 #include "parallel/comm/communicator.h"
@@ -26,8 +27,9 @@ class DataWatch {
   bool poll();
   /// Adds another reason to end the run; empty: none.
   void object(std::string problem);
-  /// Once poll() has been true on any rank: throws what was found, on all ranks.
-  [[noreturn]] void refuse(int64_t step, bool is_saved);
+  /// Once poll() has been true on any rank: throws what was found, on all ranks. `not_saved`: why no
+  /// checkpoint of this step is saved; empty: one is.
+  [[noreturn]] void refuse(int64_t step, std::string_view not_saved);
 
  private:
   data::DataScan& scan(size_t source) { return loader_.sources()[source].loader->scan(); }

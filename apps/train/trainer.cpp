@@ -280,12 +280,14 @@ Trainer::End Trainer::train() {
     if (ends_early) {
       checkpoints_->finish();
       reporter_->flush();
-      if (data_is_bad_) data_watch_->refuse(state_.step, checkpoints_->saves());
+      const std::string_view not_saved = checkpoints_->saves()        ? ""
+                                         : checkpoints_->is_enabled() ? "checkpoint.load_only is true"
+                                                                      : "checkpoint.enable is false";
+      if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
       events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
-      log::info("Stopped after step {}{}", state_.step,
-                checkpoints_->saves()        ? "; the same command continues from here"
-                : checkpoints_->is_enabled() ? "; nothing was saved because checkpoint.load_only is true"
-                                             : "; nothing was saved because checkpoint.enable is false");
+      log::info("Stopped after step {}; {}", state_.step,
+                not_saved.empty() ? "the same command continues from here"
+                                  : fmt::format("nothing was saved because {}", not_saved));
       return End::stopped;
     }
   }

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
@@ -57,6 +59,27 @@ TEST_CASE("what rank 0 finds in the data is a DataError of all ranks") {
     }
   });
   CHECK(told == 2);
+}
+
+TEST_CASE("bad data that ends a run is told with what became of the run") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "text.txt") << "an octave above what is written";
+  std::string saved, looked;
+  test::run_thread_ranks({.ranks = 1}, [&](Communicator& world) {
+    data::MixedLoader loader = loader_of(folder / "text.txt");
+    DataWatch watch(loader, world);
+    watch.object("the text is bad");
+    for (auto& [said, not_saved] :
+         {std::pair(&saved, ""), std::pair(&looked, "checkpoint.load_only is true")}) {
+      try {
+        watch.refuse(7, not_saved);
+      } catch (const DataError& error) {
+        *said = error.what();
+      }
+    }
+  });
+  CHECK_THAT(saved, Contains("the text is bad; the run ends after step 7, whose checkpoint is saved"));
+  CHECK_THAT(looked, Contains("after step 7, and nothing was saved (checkpoint.load_only is true)"));
 }
 
 TEST_CASE("the check of bare ids counts pieces, which it does not call documents") {
