@@ -35,7 +35,7 @@ void read_lines(const std::string& path, std::vector<std::string>& notes, const 
     if (line.empty()) continue;
     try {
       body(Json::parse(line, name));
-    } catch (const FileError&) {
+    } catch (const Error&) {  // ConfigError, too, of a configuration in it
       if (is_torn) {
         notes.push_back(fmt::format(
             "the last line of {} is incomplete: the run was killed while writing it, or is writing it now",
@@ -191,6 +191,7 @@ TracedTime traced_time(const std::string& path) {
   if (about.at("schema", path).as_integer(path) != 1)
     fail<FileError>("trace", "{} has a schema other than 1", path);
   const Json::Array& steps = about.at("steps", path).as_array(path);
+  if (steps.empty()) fail<FileError>("trace", "{} names no steps", path);
   const double count = steps.size();
   std::map<std::string, TracedTime::Operation> sums;
   std::vector<Interval> compute, communication;

@@ -14,6 +14,7 @@
 #include "apps/report_page/verdict.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/gzip.h"
 #include "core/io/json.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -357,6 +358,18 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
                     Contains("--baseline elsewhere is none of the given runs"));
   CHECK_THROWS_WITH(report({good.folder()}, "", "days"),
                     Contains("--x is 'days', expected steps, tokens or hours"));
+
+  MadeRun odd(folder / "odd");
+  odd.steps(5).events(MadeRun::start(1, "model: {a") + MadeRun::event("finished", 5));
+  const std::string trace = odd.folder() + "/profile_traces/iteration_3";
+  fs::create_directories(trace);
+  std::ofstream(trace + "/rank0_trace.json.gz", std::ios::binary)
+      << gzip(R"j({"ottava": {"schema": 1, "steps": []}, "traceEvents": []})j");
+  std::ostringstream said;
+  run_report_command({.runs = {good.folder(), odd.folder()}, .output = page}, said);
+  CHECK_THAT(said.str(), Contains("odd: 1 unreadable line of events.jsonl left out, the first is line 1") &&
+                             Contains("odd: the trace is left out: [trace]") && Contains("names no steps") &&
+                             Contains("2 runs"));
 }
 
 TEST_CASE("a run is given by its folder or by its metrics.jsonl, from anywhere") {
