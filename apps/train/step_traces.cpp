@@ -182,10 +182,11 @@ void StepTraces::write(int64_t step) {
   traced.host_spans = spans_.since(traced.steps.front().begin_ns);
   const std::string folder = (fs::path(folder_) / fmt::format("iteration_{}", step)).string();
   const std::string path = fmt::format("{}/rank{}_trace.json.gz", folder, traced.rank.rank);
+  const int64_t first = first_call_;  // the next trace may begin before the thread does
   writing_ = std::async(std::launch::async, [=, this, traced = std::move(traced)]() mutable {
     log::set_rank({traced.rank.rank, traced.rank.world_size, traced.rank.rank != 0});
     try {
-      traced.calls = completed_calls(ranks_.world->state().calls(), first_call_);
+      traced.calls = completed_calls(ranks_.world->state().calls(), first);
       const int64_t end = traced.steps.back().end_ns;
       std::erase_if(traced.calls, [&](const CallRecord& c) { return c.issued_ns > end; });
       fs::create_directories(folder);
