@@ -18,7 +18,7 @@ struct BenchKernelsCommand {
   std::string file;
   std::vector<std::string> overrides;
   std::string only = "*";  ///< glob over the operations' names
-  double seconds = 20;     ///< of measuring; an operation gets at most a tenth of them
+  double seconds = 20;     ///< of measuring; an operation gets at most 0.1 s
   Work work = Work::measure;
   std::string json;  ///< file for programs; empty: none
 };

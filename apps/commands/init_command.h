@@ -20,8 +20,8 @@ struct InitCommand {
   std::string tokenizer;          ///< folder; empty: one is trained into DIR/tokenizer
 };
 /// Prints to `out` what it found and chose, and how to continue. Throws ConfigError, FileError or DataError;
-/// for records that training would refuse, before anything is written. Never replaces an existing
-/// ottava.yaml.
+/// for records of the text's first block that training would refuse, before anything is written. Never
+/// replaces an existing ottava.yaml.
 void run_init_command(const InitCommand& command, std::ostream& out);
 
 void add_init_command(Command& commands);

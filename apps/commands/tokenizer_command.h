@@ -16,7 +16,7 @@ class Command;
 /// read as well. Replaces an existing tokenizer only with --overwrite.
 struct TokenizerTrainOptions {
   std::vector<std::string>
-      sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
+      sources;  ///< files, folders, globs, @lists as training.dataset_path takes them; no token shards
   std::string text_key = "text";  ///< of JSON lines
   std::string output_folder;
   int32_t vocab_size = 0;

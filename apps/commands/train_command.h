@@ -8,7 +8,7 @@ namespace ottava {
 class Command;
 
 /// `ottava train CONFIG [--section.key value ...] [--redecide]`. Returns the exit code: 0 if training is
-/// complete or was stopped by a signal after saving.
+/// complete, has nothing to do, or was stopped by a signal (after saving, if it saves).
 struct TrainCommand {
   std::string file;
   std::vector<std::string> overrides;

@@ -18,8 +18,8 @@ std::optional<data::ChatOptions> chat_options(const Experiment& experiment);
 std::shared_ptr<const data::ChatEncoder> chat_encoder(const Experiment& experiment,
                                                       const std::string& format);
 
-/// The first document of a row as text of at most `limit` bytes, with [[what counts towards the loss]] in
-/// brackets.
+/// The first document of a row as text, with [[what counts towards the loss]] in brackets; past `limit` bytes
+/// it ends with "...".
 std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> inputs,
                         std::span<const int32_t> targets, std::span<const int32_t> document_start,
                         size_t limit = 2000);

@@ -50,7 +50,7 @@ class Checkpoints {
   /// If a save in flight copies masters and moments while the next step runs, the end of these copies, before
   /// which the step may not update them; else null.
   const Event* end_of_copies() const;
-  /// Completes an asynchronous save if its writing is done; never waits.
+  /// Completes an asynchronous save if its writing is done on all ranks; never waits for that.
   void poll();
   /// Waits for an asynchronous save and completes it.
   void finish();

@@ -34,7 +34,7 @@ class StepGraphs {
 
   enum class Pace : uint8_t { launched, step_by_step };
   /// To be called before the first part of every step. step_by_step: this step runs without graphs, because
-  /// its operations are timed.
+  /// its operations are timed, or because a later one runs others (an FP8 amax history that fills).
   void begin_step(Pace pace);
   /// `body` puts the part's work on the stream. It is not called if the part is launched as a graph.
   void run(StepPart part, Stream& stream, const std::function<void()>& body);

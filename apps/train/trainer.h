@@ -25,8 +25,8 @@ namespace ottava {
 /// Trains one experiment on one rank, from its newest checkpoint or from the beginning, up to training.steps.
 class Trainer {
  public:
-  /// Plans, allocates, loads. Everything that can be wrong with the input is found here, before the first
-  /// step.
+  /// Plans, allocates, loads. Everything that can be wrong with the configuration and a checkpoint is found
+  /// here, before the first step; the data is looked through for training.data_check_seconds.
   Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals);
   ~Trainer();
 
