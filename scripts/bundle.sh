@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes, in build-bundle, what runs without a compiler, and checks both (scripts/install/check_bundle.sh):
+# Makes, in build-bundle, what runs without a compiler, and checks the first (scripts/install/check_bundle.sh):
 #   ottava-VERSION-linux-ARCHITECTURE.tar.gz   the program with every shared library it needs except the C library, MPI and
 #                                              CUDA's: runs from wherever it is unpacked, without root
 #   ottava_VERSION_ARCHITECTURE.deb            for Debian's release on this machine, whose libraries it depends on

@@ -71,7 +71,7 @@ else()
   list(APPEND _missing "oneDNN >= 2.6 (Debian: libdnnl-dev)")
 endif()
 
-# MPI sits in parallel/comm/mpi alone. Without it one process still trains; ranks then need the CUDA build's own bootstrap.
+# MPI sits in parallel/comm/mpi alone. Without it ranks meet over TCP (ottava launch, torchrun, srun with MASTER_ADDR).
 find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)
   ottava_interface(mpi MPI::MPI_C)
