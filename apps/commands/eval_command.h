@@ -20,7 +20,8 @@ struct EvalCommand {
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-/// Throws ConfigError, FileError and DataError before anything is scored.
+/// Throws ConfigError, FileError and DataError before anything is scored; FileError also for a `json` that
+/// cannot be written, at the end.
 void run_eval_command(const EvalCommand& command, std::ostream& out);
 
 void add_eval_command(Command& commands);
