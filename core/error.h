@@ -37,7 +37,7 @@ struct DataError : Error {
 struct DeviceError : Error {
   using Error::Error;
 };
-/// The plan does not fit into memory; thrown before anything is allocated.
+/// Memory that cannot be had, or is too small: a plan that does not fit, an allocation, a workspace.
 struct MemoryError : Error {
   using Error::Error;
 };

@@ -75,7 +75,7 @@ void each_tensor(T& value, const Visit& visit) {
   }
 }
 
-/// "bf16[2048,256] f32[2048]".
+/// "bf16 [2048, 256] f32 [2048]".
 template <class... Args>
 std::string operands_text(const Args&... args) {
   std::string text;

@@ -6,7 +6,7 @@
 //   - launch() instead of <<<>>>, OTTAVA_SHARED and dynamic_shared() instead of __shared__;
 //   - inline PTX only here, each wrapper with its host version (cuda_host/device.h) added in the same commit;
 //   - explicit masks in every warp collective, no spinning on another block, no __CUDA_ARCH__ in kernels;
-//   - arithmetic in float; bf16 and fp8 are storage.
+//   - arithmetic in float and double; bf16 and fp8 are storage.
 
 #include <cuda_runtime.h>
 

@@ -9,9 +9,9 @@ namespace ottava::cpu {
 /// that also make the row.
 class RowQuantizer {
  public:
-  /// For a matrix of x's dtype and shape; x's data may be null. Checks its arguments. `output` may have any
-  /// granularity, and may lack `out` if none of the quantize functions is called. `format` is e4m3 or e5m2.
-  /// With granularity tensor, this stores the inverse scale.
+  /// For a matrix of x's dtype and shape; x's data may be null. The caller has checked that `output` fits it.
+  /// `output` may have any granularity, and may lack `out` if none of the quantize functions is called.
+  /// `format` is e4m3 or e5m2. With granularity tensor, this stores the inverse scale.
   RowQuantizer(const fp8::RowOutput& output, const Tensor& x, DType format);
 
   /// Makes the codes and inverse scales of one row, whose values, of x's dtype, are at `values`. Threads may

@@ -39,7 +39,7 @@ constexpr int64_t aligned(int64_t bytes) {
 }
 
 /// Where everything lies in one block: persistent allocations first, then the phases (train, validate,
-/// generate), which never run at the same time and share the rest.
+/// sample, ...), which never run at the same time and share the rest.
 struct MemoryPlan {
   struct Phase {
     std::string name;

@@ -3,8 +3,8 @@
 #include "core/cuda/runtime.h"
 #include "core/ops/elementwise_kernels.h"
 
-// Ceiling: memory bandwidth; one or two FLOPs per element. cast moves 6 bytes per element, add 3 elements,
-// scale 2.
+// Ceiling: memory bandwidth; at most one FLOP per element that is read. cast moves 6 bytes per element, add 3
+// elements.
 namespace ottava::cuda {
 namespace {
 

@@ -11,7 +11,7 @@ namespace ottava {
 /// so that a lasting new level is accepted.
 struct SpikeRule {
   int64_t window = 128;
-  double sigma = 0;  ///< 0: never skips
+  double sigma = 0;  ///< 0 in a run that does not call skip_spike()
 };
 /// Why a step is skipped: the value that clip_factor() and skip_spike() write to `skipped`.
 enum Skip : int { kNotSkipped, kNotFinite, kLossSpike, kNormSpike };

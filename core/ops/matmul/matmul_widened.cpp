@@ -10,10 +10,10 @@
 namespace ottava::cpu {
 namespace {
 
-// 112 rows (8 groups of 14, 18 of 6) x 256 of A are 112 KiB, x 1024 columns of sums 448 KiB: they stay in a
-// core's L2 cache, beside a panel's 256 x 32 in the L1 cache.
-// Rows of a transposed A are columns of what is stored, which are transposed by sixteens: the product of an A
-// with terms far apart takes a tenth longer.
+// 112 rows (8 groups of 14, 19 of at most 6) x 256 of A are 112 KiB, x 1024 columns of sums 448 KiB: they
+// stay in a core's L2 cache, beside a panel's 256 x 32 in the L1 cache. Rows of a transposed A are columns of
+// what is stored, which are transposed by sixteens: the product of an A with terms far apart takes a tenth
+// longer.
 constexpr int64_t kRows = 112, kColumns = 1024, kDepth = 256, kTransposedUnit = 16;
 constexpr int64_t kPadding = 16;  ///< of a row of sums, so that rows do not share the L1 cache's sets
 constexpr int64_t kPanelsBytes = int64_t{32} << 20;  ///< of widened B at a time
