@@ -1,8 +1,8 @@
 # ottava_cpu_kernels(target file...): compile each file once per instruction set.
 #
 # A kernel file puts its functions into namespace OTTAVA_ISA (core/cpu/isa.h says how they are chosen at run time), so
-# release binaries need no -march=native and still use AVX-512 where it exists. Kernel files include no standard
-# header that instantiates templates: the linker would keep one copy, perhaps the one a small machine cannot run.
+# release binaries need no -march=native and still use AVX-512 where it exists. Objects of kernel files hold no inline
+# function or template from elsewhere: the linker would keep one copy, perhaps the one a small machine cannot run.
 set(OTTAVA_ISA_LIST baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(OTTAVA_ISA_LIST baseline avx2 avx512)
