@@ -23,7 +23,6 @@ std::string cuda_unavailable_reason() { return cuda::unavailable_reason(); }
 
 Device parse_device(std::string_view text) {
   if (text == "cpu") return {DeviceType::cpu, 0};
-  if (text == "meta") return {DeviceType::meta, 0};
   if (text == "auto") return cuda_device_count() > 0 ? Device{DeviceType::cuda, 0} : Device{};
   int index = 0;
   bool is_cuda = text == "cuda";
