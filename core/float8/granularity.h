@@ -44,7 +44,7 @@ struct GranularityTraits {
   /// The inverse scales of the transposed matrix are those of the matrix: one set of codes serves both
   /// orientations.
   bool is_transpose_invariant = false;
-  bool is_row_local = false;  ///< a row's producer knows its scales
+  bool is_row_local = false;  ///< a row's producer knows its scales and can write them
   bool is_tiled = false;      ///< inverse scales lie in tiles, but travel untiled (fp8/scale_tiles.h)
   RowGather row_gather = RowGather::none;
   int64_t alignment = 16;  ///< the contraction of a product is a multiple of this

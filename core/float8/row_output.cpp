@@ -11,7 +11,8 @@ void check_row_output(std::string_view op, const RowOutput& output, DType made, 
   if (is_tensor) check_tensor(op, "float8.amax", output.amax, DType::u32, {1});
   if (!is_tensor && !traits(output.granularity).is_row_local) {
     fail<ShapeError>(
-        op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
+        op,
+        "scales per {} are not made together with a result: expected row or 1x128, else quantize the result",
         name_of(output.granularity));
   }
   if (shape.cols() % 16 != 0) {

@@ -182,10 +182,9 @@ TEST_CASE("gradients in FP8 on meta record what crosses memory, and refuse what 
     change(bad);
     CHECK_THROWS_WITH(rms_norm_backward(stream, bad), message);
   };
-  refuses(
-      [](auto& a) { a.float8.granularity = Granularity::block_1x32; },
-      "[rms_norm_backward_quantize] scales per 1x32 need more than a row at a time: expected row or 1x128, "
-      "else quantize the result");
+  refuses([](auto& a) { a.float8.granularity = Granularity::block_1x32; },
+          "[rms_norm_backward_quantize] scales per 1x32 are not made together with a result: expected row or "
+          "1x128, else quantize the result");
   refuses(
       [](auto& a) {
         a.float8.out.codes = shape_only(DType::e4m3, {4, 16});

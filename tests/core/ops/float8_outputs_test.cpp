@@ -162,10 +162,9 @@ TEST_CASE("producers in FP8 on meta record what crosses memory, and refuse what 
     change(bad);
     CHECK_THROWS_WITH(rms_norm_forward(stream, bad), message);
   };
-  refuses(
-      [](auto& a) { a.float8.granularity = Granularity::block_128x128; },
-      "[rms_norm_quantize] scales per 128x128 need more than a row at a time: expected row or 1x128, else "
-      "quantize the result");
+  refuses([](auto& a) { a.float8.granularity = Granularity::block_128x128; },
+          "[rms_norm_quantize] scales per 128x128 are not made together with a result: expected row or "
+          "1x128, else quantize the result");
   refuses(
       [](auto& a) {
         a.x = shape_only(DType::bf16, {4, 24});
