@@ -1,4 +1,4 @@
-// Bytes per second of every operation that memory should bound, at the shapes of a 60M-parameter model (dim
+// Bytes per second of operations that memory should bound, at the shapes of a 60M-parameter model (dim
 // 512, ffn 1536, vocabulary 2560, 8 heads of 64, 8 sequences of 1024 tokens), beside plain copies. An
 // argument chooses the lines that contain it.
 //     ninja -C build core_ops_bandwidth && OMP_NUM_THREADS=2 build/tests/core_ops_bandwidth
