@@ -137,6 +137,15 @@ struct TokenLoader::State {
     ++position.segment;
   }
 
+  // Retires the front segment on the way to `sample`. Epochs before it can be left out once every block is
+  // known.
+  void pass_front(int64_t sample) {
+    const bool was_complete = index.complete();
+    retire_front();
+    if (was_complete || !index.complete()) return;
+    if (sample - front_first >= index.total().windows) start(locate(sample));
+  }
+
   // What is wrong with records that are to be skipped, if there are no others. Counts from reading cover
   // several epochs, and a kept index has none, so the data is looked at again.
   void refuse_bad_records() const {
@@ -220,7 +229,7 @@ void TokenLoader::read(int64_t first_sample, int64_t count, const TokenBatch& ou
   if (count == 0) return;
   s.seek(first_sample);
   for (int64_t i = 0; i < count; ++i) {
-    while (!s.queue->wait_for(first_sample + i - s.front_first)) s.retire_front();
+    while (!s.queue->wait_for(first_sample + i - s.front_first)) s.pass_front(first_sample + i);
     int64_t at = i * s.options.seq_len;
     s.queue->copy_window(first_sample + i - s.front_first, out.inputs + at, out.targets + at,
                          out.document_starts ? out.document_starts + at : nullptr);

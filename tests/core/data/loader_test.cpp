@@ -175,6 +175,32 @@ TEST_CASE("with an index file resuming tokenizes only what is read") {
   CHECK(encoded < whole / 4);
 }
 
+TEST_CASE("without an index resuming in a later epoch tokenizes the data once, not once for each epoch") {
+  DataFolder folder;
+  LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), 19);
+  const int64_t n = epoch_length(o), first = 9 * n + n / 2;
+  std::vector<int32_t> all;
+  {
+    TokenLoader loader(o);
+    all = windows(loader, 19, 0, first + 4);
+  }
+  std::atomic<int64_t> encoded{0};
+  auto encode = o.encoder.encode;
+  o.encoder.encode = [&, encode](std::string_view text, std::vector<int32_t>& ids) {
+    encoded += static_cast<int64_t>(text.size());
+    encode(text, ids);
+  };
+  epoch_length(o);
+  const int64_t whole = encoded.exchange(0);
+  std::vector<int32_t> got;
+  {
+    TokenLoader loader(o);
+    got = windows(loader, 19, first, 4);
+  }
+  CHECK((got == std::vector<int32_t>(all.end() - 4 * 20, all.end())));
+  CHECK(encoded < 4 * whole);
+}
+
 TEST_CASE("a block in which only the middle of a compressed file lies is no stumbling block") {
   DataFolder folder;
   const std::string first = gzip(numbered_lines(0, 40)), second = gzip(numbered_lines(40, 400));
