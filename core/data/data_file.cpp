@@ -89,6 +89,13 @@ uint64_t sample_content(const File& file) {
   return XXH64(sample.data(), sample.size(), 0);
 }
 
+// Under any name and format: as token ids, or as text, it would be trained on.
+void refuse_lfs_pointer(const File& file) {
+  std::string head;
+  append_range(file, 0, 64, head);
+  if (is_lfs_pointer(head)) fail<FileError>(kWhere, "'{}': {}", file.path(), kLfsPointer);
+}
+
 Format format_of(const File& file, Compression compression) {
   constexpr size_t kHead = 4096;
   std::string head;
@@ -104,7 +111,6 @@ Format format_of(const File& file, Compression compression) {
     return begins_with_json_object(head) ? Format::json_lines : Format::text;
   }
   append_range(file, 0, kHead, head);
-  if (is_lfs_pointer(head)) fail<FileError>(kWhere, "'{}': {}", file.path(), kLfsPointer);
   if (auto shard = sniff_shard(file.path(), head)) return *shard;
   if (is_json(file.path())) return Format::json_lines;
   if (file.path().ends_with(".bin")) {
@@ -163,6 +169,7 @@ class Finder {
       ++empty;
       return;
     }
+    refuse_lfs_pointer(file);
     struct stat info {};
     ::stat(path.c_str(), &info);
     DataFile entry{.path = path, .compression = compression_of(path), .bytes = file.size()};

@@ -130,9 +130,13 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(file({listed_in(folder / "only")}), "is not a regular file");
   CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
   CHECK_HAS(file({folder.write("x.bin", "not tokens")}), "is no token shard: it starts with 6e 6f 74 20");
-  for (const char* name : {"pointer.txt", "pointer.jsonl", "pointer.bin"})
-    CHECK_HAS(file({folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:79\n")}),
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:79\n";
+  for (const char* name : {"pointer.txt", "pointer.jsonl", "pointer.jsonl.gz", "pointer.bin"})
+    CHECK_HAS(file({folder.write(name, pointer)}),
               "': this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
+  for (const Format format : {Format::text, Format::tokens_u16})
+    CHECK_HAS(message_of<FileError>([&] { find_data_files({folder.write("pointer.bin", pointer)}, format); }),
+              "pointer.bin': this is a Git LFS pointer");
   const std::string tar("notes.txt\0\0\0\0", 13);
   CHECK_HAS(file({folder.write("corpus.tar.gz", gzip(tar))}), "contains no text: byte 9 of its decompressed");
   CHECK_HAS(file({folder.write("corpus.tar.zst", zstd(tar))}),
