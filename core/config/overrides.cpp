@@ -32,6 +32,12 @@ Option find_option(Section& root, std::string path, bool has_value) {
   return option;
 }
 
+/// Whether the argument after a boolean's option is its value: a boolean, null, or a shell's unset variable.
+bool is_value_of_boolean(const std::string& argument) {
+  const Value::Kind kind = plain_scalar(argument, {}).kind;
+  return kind == Value::Kind::boolean || kind == Value::Kind::null;
+}
+
 std::string suggestion(const Section& root, const std::string& path) {
   std::vector<std::string> paths = all_paths(root);
   std::string near = nearest(path, paths);
@@ -82,10 +88,8 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   if (has_value) {
     value = Value::of(std::string(argument.substr(equals + 1)), at);
     value.untyped = true;
-  } else if (field.type == Type::boolean && !(next && next->empty())) {
-    bool is_spelled = next && !option.is_negated && (*next == "true" || *next == "false");
-    value = Value::of(is_spelled ? *next == "true" : !option.is_negated, at);
-    taken += is_spelled;
+  } else if (field.type == Type::boolean && (option.is_negated || !next || !is_value_of_boolean(*next))) {
+    value = Value::of(!option.is_negated, at);
   } else if (next) {
     value = Value::of(*next, at);
     value.untyped = true;

@@ -210,6 +210,12 @@ TEST_CASE("overrides win over the file, the last over earlier ones", "[config]")
   CHECK(inner("flag: true", {"--outer.inner.no-flag"}).sample.flag == false);
   CHECK(inner("flag: true", {"--outer.inner.flag", "false"}).sample.flag == false);
   CHECK(inner("flag: true", {"--outer.inner.flag=false"}).sample.flag == false);
+  for (const char* value : {"False", "FALSE", "null"}) {
+    const Result spelled = inner("flag: true", {"--outer.inner.flag", value});
+    CHECK(spelled.problems.empty());
+    CHECK(spelled.sample.flag == false);
+  }
+  CHECK(inner("maybe_flag: true", {"--outer.inner.maybe_flag", "null"}).sample.maybe_flag == std::nullopt);
   CHECK(inner("", {"--outer.inner.flag", "--outer.inner.count", "8"}).sample.count == 8);
   CHECK(inner("", {"--outer.inner.rate", "1e-3"}).sample.rate == 1e-3);
   CHECK(inner("", {"--outer.inner.name", "5"}).sample.name == "5");
