@@ -24,7 +24,7 @@ struct TokenizerTrainOptions {
   std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};
   std::string bos_token = "<|begin_of_text|>";
   std::string eos_token = "<|end_of_text|>";
-  int64_t max_bytes = 0;  ///< stop after so much text; 0: all of it
+  int64_t max_bytes = 0;  ///< stop after the document that reaches this; 0: read all
   bool overwrites = false;
 };
 /// Prints to `out` what it read and wrote. If it throws ConfigError, FileError or DataError, nothing is
