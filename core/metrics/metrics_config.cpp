@@ -9,7 +9,7 @@ void declare(config::Section& s, MetricsConfig& c) {
   s.field("log_freq", c.log_freq, "steps between log lines").at_least(1).unit("steps");
   s.field("enable_tensorboard", c.enable_tensorboard, "write metrics as TensorBoard events");
   s.field("enable_json_lines", c.enable_json_lines,
-          "write metrics as JSON lines to <job.dump_folder>/metrics.jsonl");
+          "write metrics and events as JSON lines to metrics.jsonl and events.jsonl in job.dump_folder");
   s.field("disable_color_printing", c.disable_color_printing,
           "print plain text without colors, even on a terminal");
   s.field("save_tb_folder", c.save_tb_folder, "folder of the TensorBoard events, inside job.dump_folder");
