@@ -9,7 +9,9 @@
 namespace ottava::data {
 namespace {
 
-constexpr const char* kNothingCounts = "the loss counts no token, because the completion is empty";
+constexpr const char* kNoCompletion = "the loss counts no token, because the completion is empty";
+constexpr const char* kOneToken =
+    "the loss counts no token: the only one is the first, which follows nothing";
 
 }  // namespace
 
@@ -51,7 +53,7 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
     const size_t begin = parting;
     if (text.empty()) return "prompt and completion are empty";
     runs = {{.text = text}};
-    if (begin == text.size() && !(options_.eos && tokenizer_->eos_id())) return kNothingCounts;
+    if (begin == text.size() && !(options_.eos && tokenizer_->eos_id())) return kNoCompletion;
     if (begin < text.size()) runs[0].trained = {{begin, text.size()}};
     return std::nullopt;
   }
@@ -65,7 +67,7 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
   normalise(c);
   runs = render_chat(std::move(c), *options_.chat);
   if (std::ranges::all_of(runs, [](const ChatRun& run) { return run.trained.empty(); }))
-    return "the loss counts no token, because every assistant message has train: false";
+    return "the loss counts no token: chat.train_on, and train or weight of the messages, leave none";
   return std::nullopt;
 }
 
@@ -114,7 +116,7 @@ std::optional<std::string> ChatEncoder::append(std::string_view line, std::vecto
   tokens[first] = masked(id_of(tokens[first]));  // nothing is there to predict it from
   if (std::all_of(tokens.begin() + first, tokens.end(), is_masked)) {
     tokens.resize(first);
-    return kNothingCounts;
+    return kOneToken;
   }
   return std::nullopt;
 }

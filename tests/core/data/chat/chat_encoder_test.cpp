@@ -71,8 +71,13 @@ TEST_CASE("a message says for itself whether it counts") {
         "<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n");
   constexpr std::string_view kNone =
       R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a", "train": false}]})";
-  CHECK(encoded("qwen", chat(ChatTemplate::chatml), kNone) ==
-        "! the loss counts no token, because every assistant message has train: false");
+  constexpr const char* kProblem =
+      "! the loss counts no token: chat.train_on, and train or weight of the messages, leave none";
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml), kNone) == kProblem);
+  constexpr std::string_view kNotTheLast =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"},
+         {"role": "user", "content": "v"}, {"role": "assistant", "content": "b", "weight": 0}]})";
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml, TrainOn::last), kNotTheLast) == kProblem);
 }
 
 TEST_CASE("thoughts beside the content are written by qwen3 as its own template does, and by no other") {
@@ -130,6 +135,8 @@ TEST_CASE("a prompt and its completion are joined as they are") {
   CHECK(ChatEncoder(tokenizer("llama"), bare).check(kNothing) == kProblem);
   CHECK(encoded("llama", options, kNothing) == "<|begin_of_text|>x[<|end_of_text|>]");
   CHECK_FALSE(ChatEncoder(tokenizer("llama"), options).check(kNothing));
+  CHECK(encoded("qwen", bare, R"({"prompt": "", "completion": "x"})") ==
+        "! the loss counts no token: the only one is the first, which follows nothing");
   CHECK(
       encoded(
           "llama", options,
