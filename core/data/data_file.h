@@ -56,8 +56,8 @@ struct DataFile {
 /// Unless `format` is given, shards are known by their first bytes; .json .jsonl .ndjson, and files whose
 /// first line is a JSON object, are JSON lines; everything else is text.
 ///
-/// Throws FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError (nothing
-/// to read).
+/// Throws FileError (missing, unreadable, a Git LFS pointer; without `format` also a wrong magic, or binary
+/// where text is expected) and DataError (nothing to read).
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
                                       std::optional<Format> format = {});
 

@@ -15,8 +15,8 @@ struct XXH64_state_s;  // of xxhash.h
 namespace ottava::data {
 
 /// Writes one token shard (format: ShardHeader in core/data/token_shard.h), document by document. The header
-/// is written last: a file whose writing was interrupted has no magic and is refused. Every member throws
-/// FileError.
+/// is written last: a file whose writing was interrupted is empty, or has no magic and is refused. Every
+/// member throws FileError.
 class ShardWriter {
  public:
   /// Tokens are stored as u16 if the vocabulary fits, else as u32.

@@ -33,9 +33,9 @@ struct Conversation {
 ///   sharegpt            {"conversations": [{"from": "human", "value": "..."}, ...]}
 ///   prompt_completion   {"prompt": "...", "completion": "..."}, or a list of messages under each
 /// Messages may have "train": true or false, or OpenAI's "weight": 0 or 1; the assistant's may have
-/// "reasoning_content". The line may have "system", which becomes the first message if there is none of that
-/// role. Thoughts under other names and tools are refused, since nothing here would write them. Other keys
-/// are ignored.
+/// "reasoning_content". The line may have "system", which becomes the first message; it is refused if that is
+/// one already, or beside a prompt and completion that are strings. Thoughts under other names and tools are
+/// refused, since nothing here would write them. Other keys are ignored.
 enum class ChatFormat : uint8_t { messages, sharegpt, prompt_completion };
 std::string_view name_of(ChatFormat format);
 /// The format of this name; nothing for an unknown name.

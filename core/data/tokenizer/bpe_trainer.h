@@ -43,7 +43,7 @@ struct TooLittleText : DataError {
 class BpeTrainer {
  public:
   /// Throws ConfigError for a vocabulary too small for bytes and special tokens, and for special tokens that
-  /// are empty, repeated, or named as BOS or EOS but not given.
+  /// are empty, single bytes, no UTF-8, repeated, or named as BOS or EOS but not given.
   explicit BpeTrainer(BpeTrainerOptions options);
   ~BpeTrainer();
 
@@ -53,7 +53,8 @@ class BpeTrainer {
   int64_t bytes() const;
   int64_t distinct_words() const;
 
-  /// Trains on what was added. Throws TooLittleText.
+  /// Trains on what was added. Throws TooLittleText, and ConfigError for a special token that has become an
+  /// ordinary one.
   TokenizerDefinition train() const;
 
  private:

@@ -77,7 +77,8 @@ class Tokenizer {
   /// The id of a special or added token, or of the token with these bytes.
   std::optional<int32_t> token_id(std::string_view bytes) const;
 
-  /// XXH64 over everything that decides ids: equal for two files if and only if they differ only in layout.
+  /// XXH64 over everything that decides ids, BOS and EOS included. Equal for two files that differ only in
+  /// layout, padding token, adds_bos() or adds_eos().
   uint64_t fingerprint() const;
   /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the
   /// file.

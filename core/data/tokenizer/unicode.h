@@ -6,7 +6,7 @@
 namespace ottava::tokenizer {
 
 /// Python's str.capitalize(): the first character in title case, the others in lower case; but characters
-/// that would become several stay as they are.
+/// that would become several stay as they are, and a capital sigma is nowhere a final one.
 std::string capitalised(std::string_view text);
 
 /// Python's str.strip() and str.rstrip(): the text without white space, or separators U+001C to U+001F, at
