@@ -15,8 +15,8 @@ class Buffer {
   Buffer() : Buffer(nullptr, {}) {}
   /// Throws MemoryError with the bytes asked for and the bytes free.
   Buffer(Device device, size_t bytes);
-  /// Host memory that a GPU can copy from and to while the host goes on; plain host memory in a build without
-  /// CUDA.
+  /// Host memory that the GPU `device` can copy from and to while the host goes on; plain host memory for any
+  /// other device. Throws MemoryError.
   static Buffer pinned(Device device, size_t bytes);
 
   void* data() const { return data_.get(); }

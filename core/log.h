@@ -9,8 +9,9 @@ namespace ottava::log {
 
 enum class Level { info, warning, error };
 
-/// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank
-/// logs). The log is the one global of the program. It is safe to call from any thread.
+/// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text`. Of several ranks, each begins its text
+/// with `rank 3: `, rank 0 only in warnings and errors. The log is global, as nothing else is but the count
+/// of held memory (core/held_memory.h). It is safe to call from any thread.
 void set_level(Level level);
 /// The rank shown in the calling thread's lines. A `quiet` rank prints warnings and errors only.
 struct RankView {

@@ -23,7 +23,7 @@ struct AnswerOptions {
 
 /// Appends to `tokens` what the model adds to them, without stop tokens, and writes its text to `out` as it
 /// comes. `logits` are those of what follows `tokens`, which the generator holds; afterwards it holds all
-/// added tokens but the last. Returns how many tokens were drawn.
+/// tokens that were drawn too, but the last. Returns how many were drawn.
 int64_t write_answer(const AnswerOptions& options, const Tokenizer& tokenizer, Generator& generator,
                      std::span<const float> logits, std::vector<int32_t>& tokens, std::ostream& out);
 

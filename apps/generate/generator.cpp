@@ -38,7 +38,7 @@ void Generator::build(Arena& arena) {
 }
 
 void Generator::run(const StepContext& c, int64_t tokens, int64_t position) {
-  // A prompt of one token and a later token are the same pass.
+  // A later token is as long as a prompt of one.
   Arena::Phase phase(c.arena, tokens == options_.prompt_tokens && position == 0 ? "prompt" : "token");
   c.parameters.begin_forward_only();
   model_.model().generate(

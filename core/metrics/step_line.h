@@ -35,10 +35,9 @@ struct StepMetrics {
 };
 
 /// TorchTitan's line, with learning rate, tokens so far and, for several ranks, the rate of the whole job;
-/// then the honest utilization: `step: 10 loss: 4.1234 grad_norm: 1.2345 lr: 3.0e-04 tokens: 1,048,576
-/// memory:
-/// 0.51GiB(0.37%)
-///  tps: 365,000 per rank, 1,460,000 in all  tflops: 26.26  mfu: 2.66%  util: 3.10%`
+/// then the honest utilization:
+///   step: 10  loss:  4.1234  grad_norm:  1.2345  lr: 3.00e-04  tokens: 1,048,576  memory:  0.51GiB(0.37%)
+///   tps: 365,000 per rank, 1,460,000 in all  tflops: 26.26  mfu: 2.66%  util: 3.10%
 /// With FP8, `mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%`: never only the conservative figure or the
 /// utilization.
 std::string step_line(const StepMetrics& metrics, bool colors);

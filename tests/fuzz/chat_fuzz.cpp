@@ -17,7 +17,7 @@ namespace {
 using namespace ottava;
 using namespace ottava::data;
 
-// What is trained lies within its text, in order and without holes between the runs' own bytes.
+// What is trained lies within its text, in order; no span is empty.
 void check(const std::vector<ChatRun>& runs) {
   for (const ChatRun& run : runs) {
     size_t end = 0;
