@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/data/chat/chat_encoder.h"
+#include "core/data/token_shard.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -176,7 +177,13 @@ uint64_t IndexKey::hash(Identity of) const {
   for (const DataFile& file : corpus.files()) {
     all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression),
                        file.bytes, file.content);
-    if (of == Identity::files) all += fmt::format("{} {}\n", file.path, file.mtime_ns);
+    if (of != Identity::files) continue;
+    all += fmt::format("{} {}\n", file.path, file.mtime_ns);
+    std::error_code error;  // of a file that is gone, which opening it reports
+    if (file.format == Format::megatron_shard) {
+      const auto time = std::filesystem::last_write_time(megatron_idx(file.path), error);
+      all += fmt::format("{}\n", time.time_since_epoch().count());
+    }
   }
   return XXH64(all.data(), all.size(), 0);
 }

@@ -68,7 +68,7 @@ std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int6
 
 /// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer,
 /// BOS and EOS, seq_len. With Identity::content, equal copies of the data have equal hashes; `files` adds
-/// paths and modification times, for a cache on this machine.
+/// paths and modification times, those of Megatron's tables too, for a cache on this machine.
 struct IndexKey {
   const Corpus& corpus;
   const TextEncoder& encoder;

@@ -1,9 +1,12 @@
 #include "core/data/window_index.h"
 
+#include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "core/log.h"
 #include "tests/core/data/fixture.h"
+#include "tests/core/data/shards.h"
 
 using namespace ottava;
 using namespace ottava::data;
@@ -115,6 +118,24 @@ TEST_CASE("a damaged index is not used and is replaced") {
   index.save();
   CHECK(WindowIndex(folder.path(), 1, 3).known() == index.known());
   CHECK(index.find(2));
+}
+
+TEST_CASE("the table of a Megatron shard decides where blocks are cut, so its time is part of the key") {
+  DataFolder folder;
+  const MegatronPair pair = megatron(8, {{1, 2, 3}, {4, 5}});
+  folder.write("a.bin", pair.bin);
+  const std::string table = folder.write("a.idx", pair.idx);
+  const TextEncoder encoder = byte_encoder();
+  const auto hash = [&](IndexKey::Identity of) {
+    const Corpus corpus(find_data_files({folder / "a.bin"}), {});
+    return IndexKey{corpus, encoder, "text", 4}.hash(of);
+  };
+  using enum IndexKey::Identity;
+  const uint64_t of_files = hash(files), of_content = hash(content);
+  CHECK(hash(files) == of_files);
+  std::filesystem::last_write_time(table, std::filesystem::last_write_time(table) + std::chrono::seconds(1));
+  CHECK(hash(files) != of_files);
+  CHECK(hash(content) == of_content);
 }
 
 TEST_CASE("a folder that cannot be written") {
