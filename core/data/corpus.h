@@ -54,8 +54,8 @@ class Corpus {
   /// Tokenizers named by the shards, as (path, fingerprint).
   const std::vector<std::pair<std::string, std::string>>& fingerprints() const { return fingerprints_; }
 
-  /// The part of a block that lies in one file, before cuts are moved; for a compressed file always the whole
-  /// file.
+  /// The part of a block that lies in one file, before cuts are moved. Of a compressed file, the whole is
+  /// read, whatever `end` says.
   struct Part {
     int32_t file;
     int64_t begin, end;

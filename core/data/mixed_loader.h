@@ -38,8 +38,8 @@ class MixedLoader {
   /// Fingerprint of the data that the first `samples` come from: for one source TokenLoader::fingerprint();
   /// for several, of the names and fingerprints of those that occur.
   uint64_t fingerprint(int64_t samples) const;
-  /// TokenLoader::version() of the sources that occur in the first `samples`, by name; a single source has an
-  /// empty name.
+  /// TokenLoader::version() of the sources that occur in the first `samples`, or of the only one, by name;
+  /// the source of MixedLoader(LoaderOptions) has an empty name.
   std::map<std::string, std::string> versions(int64_t samples) const;
   /// What decides the order of the first `samples` of several sources, quotas by sample and name: "0: books
   /// 6554, web 58982; 4096: ..."; empty for one source.
