@@ -14,13 +14,17 @@ struct Switch {
   bool is_off = false;
   std::string_view why;                      ///< "validation.enable is false"
   std::vector<std::string_view> beginnings;  ///< of the keys that do nothing then
+  std::vector<std::string_view> but = {};    ///< beginnings of keys among them that do something all the same
 };
 
 std::vector<Switch> switches_of(const Config& c) {
+  // Questions are scored in batches of validation's size.
+  std::vector<std::string_view> of_tasks;
+  if (c.evaluation.scores()) of_tasks = {"validation.local_batch_size", "validation.seq_len"};
   return {
-      {!c.validation.enable, "validation.enable is false", {"validation."}},
+      {!c.validation.enable, "validation.enable is false", {"validation."}, of_tasks},
       {!c.evaluation.enable, "evaluation.enable is false", {"evaluation."}},
-      {!c.checkpoint.enable, "checkpoint.enable is false", {"checkpoint."}},
+      {!c.checkpoint.enable, "checkpoint.enable is false", {"checkpoint."}, {"checkpoint.initial_load_"}},
       {!c.profiling.enable_profiling, "profiling.enable_profiling is false", {"profiling."}},
       {!c.metrics.enable_tensorboard, "metrics.enable_tensorboard is false", {"metrics.save_tb_folder"}},
       {!c.optimizer.uses_muon(),
@@ -53,8 +57,10 @@ std::vector<std::string> idle_keys(const Config& config) {
     std::vector<std::string_view> idle;
     for (std::string_view change : changed) {
       const std::string_view key = change.substr(0, change.find(' '));
-      if (std::ranges::any_of(s.beginnings, [&](std::string_view b) { return key.starts_with(b); }))
-        idle.push_back(key);
+      const auto is_among = [&](const std::vector<std::string_view>& beginnings) {
+        return std::ranges::any_of(beginnings, [&](std::string_view b) { return key.starts_with(b); });
+      };
+      if (is_among(s.beginnings) && !is_among(s.but)) idle.push_back(key);
     }
     if (!idle.empty())
       notes.push_back(fmt::format("{}, so {} {} no effect", s.why, fmt::join(idle, ", "),

@@ -77,6 +77,18 @@ TEST_CASE("keys at their defaults are not named, and the notes of a configuratio
   for (const std::string& note : idle_keys(c)) CHECK(std::ranges::count(c.provenance.notes, note) == 1);
 }
 
+TEST_CASE("keys that do something although their section is switched off are not named") {
+  CHECK(idle("", {"--checkpoint.initial_load_path", "run", "--checkpoint.initial_load_model_only",
+                  "false"}) == Notes{});
+  std::vector<std::string> keys{
+      "--validation.local_batch_size", "2", "--validation.seq_len", "64", "--validation.freq", "5"};
+  CHECK(idle("", keys) == Notes{"validation.enable is false, so validation.local_batch_size, "
+                                "validation.seq_len, validation.freq have no effect"});
+  keys.insert(keys.end(),
+              {"--evaluation.enable", "true", "--evaluation.tasks", "[{name: a, path: questions.jsonl}]"});
+  CHECK(idle("", keys) == Notes{"validation.enable is false, so validation.freq has no effect"});
+}
+
 TEST_CASE("no shipped configuration has keys that change nothing") {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(OTTAVA_SOURCE_DIR "/configs")) {
