@@ -1,5 +1,6 @@
 #include "apps/train/trainer.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -411,7 +412,8 @@ void Trainer::check_health(const StepOutputs& out) {
         "training",
         "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
         "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}",
-        state_.consecutive_skips, limit, state_.data_position);
+        state_.consecutive_skips, limit,
+        std::max<int64_t>(state_.data_position - state_.consecutive_skips * experiment_.global_batch, 0));
   }
 }
 

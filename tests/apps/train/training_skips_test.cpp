@@ -114,6 +114,7 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
             "[training] 5 consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps "
             "is 4)"));
   CHECK(has(message, "lower optimizer.lr"));
+  CHECK(message.ends_with("check the data after sample 0"));
   const std::string log = captured.text();
   CHECK(has(log, "step 5 was skipped: the gradient norm is not finite"));
   CHECK(has(log, "are unchanged; rank 0: loss finite in its only micro-batch, gradients not finite in "));
