@@ -47,9 +47,9 @@ struct DataInspectOptions {
   Verify verify = Verify::headers;  ///< contents: read shards whole, compare checksums
 };
 /// Lists files, looks through the data as training does before its first step, shows the first documents and,
-/// with a tokenizer, counts the windows of the first block. Bad records are left out and counted. Throws
-/// FileError for a shard whose contents do not match the checksum in its header, DataError for one of another
-/// tokenizer, and what reading throws.
+/// with a tokenizer, counts the windows of the first block (of a large compressed file: of its beginning).
+/// Bad records are left out and counted. Throws FileError for a shard whose contents do not match the
+/// checksum in its header, DataError for one of another tokenizer, and what reading throws.
 void inspect_data(const DataInspectOptions& options, std::ostream& out);
 
 /// Adds `ottava data` with its subcommands.

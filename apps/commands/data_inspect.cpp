@@ -79,9 +79,11 @@ void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ost
   out << "\n";
 }
 
-// Conversations as training sees them, each with the mask of its loss.
+// Conversations as training sees them, each with the mask of its loss. `what` they are: the first block or,
+// of a block with a large compressed file, its beginning.
 void inspect_conversations(const DataInspectOptions& options, const Tokenizer& tokenizer,
-                           const std::vector<std::vector<int32_t>>& conversations, std::ostream& out) {
+                           const std::vector<std::vector<int32_t>>& conversations, std::string_view what,
+                           std::ostream& out) {
   const std::string_view begin = options.is_coloured ? "\033[32m" : "[[",
                          end = options.is_coloured ? "\033[0m" : "]]";
   print(out, "the loss counts what is {}\n", options.is_coloured ? "green" : "in [[double brackets]]");
@@ -105,9 +107,9 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
       pack_whole(conversations, {.seq_len = options.seq_len, .pad_id = tokenizer.pad_id().value_or(0)});
   const int64_t windows = whole.packed.windows(options.seq_len), room = windows * (options.seq_len + 1);
   print(out,
-        "first block: {}, {}, {} of which count; {} of seq_len + 1 = {} tokens, {:.1f}% of them pads; {} "
-        "longer than that left out\n",
-        counted(conversations.size(), "conversation"), counted(tokens, "token"), counted_tokens,
+        "{}: {}, {}, {} of which count; {} of seq_len + 1 = {} tokens, {:.1f}% of them pads; {} longer than "
+        "that left out\n",
+        what, counted(conversations.size(), "conversation"), counted(tokens, "token"), counted_tokens,
         counted(windows, "window"), options.seq_len + 1,
         room > 0 ? 100 * (1 - static_cast<double>(whole.tokens) / room) : 0.0,
         counted(whole.too_long, "conversation"));
@@ -171,10 +173,11 @@ void show_documents(const DataInspectOptions& options, std::string_view noun, co
   }
 }
 
-/// What training makes of the first block. Bytes of ids depend on how they are stored and say nothing about
-/// text.
+/// What training makes of `what`, the first block or its beginning. Bytes of ids depend on how they are
+/// stored and say nothing about text.
 void print_windows(const DataInspectOptions& options, std::string_view noun, const Segment& segment,
-                   const std::vector<std::vector<int32_t>>& tokens, std::ostream& out) {
+                   const std::vector<std::vector<int32_t>>& tokens, std::string_view what,
+                   std::ostream& out) {
   int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;
   for (size_t d = 0; d < tokens.size(); ++d) {
     documents += !tokens[d].empty() && (noun == "piece" || !segment.documents[d].goes_on);
@@ -185,7 +188,7 @@ void print_windows(const DataInspectOptions& options, std::string_view noun, con
     }
   }
   const int64_t window = options.seq_len + 1;
-  print(out, "first block: {}, {}, {}{} of seq_len + 1 = {} tokens, {} dropped\n", counted(documents, noun),
+  print(out, "{}: {}, {}, {}{} of seq_len + 1 = {} tokens, {} dropped\n", what, counted(documents, noun),
         counted(count, "token"),
         of_text > 0 ? fmt::format("{:.3f} bytes per token; ", static_cast<double>(text_bytes) / of_text) : "",
         counted(count / window, "window"), window, counted(count % window, "token"));
@@ -216,8 +219,9 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
       fail<ConfigError>(kInspect,
                         "conversations are shown as tokens, which needs a tokenizer: add --tokenizer");
     std::optional<ChatOptions> style;
-    if (const fs::path folder = fs::path(here_or_installed(options.tokenizer));
-        *chat != ChatFormat::prompt_completion || options.chat_template != "auto" ||
+    const fs::path given = here_or_installed(options.tokenizer),
+                   folder = fs::is_directory(given) ? given : given.parent_path();
+    if (*chat != ChatFormat::prompt_completion || options.chat_template != "auto" ||
         read_template_file(folder))
       style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),
                .train_on = train_on};
@@ -229,14 +233,16 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   print_check(corpus, encoder, options.text_key, out);
 
   Segment segment;
-  BlockReader(corpus, 0).next(segment);
+  BlockReader reader(corpus, 0);
+  reader.next(segment);
+  const std::string_view what = reader.finished() ? "first block" : "beginning of the first block";
   std::vector<std::vector<int32_t>> tokens = encoded_segment(documents, segment);
   if (chat) {
     std::erase_if(tokens, [](const std::vector<int32_t>& ids) { return ids.empty(); });
-    return inspect_conversations(options, *tokenizer, tokens, out);
+    return inspect_conversations(options, *tokenizer, tokens, what, out);
   }
   show_documents(options, noun_of(corpus), segment, tokens, tokenizer.get(), out);
-  if (tokenizer) return print_windows(options, noun_of(corpus), segment, tokens, out);
+  if (tokenizer) return print_windows(options, noun_of(corpus), segment, tokens, what, out);
   out << "to count tokens and training windows, add --tokenizer\n";
 }
 

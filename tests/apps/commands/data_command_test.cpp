@@ -4,6 +4,7 @@
 
 #include "core/data/corpus.h"
 #include "core/data/tokenizer/tokenizer.h"
+#include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
 #include "tests/core/data/tokenizer/small_tokenizer.h"
 
@@ -102,6 +103,21 @@ TEST_CASE("inspect tells all that is wrong with records, and shows what is left"
     CHECK_HAS(out.str(), "hello number 0 <s>");
     CHECK(has(out.str(), "first block: 31 documents, ") == has_tokenizer);
     CHECK(has(out.str(), " bytes per token; ") == has_tokenizer);
+  }
+}
+
+TEST_CASE("inspect says that it counts only the beginning of a large compressed file, which is one block") {
+  DataFolder folder;
+  const std::string tokenizer = write_tokenizer(folder);
+  for (const int count : {100, 260'000}) {
+    const std::string path = folder.write("a.jsonl.gz", ottava::data::test::gzip(lines(count)));
+    std::ostringstream out;
+    inspect_data({.sources = {path}, .tokenizer = tokenizer, .documents = 0}, out);
+    INFO(out.str());
+    CHECK_HAS(out.str(), ", 1 block of about 4 MiB");
+    CHECK_HAS(out.str(), fmt::format("data check: {} documents in ", count));
+    CHECK(has(out.str(), "\nfirst block: 100 documents, ") == (count == 100));
+    CHECK(has(out.str(), "\nbeginning of the first block: ") == (count > 100));
   }
 }
 

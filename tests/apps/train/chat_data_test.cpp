@@ -285,6 +285,14 @@ TEST_CASE("data inspect shows conversations with what counts in brackets, or in 
   std::ostringstream coloured;
   inspect_data(options, coloured);
   CHECK_THAT(coloured.str(), Contains("\033[32mit is w0<|eot_id|>\033[0m\n"));
+  // The tokenizer may be given as its file, beside which the template lies.
+  fs::copy(kTokenizer, chats / "assets");
+  std::ofstream(chats / "assets/chat_template.jinja") << data::jinja_of(data::ChatTemplate::llama3);
+  options.tokenizer = chats / "assets/tokenizer.json";
+  options.chat_template = "auto";
+  std::ostringstream by_file;
+  inspect_data(options, by_file);
+  CHECK_THAT(by_file.str(), Contains("\033[32mit is w0<|eot_id|>\033[0m\n"));
   options.tokenizer.clear();
   CHECK_THAT(message_of([&] { inspect_data(options, out); }), Contains("add --tokenizer"));
   DataPrepareOptions prepare{
