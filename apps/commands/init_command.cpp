@@ -13,6 +13,7 @@
 #include "apps/commands/tokenizer_command.h"
 #include "apps/config/config.h"
 #include "apps/config/first_config.h"
+#include "apps/config/installed.h"
 #include "apps/decide/device_peaks.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
@@ -101,7 +102,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
     tokenizer = (fs::path(c.output) / "tokenizer").string();
     train_tokenizer(c, tokenizer, first_vocabulary(inputs.text_bytes), out);
   }
-  inputs.vocabulary = Tokenizer::load(tokenizer)->vocab_size();
+  inputs.vocabulary = Tokenizer::load(here_or_installed(tokenizer))->vocab_size();
   const FirstConfig first = choose_first_config(inputs);
   write_file_atomically(config, to_yaml(first, {.text = source,
                                                 .tokenizer = tokenizer,

@@ -17,6 +17,7 @@ if [ -e "$prefix/lib/ottava/libottava_mpi.so" ]; then launchers+=(mpirun); fi
 PATH=$prefix/bin:$PATH
 ottava config configs/llama_60m.yaml >/dev/null
 ottava tokenizer encode configs/tokenizers/en-2560 "a dog" >/dev/null
+ottava init "$source/configs/keys.md" --tokenizer configs/tokenizers/en-2560 --output first >/dev/null
 ottava plan configs/debug.yaml --world-size 2 >/dev/null
 if ottava train configs/debug.yaml --training.dataset_path none.txt 2>message; then fail "a text that is not there was accepted"; fi
 grep -q "none.txt' does not exist; looked at $work/none.txt and $prefix/share/ottava/configs/none.txt and $prefix/share/ottava/none.txt" message ||
