@@ -15,6 +15,7 @@ fi
 folder='' previous=''
 for word in "$@"; do
   [ "$previous" != --job.dump_folder ] || folder=$word
+  [[ $word != --job.dump_folder=* ]] || folder=${word#*=}
   previous=$word
 done
 own=()

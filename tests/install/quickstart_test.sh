@@ -37,3 +37,6 @@ quickstart 'my text.txt' -- --job.dump_folder outputs/mine --training.steps 3
 said 'generate --checkpoint outputs/mine/checkpoint'
 said 'train configs/debug.yaml --training.dataset_path'
 said '--job.dump_folder outputs/mine --training.steps 3 --job.dump_folder outputs/mine_two'
+
+quickstart 'my text.txt' -- --job.dump_folder=outputs/mine
+said 'generate --checkpoint outputs/mine/checkpoint'
