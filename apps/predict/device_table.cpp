@@ -62,13 +62,21 @@ std::string text_of(const config::Value& value, std::string_view key) {
 
 // What only one kind of table has.
 bool read_other(DeviceTable& table, const config::Member& member) {
-  if (member.key == "driver_names" && member.value.kind == config::Value::Kind::list) {
+  using Kind = config::Value::Kind;
+  const auto require = [&](Kind kind, std::string_view expected) {
+    if (member.value.kind == kind) return;
+    refuse(member.value,
+           fmt::format("{} is {}, expected {}", member.key, config::describe(member.value), expected));
+  };
+  if (member.key == "driver_names") {
+    require(Kind::list, "a list of strings");
     table.driver_names.clear();
     for (const config::Value& name : member.value.items)
       table.driver_names.push_back(text_of(name, member.key));
     return true;
   }
-  if (member.key != "capability" || member.value.kind != config::Value::Kind::integer) return false;
+  if (member.key != "capability") return false;
+  require(Kind::integer, "an integer");
   table.capability = static_cast<int>(member.value.integer);
   return true;
 }
