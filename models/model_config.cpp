@@ -13,8 +13,9 @@ namespace ottava {
 
 void declare(config::Section& s, RopeScalingConfig& c) {
   s.meaning(
-      "RoPE scaling for longer contexts, as in Llama 3.1; null: the flavor's value; for a flavor without "
-      "scaling, setting one key turns it on with Llama 3.1's values for the others");
+      "RoPE scaling for longer contexts, as in Llama 3.1; null: that of config.json or of the flavor, which "
+      "setting dim turns off; for a model without scaling, setting one key turns it on with Llama 3.1's "
+      "values for the others");
   s.field("factor", c.factor, "factor by which long wavelengths are stretched; 1: no scaling").at_least(1);
   s.field("low_freq_factor", c.low_freq_factor,
           "wavelengths longer than original_max_position_embeddings / low_freq_factor are stretched by the "

@@ -9,7 +9,7 @@ namespace ottava {
 
 class Command;
 
-/// `ottava init TEXT... [--output DIR] [--minutes M] [--tokenizer DIR] [--text-key KEY]`: prepares a run for
+/// `ottava init TEXT [--output DIR] [--minutes M] [--tokenizer DIR] [--text-key KEY]`: prepares a run for
 /// a text. Trains a tokenizer on the text (unless one is given), measures this machine, and writes
 /// DIR/ottava.yaml, with comments: a model, a batch and a number of steps that fit the time.
 struct InitCommand {

@@ -250,7 +250,8 @@ void add_plan_command(Command& commands) {
              "number of ranks to plan for (default: the smallest number that the parallelism degrees allow)")
       .option("--device", m.device,
               "device to plan for: a name from configs/devices, such as h100_sxm, or a file of your own "
-              "(default: this machine's)")
+              "(default: this machine's; for training.device cuda without a GPU h100_sxm, or what "
+              "--compute-capability names)")
       .option(
           "--network", m.network,
           "network between machines: a name from configs/networks, or a file of your own (default: ib_400)")

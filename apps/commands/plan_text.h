@@ -33,8 +33,8 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
 void print_float8_gather(const RecordedLayout& planned, const Config& config,
                          const PlannedExperiment& experiment, const Machine* machine, std::ostream& out);
 
-/// The layouts that a search found, with the keys of each and why it is not the first; if none fits, the
-/// closest and what it lacks.
+/// The layouts that a search found, with why each is not the first, and the keys of the first; if none fits,
+/// the closest, its keys and what it lacks.
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
                   const Experiment& experiment, std::ostream& out);
 

@@ -166,7 +166,7 @@ void add_train(Command& tokenizer) {
       .option("--eos-token", o->eos_token, "special token that ends a text")
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")
       .option("--max-bytes", o->max_bytes,
-              "read no further document after this many bytes of text; 0: read all")
+              "stop after the document that reaches this many bytes of text; 0: use all")
       .within(0)
       .flag("--overwrite", o->overwrites, true, "replace an existing tokenizer")
       .run(o, tokenizer_train);

@@ -8,7 +8,7 @@ void declare(config::Section& s, DebugConfig& c) {
   s.meaning("reproducibility");
   s.field("deterministic", c.deterministic,
           "fix NCCL's algorithm and protocol, so that runs on several GPUs are bitwise reproducible; "
-          "everything else always is");
+          "everything else is anyway, unless attention.deterministic is false");
   s.renamed("seed", "training.seed");
 }
 

@@ -30,8 +30,9 @@ struct FirstConfig {
 };
 
 /// Compute-optimal within the budget: 20 tokens per parameter (arXiv:2203.15556) at 6 FLOPs each and half of
-/// the given rate, but no more than 4 epochs, past which repeated text teaches little (arXiv:2305.16264).
-/// Throws ConfigError for a text too small to train on and a time that is not positive.
+/// the given rate, but no more than 4 epochs, past which repeated text teaches little (arXiv:2305.16264). At
+/// least 20 steps, for which a very small text is read more often and a very short time exceeded. Throws
+/// ConfigError for a text too small to train on and a time that is not positive.
 FirstConfig choose_first_config(const FirstConfigInputs& inputs);
 
 /// A vocabulary that suits a tokenizer for a text of this size.

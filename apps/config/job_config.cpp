@@ -14,7 +14,7 @@ void declare(config::Section& s, JobConfig& c) {
   s.meaning("the run as a whole");
   s.field("dump_folder", c.dump_folder,
           "output folder (checkpoints, metrics, traces), relative to the working directory");
-  s.field("description", c.description, "description of the run, printed as the first line of the log");
+  s.field("description", c.description, "description of the run, printed in the log");
   s.field("print_config", c.print_config, "print the resolved configuration at startup");
   s.field("save_config_file", c.save_config_file,
           "also write the resolved configuration to this file in dump_folder; null: write none");
