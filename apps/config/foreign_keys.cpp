@@ -17,7 +17,7 @@ reasons:
   refused: {job: {custom_config_module: ""}}
 - why: it serves TorchTitan's own tests
   noted: {job: {use_for_integration_test: false}}
-- why: the startup report always shows which layers run in which precision
+- why: the startup report always says how many layers run in which precision, and `ottava plan` which
   noted: {model: {print_after_conversion: false}}
 - why: set model.hf_assets_path to the folder that holds tokenizer.json
   refused: {model: {tokenizer_path: "?text"}}
@@ -69,7 +69,7 @@ reasons:
   noted: {activation_checkpoint: {preserve_rng_state: true}}
 - why: recomputation is always bitwise deterministic
   noted: {activation_checkpoint: {determinism_check: default}}
-- why: the memory plan lists which activations are kept
+- why: the startup report says what is recomputed
   noted: {activation_checkpoint: {debug: false}}
 - why: the scales of all weights are always computed together, once per optimizer step
   noted: {quantize: {linear: {float8: {precompute_float8_dynamic_scale_for_fsdp: false}}}}
