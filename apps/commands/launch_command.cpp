@@ -47,7 +47,7 @@ int run_launch_command(LaunchCommand command) {
 }
 
 void add_launch_command(Command& commands) {
-  constexpr int kMostRanks = 4096, kMostMachines = 1 << 16;
+  constexpr int kMostRanks = 4096, kMostMachines = 1 << 16, kMostGrace = 86400;
   auto o = std::make_shared<LaunchCommand>();
   commands
       .subcommand("launch",
@@ -70,7 +70,7 @@ void add_launch_command(Command& commands) {
       .option("--tee", o->launch.tee_folder, "also write the output of each rank r to FOLDER/rank-r.log")
       .option("--grace", o->launch.grace_seconds,
               "seconds that the other ranks get to end after one has failed")
-      .within(0)
+      .within(0, kMostGrace)
       .rest(o->launch.arguments)
       .notes(
           "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed to every rank once: `train` then finishes its "

@@ -16,7 +16,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
   s.field("keep_latest_k", c.keep_latest_k,
           "number of latest checkpoints to keep; older ones are deleted; 0: keep all")
-      .at_least(0);
+      .range(0, 1 << 30);
   s.field("keep_every", c.keep_every,
           "also keep, for good, the checkpoints whose step is a multiple of this; 0: none")
       .at_least(0)

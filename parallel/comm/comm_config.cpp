@@ -5,13 +5,14 @@
 namespace ottava {
 
 void declare(config::Section& s, CommConfig& c) {
+  constexpr double kMostSeconds = 1e8;  // far longer, and nanoseconds leave 64 bits
   s.meaning("communication between ranks");
   s.field("init_timeout_seconds", c.init_timeout_seconds, "timeout of startup and of the first step")
-      .at_least(1)
+      .range(1, kMostSeconds)
       .unit("seconds");
   s.field("train_timeout_seconds", c.train_timeout_seconds,
           "timeout of every later collective; the run then ends with an error that names the missing rank")
-      .at_least(1)
+      .range(1, kMostSeconds)
       .unit("seconds");
   s.field("backend", c.backend,
           "communication library; auto: nccl on GPUs if built in, else mpi or tcp, by what started the ranks")

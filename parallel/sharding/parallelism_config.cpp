@@ -1,5 +1,7 @@
 #include "parallel/sharding/parallelism_config.h"
 
+#include <algorithm>
+
 #include "core/config/problems.h"
 #include "core/config/section.h"
 #include "core/error.h"
@@ -8,6 +10,8 @@
 namespace ottava {
 
 namespace {
+
+constexpr int64_t kMostRanks = 1 << 24;
 
 void declare_pipeline(config::Section& s, ParallelismConfig& c) {
   s.field("pipeline_parallel_schedule", c.pipeline_parallel_schedule,
@@ -39,7 +43,7 @@ void declare_pipeline(config::Section& s, ParallelismConfig& c) {
 void declare(config::Section& s, ParallelismConfig& c) {
   s.meaning("how ranks divide the work; the product of all degrees is the number of ranks");
   const auto degree = [&](const char* key, int64_t& ranks, const char* meaning, int64_t least = 1) {
-    s.field(key, ranks, meaning).at_least(least).unit("ranks");
+    s.field(key, ranks, meaning).range(static_cast<double>(least), kMostRanks).unit("ranks");
   };
   degree("data_parallel_replicate_degree", c.data_parallel_replicate_degree,
          "number of replicas of the sharded model (HSDP, or DDP if the shard degree is 1)");
@@ -80,6 +84,14 @@ void validate(const ParallelismConfig& c, config::Problems& problems) {
   if (c.data_parallel_shard_degree == 0) {
     problems.add("parallelism.data_parallel_shard_degree",
                  "0 is not a number of ranks; expected -1 (all remaining ranks) or at least 1");
+  }
+  double ranks = 1;
+  for (int64_t degree : {c.data_parallel_replicate_degree, c.data_parallel_shard_degree,
+                         c.context_parallel_degree, c.tensor_parallel_degree, c.pipeline_parallel_degree})
+    ranks *= static_cast<double>(std::max<int64_t>(degree, 1));
+  if (ranks > kMostRanks) {
+    problems.add("parallelism.data_parallel_shard_degree",
+                 "all degrees together make {:.0f} ranks; expected at most {}", ranks, kMostRanks);
   }
   try {
     schedule_named(c.pipeline_parallel_schedule);

@@ -18,6 +18,7 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"trian tiny.yaml", "did you mean train?"},
       {"data nothing", "ottava: [command line] data has no subcommand 'nothing': expected prepare"},
       {"launch -n 2", "a command after -- is required; see `ottava launch --help`"},
+      {"launch -n 2 --grace 1e12 -- train tiny.yaml", "--grace: expected 0 to 86400, got 1e12"},
       {"launch -n 2 --only-rank 1,x -- train tiny.yaml",
        "--only-rank is '1,x', expected ranks separated by commas"},
       {"launch -n 2 --nnodes 2 -- train tiny.yaml", "the address of machine 0 is unknown"},

@@ -102,6 +102,16 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
             "high_freq_factor 1 must be greater than low_freq_factor 4"));
   CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"),
             "expected -1 (all remaining ranks) or at least 1"));
+  // What is kept in 32 bits, or as nanoseconds in 64, is refused beyond.
+  CHECK(has(error("parallelism: {tensor_parallel_degree: 4294967297}"),
+            "expected an integer >= 1 and <= 16777216, got"));
+  CHECK(has(error("parallelism: {tensor_parallel_degree: 65536, data_parallel_shard_degree: 65536}"),
+            "all degrees together make 4294967296 ranks; expected at most 16777216"));
+  CHECK(has(error("checkpoint: {keep_latest_k: 4294967297}"),
+            "expected an integer >= 0 and <= 1073741824, got"));
+  for (const char* key : {"init_timeout_seconds", "train_timeout_seconds"})
+    CHECK(has(error(fmt::format("comm: {{{}: 99999999999}}", key)),
+              "expected an integer >= 1 and <= 100000000, got"));
   CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "would delete the only good checkpoint"));
   CHECK(has(error("checkpoint: {keep_every: 700}"), "700 is not a multiple of checkpoint.interval 500"));
   CHECK(has(error("checkpoint: {advance_data_steps: 3}"), "this key needs checkpoint.load_step"));
