@@ -32,7 +32,7 @@ std::optional<int> planned_capability(int asked, const Device& device) {
     if (asked > 0)
       fail<ConfigError>(
           "plan",
-          "--compute-capability is for GPUs, but training.device is cpu: set training.device to cuda");
+          "--compute-capability is for GPUs, but this plan is for a CPU: set training.device to cuda");
     return {};
   }
   if (asked > 0) return asked;

@@ -189,7 +189,7 @@ TEST_CASE("every command prints what it should") {
   CHECK(blackwell.exit_code == 0);
   CHECK(has(blackwell.output, "Precision of linear layers (compute capability 10.0):"));
   CHECK(has(place.run("plan tiny.yaml --training.device cpu --compute-capability 100").output,
-            "[plan] --compute-capability is for GPUs, but training.device is cpu"));
+            "[plan] --compute-capability is for GPUs, but this plan is for a CPU"));
   const Outcome bench = place.run("bench train tiny.yaml --steps 1");
   INFO(bench.output);
   CHECK(bench.exit_code == 0);
