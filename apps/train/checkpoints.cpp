@@ -234,8 +234,8 @@ void Checkpoints::require_same_model(const std::string& path) const {
   if (differences.empty()) return;
   fail<ConfigError>("checkpoint",
                     "{} has another model than this configuration: {} (config.json there, and here): restore "
-                    "the section model, or start a new run in another job.dump_folder with "
-                    "checkpoint.initial_load_path set to this checkpoint",
+                    "the section model, or, if the shapes are the same, start a new run in another "
+                    "job.dump_folder with checkpoint.initial_load_path set to this checkpoint",
                     path, fmt::join(differences, ", "));
 }
 
