@@ -39,7 +39,8 @@ void declare_muon(config::Section& s, OptimizerConfig& c) {
            "AdamW's lr and weight_decay fit; original: sqrt(max(1, rows / columns))");
 }
 
-// Updates are made in float32, in which a number just below 1 or above 0 must not become 1 or 0.
+// Updates are made in float32, in which a number just below 1 or above 0 must not become 1 or 0, and none
+// infinite.
 void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
   for (const auto& [key, decay] :
        {std::pair{"beta1", c.beta1}, std::pair{"beta2", c.beta2}, std::pair{"momentum", c.momentum}}) {
@@ -50,6 +51,13 @@ void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
   constexpr float kSmallest = std::numeric_limits<float>::min();
   if (c.eps > 0 && static_cast<float>(c.eps) < kSmallest)
     problems.add("optimizer.eps", "{} is too small for float32; expected at least {}", c.eps, kSmallest);
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  for (const auto& [key, value] :
+       {std::pair{"lr", c.lr}, std::pair{"eps", c.eps}, std::pair{"weight_decay", c.weight_decay}}) {
+    if (value > kLargest)
+      problems.add(std::string("optimizer.") + key, "{} is too large for float32; expected at most {}", value,
+                   kLargest);
+  }
 }
 
 }  // namespace

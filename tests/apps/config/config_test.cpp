@@ -198,6 +198,9 @@ TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
     CHECK(parse(fmt::format("optimizer: {{{}: 0.9999999}}", key)).training.steps > 0);
   }
   CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: 1e-46 is too small for float32"));
+  for (const char* key : {"lr", "eps", "weight_decay"})
+    CHECK(has(error(fmt::format("optimizer: {{{}: 1e39}}", key)),
+              fmt::format("optimizer.{}: 1e+39 is too large for float32; expected at most 3.4", key)));
   CHECK(has(error("training: {max_norm: 1e-50}"),
             "training.max_norm: 1e-50 is too small for float32; expected at least 1.17"));
   CHECK(error("training: {max_norm: 1e-30}") == "no error");
