@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 cmake --build build --target training_golden_test
 rm -f tests/golden/debug_loss.json
+export OTTAVA_WRITE_GOLDEN=1
 build/tests/training_golden_test "[.write]"  # with what this machine takes without being told
 for isa in AVX512_CORE_AMX AVX512_CORE_BF16 AVX512_CORE AVX2; do
   OTTAVA_CPU_ISA=$([ "$isa" = AVX2 ] && echo avx2 || true) DNNL_MAX_CPU_ISA=$isa build/tests/training_golden_test "[.write]" || [ $? -eq 77 ]  # 77: skipped, the machine lacks it or took it already

@@ -7,6 +7,8 @@
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/support/golden.h"
+#include "tests/support/skip.h"
 
 // A checkpoint that an earlier version of the program wrote: it loads, and the run goes on as it would have
 // then.
@@ -64,6 +66,7 @@ TEST_CASE("a checkpoint of an earlier version goes on bitwise where it was made,
 }
 
 TEST_CASE("write a checkpoint for later versions", "[.write]") {
+  if (!writes_golden()) return skip(kWritesNoGolden);
   TinyTraining tiny;
   finish(tiny, "run", settings());
   fs::remove_all(kFolder);

@@ -10,6 +10,8 @@
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
 #include "tests/support/catch.h"
+#include "tests/support/golden.h"
+#include "tests/support/skip.h"
 #include "tests/support/tiny_training.h"
 
 // A curve that a refactoring reproduces bit for bit and a change of numerics moves on purpose.
@@ -103,6 +105,7 @@ TEST_CASE(
 }
 
 TEST_CASE("write the golden loss curve", "[.write]") {
+  if (!writes_golden()) return skip(kWritesNoGolden);
   TinyTraining tiny;
   Json mine;
   mine.set("key", key_of_this_machine());
