@@ -1,0 +1,257 @@
+#include "apps/decide/available_memory.h"
+#include "apps/train/chat_data.h"
+#include "apps/train/global_loss.h"
+#include "apps/train/resumed_data.h"
+#include "apps/train/skipped_step.h"
+#include "apps/train/trainer.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/stopwatch.h"
+#include "parallel/ranks/agree.h"
+
+// What Trainer does step after step.
+
+namespace ottava {
+
+StepOutputs Trainer::step(StepProfile* profile) {
+  const HostTokens& tokens = [&]() -> const HostTokens& {
+    const HostSpans::Scope reading(spans(), HostSpans::Track::data,
+                                   fmt::format("read step {}", state_.step + 1));
+    return data_->read(state_.data_position);
+  }();
+  // One exchange per step: how many tokens count, and whether any rank was asked to stop or has seen bad
+  // data.
+  double shared[3] = {static_cast<double>(data_->valid_tokens()),
+                      signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0};
+  if (ranks_.world->size() > 1) {
+    const HostSpans::Scope sharing(spans(), HostSpans::Track::host, "tokens and stop");
+    // Ranks of a pipeline and of tensor parallel read the same tokens: only the first of each group counts
+    // them.
+    if (ranks_.tensor_parallel.rank() != 0 || ranks_.pp->rank() != 0) shared[0] = 0;
+    reduce_on_host(*ranks_.control, view_of(shared, {3}), "tokens and stop");
+  }
+  stop_asked_ = shared[1] > 0;
+  data_is_bad_ = shared[2] > 0;
+  StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
+                    .loss_scale = loss_scale_.value(),
+                    .optimizer_step = state_.optimizer_step + 1,
+                    .valid_tokens = static_cast<int64_t>(shared[0]),
+                    .update_after = checkpoints_->end_of_copies()};
+  const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
+  StepOutputs out = engine_->train_step(tokens, inputs, profile);
+  out.valid_tokens = inputs.valid_tokens;
+  if (sources_) sources_->add(*data_, out.sequence_losses);
+  state_.step += 1;
+  state_.schedule_step += 1;
+  state_.data_position += experiment_.global_batch;
+  state_.tokens_seen += experiment_.tokens_per_step();
+  state_.spikes = out.spikes;
+  const bool is_finite = out.why != kNotFinite;
+  state_.optimizer_step += !out.skipped;
+  state_.skipped_spikes += out.skipped && is_finite;
+  state_.skipped_steps += !is_finite;
+  state_.consecutive_skips = is_finite ? 0 : state_.consecutive_skips + 1;
+  loss_scale_.update(!is_finite);
+  if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
+  return out;
+}
+
+// A save in flight holds the weights from before the error. Completing it takes all ranks, and only a
+// NumericsError is known to have happened on all; after any other, some wait in a call of the step or are
+// gone.
+void Trainer::finish_save(const std::exception& error) {
+  if (!checkpoints_->in_flight()) return;
+  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) {
+    if (ranks_.is_first())
+      log::warning("{}", checkpoints_->unfinished_text("finishing it takes all ranks, and not all go on"));
+    return;
+  }
+  try {
+    checkpoints_->finish();
+  } catch (const std::exception& second) {
+    log::warning("the save in progress was not completed: {}", second.what());
+  }
+}
+
+Trainer::End Trainer::run() {
+  try {
+    return train();
+  } catch (const std::exception& error) {
+    finish_save(error);
+    try {
+      events_.add("failed", state_.step, error.what());
+    } catch (const Error& second) {  // of a full disk: what ended the run is what is told
+      log::warning("{}", second.what());
+    }
+    throw;
+  }
+}
+
+Trainer::End Trainer::train() {
+  const std::optional<Machine> machine = speed_.find_peaks();
+  if (machine && traces_) traces_->plan_times(plan_, *machine);
+  log::info("Training starts at step {}", state_.step + 1);
+  show_first_sample();
+  speed_.begin(state_.step, data_->seconds_waited());
+  if (is_stop_asked(signals_, *ranks_.control)) {  // while the ranks got ready
+    log::info("Stopped before step {}; nothing was saved", state_.step + 1);
+    return End::stopped;
+  }
+  events_.add("start", state_.step, state_.step > 0 ? fmt::format("goes on after step {}", state_.step) : "",
+              start_of_run(experiment_, plan_, device_));
+  data_watch_->look_at_the_rest();
+  while (state_.step < config_.training.steps) {
+    const Stopwatch watch;
+    const StepOutputs out = timed_step();
+    const bool is_last = state_.step == config_.training.steps,
+               ends_here = is_last || stop_asked_ || data_is_bad_;
+    if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || ends_here) log_step(out);
+    if (device_.is_gpu() && ++steps_here_ == 3) report_gpu_memory();
+    check_health(out);
+    reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());
+    const Stopwatch validating;
+    if (!validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans())) stop_asked_ = true;
+    speed_.leave_out(validating.seconds());
+    checkpoints_->poll();
+    const bool ends_early = (stop_asked_ || data_is_bad_) && !is_last;
+    if (checkpoints_->is_due(state_.step, is_last) || ends_early) save(is_last);
+    if (ends_early) {
+      checkpoints_->finish();
+      reporter_->flush();
+      const std::string_view not_saved = checkpoints_->saves()        ? ""
+                                         : checkpoints_->is_enabled() ? "checkpoint.load_only is true"
+                                                                      : "checkpoint.enable is false";
+      if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
+      events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
+      log::info("Stopped after step {}; {}", state_.step,
+                not_saved.empty() ? "the same command continues from here"
+                                  : fmt::format("nothing was saved because {}", not_saved));
+      return End::stopped;
+    }
+  }
+  checkpoints_->finish();
+  reporter_->flush();
+  events_.add("finished", state_.step, "");
+  log::info("Training completed");
+  return End::completed;
+}
+
+StepOutputs Trainer::timed_step() {
+  const int64_t number = state_.step + 1;
+  for (Communicator* all : {ranks_.world.get(), ranks_.control.get()}) all->state().set_step(number);
+  const Stopwatch watch;
+  const double waited = data_->seconds_waited();
+  StepProfile* traced = traces_ ? traces_->begin(number, stream_, engine_->input_ring()) : nullptr;
+  std::optional<StepProfile> profile;
+  // Nothing can be timed within graphs, and either all ranks launch graphs or none.
+  if (!traced && speed_.wants_profile() && !engine_->graphs().is_enabled()) profile.emplace(stream_);
+  StepOutputs out = step(profile ? &*profile : traced);
+  if (traces_) traces_->end(number);
+  speed_.add({.number = number,
+              .seconds = watch.seconds(),
+              .seconds_waited = data_->seconds_waited() - waited,
+              .is_last = number == config_.training.steps || stop_asked_ || data_is_bad_},
+             profile ? &*profile : nullptr);
+  // The first step includes setting up libraries and connections; from now on a silent peer is a lost peer.
+  for (Communicator* all : {ranks_.world.get(), ranks_.control.get()})
+    all->state().set_timeout_seconds(config_.comm.train_timeout_seconds);
+  return out;
+}
+
+// A mask that is not what was meant shows best in a sample.
+void Trainer::show_first_sample() {
+  if (!reads_chats(config_.training) || !ranks_.is_first()) return;
+  const data::MixedLoader& data = data_->loader();
+  const int64_t at = state_.data_position, row = experiment_.shape.sequence;
+  const std::vector<int64_t> read = data.mixture().counts(at),
+                             quotas = data.mixture().begun(at + 1).back().quotas;
+  for (size_t i = 0; i < data.sources().size(); ++i) {
+    const auto& [name, loader] = data.sources()[i];
+    if (!loader->options().encoder.chat || quotas[i] == 0) continue;
+    // A sample as the loader has it: this rank may hold chunks of it, and other sources come before it.
+    std::vector<int32_t> inputs(row), targets(row), starts(row);
+    loader->read(read[i], 1, {inputs.data(), targets.data(), starts.data()});
+    return log::info("First conversation{}; the loss counts the text in [[double brackets]]:\n{}",
+                     name.empty() ? "" : " of " + name,
+                     marked_text(*experiment_.tokenizer, inputs, targets, starts));
+  }
+}
+
+void Trainer::save(bool is_last) {
+  note_data(state_, data_->loader());
+  if (ranks_.is_first()) note_files(state_, data_->loader());
+  const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
+  checkpoints_->save(*engine_, state_, is_last);
+  if (checkpoints_->saves()) events_.add("saved", state_.step, "");
+}
+
+void Trainer::log_step(const StepOutputs& out) {
+  const double tokens = data_->valid_tokens();
+  const GlobalLoss loss = global_loss(ranks_, out.loss_sum, tokens);
+  StepMetrics m;
+  m.step = state_.step;
+  m.global_avg_loss = loss.mean;
+  m.global_max_loss = loss.largest;
+  if (config_.training.z_loss_weight > 0) m.z_loss = global_loss(ranks_, out.z_loss_sum, tokens).mean;
+  m.grad_norm = out.grad_norm;
+  m.learning_rate = learning_rate(state_.schedule_step - 1);
+  m.tokens_seen = state_.tokens_seen;
+  m.loss_scale = loss_scale_.value();
+  m.skipped_steps = state_.skipped_steps;
+  if (experiment_.shape.spikes.sigma > 0) m.skipped_spikes = state_.skipped_spikes;
+  speed_.fill(m, data_->seconds_waited());
+  const MemoryMaxima memory = memory_maxima(device_, plan_.memory);
+  m.memory_gib = memory.shown.gib, m.memory_percent = memory.shown.percent;
+  m.active_gib = memory.active.gib, m.active_percent = memory.active.percent;
+  m.reserved_gib = memory.reserved.gib, m.reserved_percent = memory.reserved.percent;
+  const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
+  MetricsReporter::Scalars more = float8_scalars(operands);
+  if (sources_) {
+    const MetricsReporter::Scalars of_sources = sources_->log(state_.data_position);
+    more.insert(more.end(), of_sources.begin(), of_sources.end());
+    data_watch_->object(sources_->over_limit(state_.data_position));
+  }
+  reporter_->log_step(m, more);
+  if (!ranks_.is_first()) return;
+  for (const std::string& warning : float8_alerts_.check(operands)) {
+    log::warning("step {}: {}", state_.step, warning);
+    events_.add("alert", state_.step, warning);
+  }
+}
+
+// Once libraries, connections and graphs have taken their memory.
+void Trainer::report_gpu_memory() const {
+  const int64_t plan = plan_.memory.total_bytes(),
+                besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
+  const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
+  besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
+}
+
+void Trainer::check_health(const StepOutputs& out) {
+  if (!out.skipped) return;
+  if (out.why != kNotFinite) {
+    const std::string spike = describe_spike(out, experiment_.shape.spikes);
+    events_.add("skipped", state_.step, spike);
+    if (ranks_.is_first())
+      log::warning("step {} was skipped: {}; weights and optimizer state are unchanged", state_.step, spike);
+    return;
+  }
+  const std::string where = describe_skipped_step(*engine_, *ranks_.control);
+  events_.add("skipped", state_.step, where);
+  if (ranks_.is_first()) {
+    log::warning(
+        "step {} was skipped: the gradient norm is not finite; weights and optimizer state are unchanged; {}",
+        state_.step, where);
+  }
+  const int64_t limit = config_.training.max_consecutive_skipped_steps;
+  if (state_.consecutive_skips > limit) {
+    fail<NumericsError>(
+        "training",
+        "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
+        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}",
+        state_.consecutive_skips, limit,
+        std::max<int64_t>(state_.data_position - state_.consecutive_skips * experiment_.global_batch, 0));
+  }
+}
+
+}  // namespace ottava
