@@ -6,7 +6,7 @@
 
 namespace ottava::test {
 
-/// The job on ranks of `ottava launch`; run() expects success.
+/// The job on ranks of `ottava launch`; run() expects success, check_refused() that every rank says `text`.
 inline std::string launch(int ranks, const std::string& command) {
   return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
 }
@@ -14,6 +14,14 @@ inline void run(const std::string& command) {
   const Outcome o = run_command(command);
   INFO(command << "\n" << o.output);
   REQUIRE(o.exit_code == 0);
+}
+
+inline void check_refused(const std::string& command, int ranks, const std::string& text) {
+  const Outcome o = run_command(command);
+  INFO(command << "\nexpected on all ranks: " << text << "\n" << o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  CHECK(o.all_say(ranks, text));
 }
 
 inline void require_near(const Curve& got, const Curve& want) {
