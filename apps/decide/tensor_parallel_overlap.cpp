@@ -6,6 +6,7 @@
 
 #include "apps/decide/step_times.h"
 #include "apps/decide/transfer_calls.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -24,7 +25,11 @@ bool is_open(const Experiment& e) {
 std::string decision_name(const BlockLayer& layer) { return fmt::format("{} {}", kKey, layer.name); }
 
 /// One micro-batch of all layers on the first rank of a mesh without a pipeline.
-StepPlan micro_batch(const Experiment& e, Device device, const BlockOverlap& overlap) {
+struct RecordedMicroBatch {
+  StepPlan plan;
+  std::vector<StepProfile::Span> spans;  ///< of plan.order's events
+};
+RecordedMicroBatch micro_batch(const Experiment& e, Device device, const BlockOverlap& overlap) {
   TrainingShape shape = e.shape;
   shape.model_options.overlap = overlap;
   shape.pipeline = {};
@@ -33,18 +38,37 @@ StepPlan micro_batch(const Experiment& e, Device device, const BlockOverlap& ove
                             .dp_shard = e.mesh.size(MeshAxis::dp_shard),
                             .cp = e.mesh.size(MeshAxis::cp),
                             .tp = e.mesh.size(MeshAxis::tp)};
-  return record_first_rank(shape, device, Mesh(degrees, e.mesh.world_size() / e.mesh.size(MeshAxis::pp)));
+  const Mesh mesh(degrees, e.mesh.world_size() / e.mesh.size(MeshAxis::pp));
+  const int size = mesh.world_size();
+  RankGroups ranks(make_dry_run_world(0, size), make_dry_run_world(0, size), mesh);
+  return {record_step(shape, device, ranks), record_spans(shape, device, ranks)};
 }
 
-/// What a plan asks for under one label, in its order, each operation and transfer on memory of its own.
+/// What a middle block asks for in one of its layers, since policies treat the first block and the last
+/// apart.
+std::vector<RecordedEvent> events_of(const RecordedMicroBatch& step, const BlockLayer& layer,
+                                     int64_t blocks) {
+  std::vector<RecordedEvent> events;
+  for (const StepProfile::Span& span : step.spans) {
+    if (span.kind != StepProfile::Kind::pass) continue;
+    if (!span.label.starts_with(fmt::format("layers.{} ", blocks / 2))) continue;
+    for (size_t i = span.first_event; i < span.end_event; ++i) {
+      const RecordedEvent& event = step.plan.order.events[i];
+      if (step.plan.order.labels[event.label] == layer.label) events.push_back(event);
+    }
+  }
+  return events;
+}
+
+/// The operations of these events and their transfers between tensor-parallel ranks, in order, each on
+/// memory of its own.
 class LayerCalls {
  public:
-  LayerCalls(const StepPlan& plan, const std::string& label, const Stream& stream, Communicator& tp,
-             int64_t vocabulary)
+  LayerCalls(const StepPlan& plan, const std::vector<RecordedEvent>& events, const Stream& stream,
+             Communicator& tp, int64_t vocabulary)
       : bench_(stream.device()) {
     int messages = 0;
-    for (const RecordedEvent& event : plan.order.events) {
-      if (plan.order.labels[event.label] != label) continue;
+    for (const RecordedEvent& event : events) {
       const int32_t index = event.index;
       if (event.kind == RecordedEvent::Kind::operation) {
         const RecordedOperation& operation = plan.operations[index];
@@ -58,7 +82,7 @@ class LayerCalls {
           under_way_[index] = issue(s);
         });
       } else {
-        calls_.push_back([this, index](Stream& s) { under_way_[index].wait(s); });
+        calls_.push_back([this, index](Stream& s) { under_way_.at(index).wait(s); });
       }
     }
   }
@@ -78,16 +102,18 @@ class LayerCalls {
 
 Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
   Stream stream = stream_like_steps(e, device);
-  const StepPlan blocks = micro_batch(e, device, kAll), bulk = micro_batch(e, device, {});
+  const RecordedMicroBatch blocks = micro_batch(e, device, kAll), bulk = micro_batch(e, device, {});
   Workbench bench(stream.device());
-  bench.give_workspace(stream, std::max(blocks.matmul_workspace_bytes, bulk.matmul_workspace_bytes));
+  bench.give_workspace(stream,
+                       std::max(blocks.plan.matmul_workspace_bytes, bulk.plan.matmul_workspace_bytes));
   const int64_t vocabulary = e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp);
   Decisions out;
   for (const BlockLayer& layer : kBlockLayers) {
-    // A middle block: policies treat the first and the last apart.
-    const std::string label = fmt::format("layers.{}.{}", e.shape.model.layers / 2, layer.label);
-    LayerCalls with_blocks(blocks, label, stream, *ranks.tp, vocabulary),
-        without(bulk, label, stream, *ranks.tp, vocabulary);
+    const auto calls = [&](const RecordedMicroBatch& step) {
+      return LayerCalls(step.plan, events_of(step, layer, e.shape.model.layers), stream, *ranks.tp,
+                        vocabulary);
+    };
+    LayerCalls with_blocks = calls(blocks), without = calls(bulk);
     const auto [in_blocks, in_bulk] = best_milliseconds_by_turns(
         stream, [&] { with_blocks.enqueue(stream); }, [&] { without.enqueue(stream); });
     out.entries.push_back(
