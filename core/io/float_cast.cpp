@@ -1,7 +1,8 @@
 #include "core/io/float_cast.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace ottava {
 namespace {
@@ -72,11 +73,19 @@ void cast_floats(ConstFloatSpan from, FloatSpan to, size_t count) {
   });
 }
 
+// A number whose exponent is all ones is infinite or NaN. Blocks are tested as a whole, which vectorizes.
 size_t find_non_finite(ConstFloatSpan values, size_t count) {
   return dispatch_weight(values.dtype, [&]<class T>() {
-    auto* x = static_cast<const T*>(values.data);
-    for (size_t i = 0; i < count; ++i) {
-      if (!std::isfinite(static_cast<float>(x[i]))) return i;
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+    constexpr Bits kExponent = sizeof(T) == 4 ? 0x7f800000u : std::is_same_v<T, bf16> ? 0x7f80u : 0x7c00u;
+    constexpr size_t kBlock = 1024;
+    const auto is_bad = [](Bits bits) { return (bits & kExponent) == kExponent; };
+    const auto* x = static_cast<const Bits*>(values.data);
+    for (size_t begin = 0; begin < count; begin += kBlock) {
+      const size_t end = std::min(begin + kBlock, count);
+      Bits found = 0;
+      for (size_t i = begin; i < end; ++i) found |= static_cast<Bits>(is_bad(x[i]));
+      if (found) return static_cast<size_t>(std::find_if(x + begin, x + end, is_bad) - x);
     }
     return count;
   });

@@ -93,6 +93,11 @@ int64_t SafetensorsEntry::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+std::string SafetensorsEntry::place_of(int64_t index) const {
+  return columns() == 1 ? fmt::format("[{}]", index)
+                        : fmt::format("[{}, {}]", index / columns(), index % columns());
+}
+
 SafetensorsEntry make_safetensors_entry(std::string name, DType dtype, std::vector<int64_t> shape,
                                         int64_t begin) {
   const StoredType* type = find_by(kTypes, std::optional(dtype), &StoredType::dtype);

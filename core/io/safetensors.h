@@ -29,6 +29,8 @@ struct SafetensorsEntry {
   /// 1].
   int64_t rows() const { return shape.size() < 2 ? numel() : columns() == 0 ? 0 : numel() / columns(); }
   int64_t columns() const { return shape.size() < 2 ? 1 : shape.back(); }
+  /// "[19]" in a vector, "[4, 35]" in that matrix: where the element of this index is.
+  std::string place_of(int64_t index) const;
 };
 
 /// The header of a file, parsed.

@@ -89,11 +89,9 @@ void read_weights(const SafetensorsFolder& folder, const Layout& layout, const T
   for (const HeldRun& run : held_runs(layout, into)) {
     const std::string& name = layout.tensors[run.tensor].entry.name;
     auto [file, entry] = folder.find(name);
-    reader.on_non_finite = [&, path = file->path(), columns = entry->columns()](int64_t index) {
-      std::string at = columns == 1 ? fmt::format("[{}]", index)
-                                    : fmt::format("[{}, {}]", index / columns, index % columns);
+    reader.on_non_finite = [&, path = file->path(), entry = entry](int64_t index) {
       fail<FileError>("checkpoint", "{}: '{}' is not finite at {}, so these weights cannot be trained", path,
-                      name, at);
+                      name, entry->place_of(index));
     };
     reader.read(*file, *entry, run.rectangle, run.memory);
   }

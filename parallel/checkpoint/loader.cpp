@@ -97,6 +97,13 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
       fail<FileError>("checkpoint", "{} does not contain '{}', although the manifest lists it", path,
                       tensor.entry.name);
     }
+    reader.on_non_finite = nullptr;
+    if (tensor.state == State::weight) {
+      reader.on_non_finite = [&](int64_t index) {
+        fail<FileError>("checkpoint", "{}: '{}' is not finite at {}, so these weights cannot be trained",
+                        path, entry->name, entry->place_of(index));
+      };
+    }
     uint64_t sum = reader.read(*file, *entry, run.rectangle, run.memory);
     if (run.is_owner) checksums[run.tensor] += sum;
   }

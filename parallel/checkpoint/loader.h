@@ -24,9 +24,10 @@ struct LoadOptions {
 
 /// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are
 /// converted to those of the shards. Moments of parameters that another update rule trained are left as they
-/// are, and rank 0 says so. Throws FileError for a broken checkpoint; ConfigError for one of another model,
-/// for one without the optimizer state asked for, and if ranks see different checkpoints; the same on all
-/// ranks. After an error the contents of the shards are undefined.
+/// are, and rank 0 says so. Throws FileError for a broken checkpoint and for one with
+/// weights that are not finite; ConfigError for one of another model, for one without the optimizer state
+/// asked for, and if ranks see different checkpoints; the same on all ranks. After an error the contents of
+/// the shards are undefined.
 Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group,
                          const LoadOptions& options = {});
 

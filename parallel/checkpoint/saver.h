@@ -42,6 +42,8 @@ struct Checkpoint {
 /// 0 writes the manifest, flushes, and renames the folder to `step-N`; then old checkpoints are deleted.
 /// Whatever fails or dies before the rename leaves earlier checkpoints as they were.
 ///
+/// Weights that are not finite are not saved: a NumericsError.
+///
 /// Functions marked collective are called by all ranks in the same order, and throw the same error on all of
 /// them.
 class CheckpointSaver {

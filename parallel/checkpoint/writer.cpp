@@ -1,6 +1,7 @@
 #include "parallel/checkpoint/writer.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/io/float_cast.h"
@@ -23,6 +24,19 @@ void require_numbers(ConstFloatSpan from, const char* halves, const StoredTensor
                         "to bfloat16 or float32",
                         span.first + static_cast<int64_t>(i), tensor.entry.name, value);
   }
+}
+
+// A step whose update breaks the weights is not known by its gradients. Earlier checkpoints must outlive it.
+void require_finite(ConstFloatSpan piece, const StoredTensor& tensor, const ElementSpan& span,
+                    const std::string& folder) {
+  const auto count = static_cast<size_t>(span.count);
+  const size_t bad = find_non_finite(piece, count);
+  if (bad == count) return;
+  fail<NumericsError>("checkpoint",
+                      "{} is not saved, because '{}' is not finite at {}: lower optimizer.lr, or raise "
+                      "lr_scheduler.warmup_steps; the run can go on from an earlier checkpoint",
+                      std::filesystem::path(folder).stem().string(), tensor.entry.name,
+                      tensor.entry.place_of(span.first + static_cast<int64_t>(bad)));
 }
 
 // Passes on the elements of a run piece by piece, in the stored type, through host memory if they are
@@ -101,6 +115,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
       if (work.cancel != nullptr && *work.cancel)
         fail<FileError>("checkpoint", "saving into {} was interrupted", work.folder);
       const void* piece = pieces.at(span);
+      if (tensor.state == State::weight) require_finite({dtype, piece}, tensor, span, work.folder);
       if (!run.checksum) checksums[run.tensor] += element_checksum(piece, range_of(dtype, span));
       file.write_uncached(piece, static_cast<size_t>(span.count * element_bytes),
                           begin + span.first * element_bytes);

@@ -17,7 +17,8 @@ void create_files(const Layout& layout, const std::string& folder);
 /// Writes the owned runs into the files at their offsets, flushes the files it touched, and returns the
 /// checksums of this rank's elements, one per tensor of the layout. Waits for runs that have not arrived, and
 /// converts runs whose stored type differs. Needs two pieces of at most 1 MiB beside the shards. Throws
-/// FileError; setting `cancel` to true ends it early in the same way.
+/// FileError, and NumericsError for a weight that is not finite; setting `cancel` to true ends it early with
+/// a FileError.
 struct WriteShards {
   const Layout* layout = nullptr;
   std::string folder;

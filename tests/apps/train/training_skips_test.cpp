@@ -17,7 +17,25 @@
 
 using namespace ottava;
 using namespace ottava::test;
+using Catch::Contains;
 namespace fs = std::filesystem;
+
+TEST_CASE("an update that breaks the weights ends the run at its save, and the checkpoint before it stays") {
+  TinyTraining tiny;
+  const Overrides saving = kSaving + Overrides{"--checkpoint.interval", "1"};
+  finish(tiny, "run", saving + Overrides{"--training.steps", "2"});
+  CHECK_THAT(message_of([&] {
+               tiny.start("run",
+                          saving + Overrides{"--optimizer.lr", "1e20", "--optimizer.weight_decay", "1e20"})
+                   ->run();
+             }),
+             Contains("step-3 is not saved, because '") && Contains("is not finite at [") &&
+                 Contains("lower optimizer.lr"));
+  const auto steps = checkpoint::list_steps(tiny / "run/checkpoint");
+  REQUIRE(!steps.empty());
+  CHECK(steps.back().step == 2);
+  CHECK(finish(tiny, "run", saving).state.step == 8);
+}
 
 TEST_CASE("a step whose gradient is not finite moves nothing but data and schedule") {
   TinyTraining tiny;

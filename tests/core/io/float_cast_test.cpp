@@ -58,10 +58,26 @@ TEST_CASE("casts among f32, bf16 and f16") {
   bf16 brain;
   cast_floats({DType::f16, &half}, {DType::bf16, &brain}, 1);
   CHECK(static_cast<float>(brain) == 1.0f);
-  values[2] = std::numeric_limits<float>::infinity();
-  CHECK(find_non_finite({DType::f32, values.data()}, 4) == 2);
   CHECK_THROWS_WITH(cast_floats({DType::i32, &half}, {DType::f32, back.data()}, 1),
                     Catch::Matchers::Contains("dtype is i32, expected f32, bf16 or f16"));
+}
+
+TEST_CASE("the first number that is not finite is found wherever it is") {
+  constexpr size_t kCount = 5000;
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                      std::numeric_limits<float>::quiet_NaN()}) {
+      for (size_t place : {size_t{0}, size_t{1023}, size_t{1024}, size_t{4095}, kCount - 1, kCount}) {
+        std::vector<float> values(kCount, dtype == DType::f16 ? 65504.0f : 3e38f);
+        values[1] = -values[0], values[2] = 1e-7f, values[3] = 0;
+        if (place < kCount) values[place] = values[kCount - 1] = bad;
+        std::vector<char> stored(kCount * size_of(dtype));
+        cast_floats({DType::f32, values.data()}, {dtype, stored.data()}, kCount);
+        CHECK(find_non_finite({dtype, stored.data()}, kCount) == place);
+        CHECK(find_non_finite({dtype, stored.data()}, place) == place);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "core/io/atomic_file.h"
@@ -239,6 +240,37 @@ TEST_CASE("requests that cannot be met are refused") {
   write_file_atomically(folder / "file", "");
   CheckpointSaver blocked({.folder = folder / "file/below"}, group);
   CHECK_THROWS_AS(blocked.save(checkpoint_of(rank, 1)), std::exception);
+}
+
+TEST_CASE("weights that are not finite are not saved, and a checkpoint that has some is passed over") {
+  TemporaryFolder folder;
+  save(folder.path(), {}, 1, 1);
+  std::vector<ParameterSpec> specs = tiny_model();
+  std::vector<std::string> messages(2);
+  for (bool in_background : {false, true}) {
+    run_ranks({2, 1, 1}, [&](RankGroup& group, ShardCoordinates at) {
+      TinyRank rank(specs, at);
+      rank.fill(2);
+      auto* weight = static_cast<float*>(rank.parameters.shards[2].weight.data);
+      if (group.rank() == 1) weight[1] = std::numeric_limits<float>::quiet_NaN();
+      CheckpointSaver saver({.folder = folder.path()}, group);
+      messages[group.rank()] = message_of<NumericsError>([&] {
+        if (!in_background) return saver.save(checkpoint_of(rank, 2));
+        saver.begin(checkpoint_of(rank, 2));
+        saver.finish();
+      });
+    });
+    CHECK_THAT(messages[0], Contains("step-2 is not saved, because '") && Contains("' is not finite at ["));
+    CHECK(messages[0] == messages[1]);
+    CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+  }
+  save(folder.path(), {}, 2, 2);
+  const SafetensorsFile file(folder / "step-2/model.safetensors");
+  const SafetensorsEntry& entry = *file.find("model.norm.weight");
+  const float infinity = std::numeric_limits<float>::infinity();
+  File::open_for_writing(file.path()).write_at(&infinity, 4, file.header().data_begin + entry.begin + 4);
+  CHECK_THROWS_WITH(load(folder.path(), 2, 2), Contains("'model.norm.weight' is not finite at [1]"));
+  CHECK(load(folder.path(), 1) == 1);
 }
 
 TEST_CASE("small files lie beside the weights") {
