@@ -12,7 +12,8 @@
 #include "tests/support/skip.h"
 
 // What every test program does besides running Catch's cases: which cases ran, failed and were skipped goes
-// into a file, and a program that is to use instructions this machine lacks is skipped whole.
+// into a file, a case that asserts nothing has failed, and a program that is to use instructions this machine
+// lacks is skipped whole.
 
 namespace {
 
@@ -30,7 +31,7 @@ void say_skipped(const std::string& what, std::string_view reason) {
   account("skipped\t" + what + '\t' + std::string(reason));
 }
 
-bool case_was_skipped = false;
+bool case_was_skipped = false, a_case_proved_nothing = false;
 
 #if __has_include(<catch2/catch_all.hpp>)
 using Listener = Catch::EventListenerBase;
@@ -44,7 +45,10 @@ struct Cases : Listener {
   using Listener::Listener;
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     if (!case_was_skipped) account("ran\t" + name_of(stats));
-    if (!stats.totals.assertions.allOk()) account("failed\t" + name_of(stats));
+    const bool proves_nothing = stats.totals.assertions.total() == 0 && !case_was_skipped;
+    if (proves_nothing) std::cout << "FAILED: " << name_of(stats) << ": it asserts nothing" << std::endl;
+    if (proves_nothing || !stats.totals.assertions.allOk()) account("failed\t" + name_of(stats));
+    a_case_proved_nothing |= proves_nothing;
     case_was_skipped = false;
   }
 };
@@ -93,5 +97,6 @@ int main(int argc, char** argv) {
     say_skipped(set ? program + " with " + set : program, reason);
     return kSkipped;
   }
-  return Catch::Session().run(argc, argv);
+  const int failed = Catch::Session().run(argc, argv);
+  return failed == 0 && a_case_proved_nothing ? EXIT_FAILURE : failed;
 }
