@@ -51,10 +51,12 @@ TensorDifference compare(const SafetensorsFolder::Location& a, const Safetensors
     read_rectangle(*a.file, *a.entry, band, FloatSpan{DType::f32, x.data()});
     read_rectangle(*b.file, *b.entry, band, FloatSpan{DType::f32, y.data()});
     for (size_t i = 0; i < x.size(); ++i) {
-      double difference = static_cast<double>(x[i]) - y[i];
-      result.different += !(x[i] == y[i]);
-      // A difference of NaN must not be lost because comparisons with it are false.
-      if (!(std::abs(difference) <= result.max_abs)) result.max_abs = std::abs(difference);
+      const bool same = x[i] == y[i];  // also infinities, whose difference is NaN
+      const double difference = same ? 0 : static_cast<double>(x[i]) - y[i];
+      result.different += !same;
+      // A difference of NaN stays the largest, though comparisons with it are false.
+      if (!std::isnan(result.max_abs) && !(std::abs(difference) <= result.max_abs))
+        result.max_abs = std::abs(difference);
       squares += difference * difference;
       square_sum += static_cast<double>(x[i]) * x[i];
     }

@@ -19,7 +19,7 @@ std::vector<std::string> verify_checkpoint(
 struct TensorDifference {
   std::string name;
   int64_t elements = 0, different = 0;  ///< different: values that are not equal (NaN equals nothing)
-  double max_abs = 0;                   ///< largest |a - b|
+  double max_abs = 0;                   ///< largest |a - b|; NaN if any is
   double relative = 0;                  ///< ||a - b|| / ||a||; 0 when both are zero
 };
 struct FolderDifference {

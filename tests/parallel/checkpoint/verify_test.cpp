@@ -1,6 +1,8 @@
 #include "parallel/checkpoint/verify.h"
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/loader.h"
@@ -164,6 +166,29 @@ TEST_CASE("comparing two folders") {
   FolderDifference other = compare_folders(a, SafetensorsFolder(folder / "step-1", "optimizer"));
   CHECK(other.only_in_a.size() == 14);
   CHECK(other.only_in_b.size() == 28);
+}
+
+TEST_CASE("comparing two folders: a NaN stays the largest difference, equal infinities differ by nothing") {
+  TemporaryFolder folder;
+  for (int64_t step : {1, 2}) save(folder.path(), step, 1);
+  const auto set = [&](const std::string& step, const std::string& name, int64_t index, float value) {
+    const SafetensorsFile file(folder / (step + "/model.safetensors"));
+    File::open_for_writing(file.path())
+        .write_at(&value, 4, file.header().data_begin + file.find(name)->begin + 4 * index);
+  };
+  const std::string with_nan = "model.norm.weight", infinite = "model.layers.0.mlp.down_proj.weight";
+  set("step-2", with_nan, 3, std::numeric_limits<float>::quiet_NaN());
+  for (const char* step : {"step-1", "step-2"})
+    set(step, infinite, 5, std::numeric_limits<float>::infinity());
+  set("step-2", infinite, 7, 9);
+  const SafetensorsFolder a(folder / "step-1"), b(folder / "step-2");
+  for (const TensorDifference& t : compare_folders(a, b).tensors) {
+    INFO(t.name);
+    CHECK(t.different == (t.name == with_nan || t.name == infinite ? 1 : 0));
+    CHECK(std::isnan(t.max_abs) == (t.name == with_nan));
+    CHECK(std::isnan(t.relative) == (t.name == with_nan));
+    if (t.name == infinite) CHECK((t.max_abs > 8 && t.max_abs < 10));
+  }
 }
 
 }  // namespace
