@@ -1,14 +1,16 @@
 #include "parallel/failure/flight_recorder.h"
 
 #include "parallel/ranks/clock_offset.h"
+#include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 using namespace ottava::test;
+using conformance::expect;
 
 TEST_CASE("every call of a rank is kept, with its times, sizes and end") {
-  run_thread_ranks({.ranks = 3}, [](Communicator& world) {
+  CHECK_NOTHROW(run_thread_ranks({.ranks = 3}, [](Communicator& world) {
     Stream stream = Stream::cpu();
     world.state().set_step(7);
     const int64_t first = world.state().calls().next_id();
@@ -22,29 +24,29 @@ TEST_CASE("every call of a rank is kept, with its times, sizes and end") {
     pair->all_reduce(stream, {.send = view_of(mine.data(), {4}), .label = "z"}).wait(stream);
     const std::vector<CallRecord> calls = world.state().calls().records(first);
     // Alone on its axis a rank waits for nobody: nothing to record.
-    CHECK(calls.size() == (world.rank() == 2 ? 2U : 3U));
+    expect(calls.size() == (world.rank() == 2 ? 2U : 3U), "{} calls are kept", calls.size());
     int64_t before = 0;
     for (const CallRecord& c : calls) {
-      CHECK(c.step == 7);
-      CHECK(c.state == CallRecord::State::completed);
-      CHECK(c.issued_ns >= before);
-      CHECK(c.began_ns >= c.issued_ns);
-      CHECK(c.ended_ns >= c.began_ns);
+      expect(c.step == 7, "step {}", c.step);
+      expect(c.state == CallRecord::State::completed, "'{}' has not ended", c.label);
+      expect(c.issued_ns >= before && c.began_ns >= c.issued_ns && c.ended_ns >= c.began_ns,
+             "'{}' was issued at {}, began at {} and ended at {}, after one issued at {}", c.label,
+             c.issued_ns, c.began_ns, c.ended_ns, before);
       before = c.issued_ns;
     }
-    CHECK(calls[0].collective == Collective::all_gather);
-    CHECK(calls[0].label == "x");
-    CHECK(calls[0].in_elements == 4);
-    CHECK(calls[0].out_elements == 12);
-    CHECK(calls[0].payload_bytes == 48);
-    CHECK(calls[0].sent_bytes == 32);
-    CHECK(calls[1].sequence == calls[0].sequence + 1);
+    expect(calls[0].collective == Collective::all_gather && calls[0].label == "x", "the first call is '{}'",
+           calls[0].label);
+    expect(calls[0].in_elements == 4 && calls[0].out_elements == 12, "{} and {} elements",
+           calls[0].in_elements, calls[0].out_elements);
+    expect(calls[0].payload_bytes == 48 && calls[0].sent_bytes == 32, "{} bytes, {} sent",
+           calls[0].payload_bytes, calls[0].sent_bytes);
+    expect(calls[1].sequence == calls[0].sequence + 1, "sequence {} after {}", calls[1].sequence,
+           calls[0].sequence);
     if (world.rank() != 2) {
-      CHECK(calls[2].axis == "pair");
-      CHECK(calls[2].group_size == 2);
-      CHECK(calls[2].sequence == 1);
+      expect(calls[2].axis == "pair" && calls[2].group_size == 2 && calls[2].sequence == 1,
+             "axis {} of {}, sequence {}", calls[2].axis, calls[2].group_size, calls[2].sequence);
     }
-  });
+  }));
 }
 
 TEST_CASE("the recorder keeps the last calls only") {
@@ -96,9 +98,9 @@ TEST_CASE("calls are written under the names of PyTorch's flight recorder") {
 }
 
 TEST_CASE("ranks of one machine have one clock") {
-  run_thread_ranks({.ranks = 3}, [](Communicator& world) {
+  CHECK_NOTHROW(run_thread_ranks({.ranks = 3}, [](Communicator& world) {
     const ClockOffset offset = measure_clock_offset(world);
-    CHECK(offset.nanoseconds == 0);
-    CHECK(offset.uncertainty_ns == 0);
-  });
+    expect(offset.nanoseconds == 0 && offset.uncertainty_ns == 0, "{} ns, within {} ns", offset.nanoseconds,
+           offset.uncertainty_ns);
+  }));
 }
