@@ -60,10 +60,11 @@ void declare(config::Section& s, ParallelismConfig& c) {
          "ranks among which the stages of the model are divided");
   declare_pipeline(s, c);
   using Reshard = ParallelismConfig::Reshard;
-  s.choice("fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
-           {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}},
-           "when to free the gathered parameters after the forward pass; default: always, except for the "
-           "last FSDP unit");
+  s.choice(
+      "fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
+      {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}},
+      "when to free the gathered parameters; default and always: after each pass that reads them; never: "
+      "after the optimizer step");
   using Reduce = ParallelismConfig::Reduce;
   s.choice(
       "fsdp_reduce_every_microbatch", c.fsdp_reduce_every_microbatch,
