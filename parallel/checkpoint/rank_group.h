@@ -19,7 +19,7 @@ class RankGroup {
  public:
   /// One process.
   RankGroup() = default;
-  /// The ranks of a communicator that moves host memory (thread, mpi, solo). It must outlive this.
+  /// The ranks of a communicator that moves host memory (mpi, tcp, solo). It must outlive this.
   explicit RankGroup(Communicator& communicator) : communicator_(&communicator) {}
 
   int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }

@@ -30,8 +30,8 @@ class CommThread {
 
   void submit(std::shared_ptr<Counter> counter, std::function<void()> job);
   /// Blocks until `counter` has reached `ticket`; throws CommError if the rank failed first. As a backstop
-  /// behind the transports' own time limit, also throws if no job at all ended for that limit plus ten
-  /// seconds.
+  /// behind the transports' own time limit, also throws if no job at all ended and nothing moved for that
+  /// limit plus ten seconds.
   void wait(const Counter& counter, uint64_t ticket);
   /// Blocks until all jobs up to `ticket` are done or dropped, so that their buffers are free. Never throws.
   void settle(const Counter& counter, uint64_t ticket) noexcept;

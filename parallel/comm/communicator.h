@@ -24,7 +24,7 @@ class Request {
   /// Work put on `stream` after this call sees the result. On `cpu`, and for transports that move GPU tensors
   /// through host memory, it blocks the host; under NCCL the stream waits, not the host. Throws CommError if
   /// the call failed, a peer stopped, or nothing moved within the time limit; not for a call that was
-  /// complete before another rank failed.
+  /// complete before another rank failed, except under NCCL.
   void wait(Stream& stream) const;
   /// True if wait() would not block.
   bool done() const;

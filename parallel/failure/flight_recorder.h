@@ -33,8 +33,8 @@ struct CallRecord {
   int64_t issued_ns = 0, began_ns = 0, ended_ns = 0;
 };
 
-/// The last calls of a rank, for traces and for reports after a failure. Always on: each call costs two short
-/// locks, and allocates only for its texts. Safe to use from several threads.
+/// The last calls of a rank, for traces and for reports after a failure. Always on: each call costs three
+/// short locks, and allocates only for its texts. Safe to use from several threads.
 class FlightRecorder {
  public:
   /// Keeps the last `capacity` calls (comm.trace_buf_size); 0 keeps none.
@@ -65,7 +65,7 @@ class FlightRecorder {
 };
 
 /// The calls under the names of PyTorch's flight recorder: {"version", "rank", "world_size", "reason",
-/// "pg_config": {axis: ranks}, "entries": [{"record_id", "collective_seq_id", "profiling_name", "state",
+/// "pg_config": {axis: {"size"}}, "entries": [{"record_id", "collective_seq_id", "profiling_name", "state",
 /// "input_sizes", "output_sizes", "input_dtypes", "time_created_ns", ...}]}. Times are of this rank's steady
 /// clock.
 Json flight_record(const std::vector<CallRecord>& calls, int rank, int world_size, const std::string& reason);

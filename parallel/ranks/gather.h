@@ -15,8 +15,8 @@ namespace ottava {
 std::vector<int64_t> gather_number(Communicator& ranks, int64_t mine, std::string_view label);
 /// Every rank's text, by rank. Each is sent at the length of the longest.
 std::vector<std::string> gather_text(Communicator& ranks, std::string_view mine, std::string_view label);
-/// Rank 0's text, on every rank; the others' `mine` is ignored. No rank sends more than twice the text's
-/// bytes.
+/// Rank 0's text, on every rank; the others' `mine` is ignored. By the ring formula (comm_stats.h) no rank
+/// sends more than twice the text's bytes.
 std::string text_of_rank_0(Communicator& ranks, std::string_view mine, std::string_view label);
 
 }  // namespace ottava

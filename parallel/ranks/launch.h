@@ -11,7 +11,7 @@ namespace ottava {
 enum class Launcher {
   none,         ///< one process
   mpi,          ///< mpirun: MPI_Init finds the others
-  slurm,        ///< srun: MPI where it was started with PMI, else MASTER_ADDR
+  slurm,        ///< srun: MPI finds the others, unless MASTER_ADDR is set
   environment,  ///< torchrun and the like: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 };
 

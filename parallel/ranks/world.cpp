@@ -29,7 +29,8 @@ bool is_known(const std::string& backend) {
   return backend == "auto" || backend == "mpi" || backend == "tcp" || backend == "nccl";
 }
 
-// MPI is used if it started the ranks: always under mpirun, under srun unless that was told where rank 0 is.
+// MPI is used if it started the ranks: under mpirun, unless its module is missing and it is known where rank
+// 0 is; under srun unless that is known.
 bool wants_mpi(const Launch& launch, const WorldRequest& request) {
   if (request.backend == "mpi" || request.backend == "tcp") return request.backend == "mpi";
   if (launch.launcher == Launcher::environment) return false;

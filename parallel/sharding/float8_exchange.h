@@ -26,7 +26,7 @@ class Float8Exchange {
 
   /// Starts two calls: one for codes, one for scales.
   void start(Stream& stream, Communicator& shards, const std::string& label) const;
-  /// Waits; then shard (f32) = the sum, or += it.
+  /// Once both calls have been waited for: shard (f32) = the sum, or += it.
   void finish(Stream& stream, Arena& arena, const Tensor& shard, bool accumulate) const;
 
   explicit operator bool() const { return static_cast<bool>(codes_); }

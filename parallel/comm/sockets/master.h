@@ -15,8 +15,9 @@ class MasterBootstrap final : public Bootstrap {
   struct Self {
     int rank = 0, size = 1;
   };
-  /// Throws CommError if the port is taken, the master is not reached, ranks do not come (naming them), two
-  /// have the same number, or a visitor belongs to another job.
+  /// Throws CommError if the port is taken, the master is not reached or is that of a job with another number
+  /// of ranks, ranks do not come (naming them), or two have the same number. Rank 0 sends other visitors away
+  /// and waits on.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }
