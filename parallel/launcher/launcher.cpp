@@ -30,8 +30,9 @@ using Clock = std::chrono::steady_clock;
 
 // Variables of launchers that may have started this one; they would mislead the ranks.
 constexpr std::string_view kOthers[] = {
-    "OMPI_",        "PMI_",          "MPI_LOCAL",      "SLURM_STEP_",
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPU_BIND", "TORCHELASTIC_USE_AGENT_STORE"};
+    "OMPI_",          "PMI_",          "MPI_LOCAL",      "SLURM_STEP_",
+    "SLURM_PROCID",   "SLURM_LOCALID", "SLURM_CPU_BIND", "TORCHELASTIC_USE_AGENT_STORE",
+    "OTTAVA_ACCOUNTS"};
 
 void check(const RankLaunch& launch) {
   const auto expect = [](bool holds, std::string_view what, int got, const std::string& expected) {

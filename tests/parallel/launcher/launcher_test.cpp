@@ -139,6 +139,11 @@ TEST_CASE("variables of other launchers are not those of the ranks") {
   INFO(o.output);
   CHECK(count(o.output, "] 0\n") == 2);
   CHECK(count(o.output, "] 1\n") == 2);
+  // Of two with one name a program takes the first.
+  const Outcome nested = run_command("OTTAVA_ACCOUNTS=/nowhere " LAUNCH_PROGRAM " 2 -- /usr/bin/env");
+  INFO(nested.output);
+  CHECK(count(nested.output, "OTTAVA_ACCOUNTS=") == 2);
+  CHECK(count(nested.output, "/nowhere") == 0);
 }
 
 TEST_CASE("a signal comes to each rank once, and the launcher waits for what they do") {
