@@ -190,12 +190,14 @@ Launch detect_launch(const Environment& environment) {
     fail<ConfigError>("launch", "{} is set but {} is not: {} sets both", d->size, d->rank, d->label);
   refuse_two_launchers({*d, *place}, environment);
   const LocalPlace local = local_place(*d, *place, environment);
+  // Our own launcher sets torchrun's variables, and one more.
+  const bool is_own = d == &kTorch && is_set(environment, "OTTAVA_ACCOUNTS");
   Launch launch{d->launcher,
                 place->rank,
                 place->size,
                 local.rank,
                 local.size,
-                fmt::format("{} ({})", d->label, d->size),
+                fmt::format("{} ({})", is_own ? "ottava launch" : d->label, d->size),
                 read_master(environment),
                 known_of(*d, *place, environment)};
   if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||

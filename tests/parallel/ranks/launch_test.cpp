@@ -52,6 +52,10 @@ TEST_CASE("launchers are recognised by their variables") {
   CHECK(torchrun.launch().master.address.empty());
   torchrun.values.insert({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "4000"}});
   CHECK((torchrun.launch().master.address == "node7" && torchrun.launch().master.port == 4000));
+  CHECK(torchrun.launch().source == "torchrun (WORLD_SIZE)");
+  Variables own = torchrun;
+  own.values["OTTAVA_ACCOUNTS"] = "/proc/self/fd/5";
+  CHECK(own.launch().source == "ottava launch (WORLD_SIZE)");
   torchrun.values["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // its agent has taken the port
   CHECK(torchrun.launch().master.port == 4001);
   // Inside a batch script, outside srun: one process.
