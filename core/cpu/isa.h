@@ -2,21 +2,26 @@
 
 #include <stdint.h>
 
+#include <span>
 #include <string_view>
 
 #include "core/dtype.h"
 
 namespace ottava::cpu {
 
-/// Instruction sets for which kernels are compiled, smallest first. `avx2` includes FMA and F16C (Haswell,
-/// Zen 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4); `avx512_fp16` adds 16-bit arithmetic
-/// (Sapphire Rapids), which few kernels can use: the others run there as compiled for `avx512`.
+/// Instruction sets for which kernels are compiled, smallest first. `avx2` includes FMA, F16C, BMI, BMI2
+/// and POPCNT (Haswell, Zen 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4); `avx512_fp16` adds
+/// 16-bit arithmetic (Sapphire Rapids), which few kernels can use: the others run there as compiled for
+/// `avx512`.
 enum class Isa { baseline, avx2, avx512, avx512_fp16 };
 
 /// The best set of this machine, or a smaller one if the environment variable OTTAVA_CPU_ISA names it. Throws
 /// DeviceError if that names a set that the machine lacks or that does not exist.
 Isa isa();
 std::string_view name_of(Isa isa);
+/// The best set of a machine with these features, named as in the compiler's options -mNAME. A virtual
+/// machine may leave out any of them.
+Isa best_isa(std::span<const std::string_view> features);
 
 /// One kernel for each of an operation's two element types; to be called after the checks as
 /// `kernels.forward[x.dtype](...)`.
