@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
 
 #if !defined(OTTAVA_SERIAL)
 #include <omp.h>
@@ -36,9 +38,31 @@ inline void set_parallel_threads(int threads) {
 #endif
 }
 
+/// What a body throws, kept until all threads of the loop are done: one that left OpenMP's region would end
+/// the program.
+class FirstException {
+ public:
+  template <class Part>
+  void keep_of(Part&& part) {
+    try {
+      part();
+    } catch (...) {
+      if (!has_one_.exchange(true)) first_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::atomic<bool> has_one_ = false;
+  std::exception_ptr first_;
+};
+
 /// Calls body(begin, end) on disjoint ranges that cover [0, n); the length of each but the last is a multiple
 /// of `grain`. Ranges are static: the same thread gets the same range each time. A sum that must not depend
-/// on the number of threads makes one partial result per grain and adds those in order.
+/// on the number of threads makes one partial result per grain and adds those in order. Throws what a body
+/// throws, of several threads one's, once the others have ended their ranges; so do the loops below.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
   int64_t chunks = (n + grain - 1) / grain;
@@ -46,12 +70,14 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
 #if !defined(OTTAVA_SERIAL)
   int threads = static_cast<int>(std::min<int64_t>(parallel_threads(), chunks));
   if (threads > 1) {
+    FirstException thrown;
 #pragma omp parallel num_threads(threads)
     {
       int64_t t = omp_get_thread_num(), count = omp_get_num_threads();
       int64_t first = chunks * t / count * grain, last = std::min(chunks * (t + 1) / count * grain, n);
-      if (first < last) body(first, last);
+      if (first < last) thrown.keep_of([&] { body(first, last); });
     }
+    thrown.rethrow();
     return;
   }
 #endif
@@ -73,8 +99,10 @@ void parallel_for_each(int64_t n, Body&& body) {
 #if !defined(OTTAVA_SERIAL)
   int threads = static_cast<int>(std::min<int64_t>(parallel_threads(), n));
   if (threads > 1) {
+    FirstException thrown;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < n; ++i) body(i);
+    for (int64_t i = 0; i < n; ++i) thrown.keep_of([&] { body(i); });
+    thrown.rethrow();
     return;
   }
 #endif
