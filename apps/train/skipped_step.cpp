@@ -64,11 +64,12 @@ Account account_of(TrainingEngine& engine, int rank) {
 
 std::string describe_spike(const StepOutputs& out, const SpikeRule& rule) {
   const bool is_loss = out.why == kLossSpike;
+  const int64_t before = out.spikes.known - std::isfinite(out.spike[0]);  // an infinite loss entered nothing
   return fmt::format(
       "its {} {:.4f} is above {:.4f}, the mean of the last {} plus {:g} standard deviations "
       "(training.skip_spikes)",
       is_loss ? "loss" : "gradient norm", out.spike[is_loss ? 0 : 2], out.spike[is_loss ? 1 : 3],
-      counted(std::min(out.spikes.known - 1, rule.window), "step"), rule.sigma);
+      counted(std::min(before, rule.window), "step"), rule.sigma);
 }
 
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control) {

@@ -36,6 +36,8 @@ OTTAVA_BOTH inline float spike_bound(const float* values, int64_t n, int64_t win
   return static_cast<float>(mean + sigma * sqrt(squares / static_cast<double>(n - 1)));
 }
 
+OTTAVA_BOTH inline bool is_finite(float x) { return x > -INFINITY && x < INFINITY; }
+
 OTTAVA_BOTH inline void apply_spike_rule(const SpikeMemory& m, int64_t window, double sigma) {
   if (*m.skipped != kNotSkipped) return;
   const int64_t n = *m.known < window ? *m.known : window, at = *m.known % window;
@@ -43,9 +45,12 @@ OTTAVA_BOTH inline void apply_spike_rule(const SpikeMemory& m, int64_t window, d
   m.found[1] = spike_bound(m.window, n, window, sigma);
   m.found[2] = m.scalars[kGradientNorm];
   m.found[3] = spike_bound(m.window + window, n, window, sigma);
-  m.window[at] = m.found[0];
-  m.window[window + at] = m.found[2];
-  ++*m.known;
+  // A NaN in the window would make its bounds NaN, and no step a spike, until it left.
+  if (is_finite(m.found[0]) && is_finite(m.found[2])) {
+    m.window[at] = m.found[0];
+    m.window[window + at] = m.found[2];
+    ++*m.known;
+  }
   if (m.found[0] > m.found[1]) {
     *m.skipped = kLossSpike;
   } else if (m.found[2] > m.found[3]) {

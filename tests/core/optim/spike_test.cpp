@@ -74,6 +74,23 @@ TEST_CASE("spike: what is far above the last steps is skipped, once half of the 
   });
 }
 
+TEST_CASE("spike: a step whose loss or norm is not finite does not enter the window") {
+  for_each_device([](Stream& stream) {
+    Run run(stream, {.window = 8, .sigma = 6});
+    for (int i = 0; i < 8; ++i) CHECK(run.step(wave(i), wave(i)) == kNotSkipped);
+    const std::vector<float> window = run.window.floats();
+    for (const float value : {NAN, INFINITY, -INFINITY}) {
+      INFO(value);
+      CHECK(run.step(value, 3) == (value > 0 ? kLossSpike : kNotSkipped));
+      CHECK(run.step(3, value) == (value > 0 ? kNormSpike : kNotSkipped));
+      CHECK(run.known.download_as<int64_t>()[0] == 8);
+      CHECK(run.window.floats() == window);
+    }
+    CHECK(run.step(100, 3) == kLossSpike);
+    CHECK(run.step(3, 100) == kNormSpike);
+  });
+}
+
 TEST_CASE("spike: a level that lasts is accepted, and the bound is that of the formula") {
   for_each_device([](Stream& stream) {
     Run run(stream, {.window = 8, .sigma = 2});
