@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "core/cost.h"
 #include "core/io/file.h"
@@ -197,21 +198,41 @@ TEST_CASE("muon: momentum and weights agree with the formulas; a skipped step mo
 }
 
 TEST_CASE("muon gives the bits of the whole for its parts, and for any number of threads") {
+  struct Bits {
+    std::vector<float> update, momentum, master, compute;
+    std::vector<uint32_t> amax;
+    bool operator==(const Bits&) const = default;
+  };
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     const int64_t n = 40000;
-    const std::vector<float> g = normal_values(n, 1), m = normal_values(n, 2);
-    std::vector<float> first;
+    const std::vector<float> g = normal_values(n, 1), m = normal_values(n, 2), p = normal_values(n, 3);
+    std::optional<Bits> first;
     for_each_thread_count([&](int) {
       for (int64_t cut : {int64_t{0}, int64_t{7}, int64_t{16384}}) {
         DeviceBuffer gradient(stream, DType::f32, {n}, g), momentum(stream, DType::f32, {n}, m),
-            update(stream, dtype, {n}), scalars(stream, DType::f32, {kStepScalars}, scalars_of(0.5f, 0.01f));
+            update(stream, dtype, {n}), master(stream, DType::f32, {n}, p), compute(stream, dtype, {n}),
+            amax(stream, DType::u32, {1}),
+            scalars(stream, DType::f32, {kStepScalars}, scalars_of(0.5f, 0.01f));
+        amax.upload_as<uint32_t>(std::array{0u});
         auto part = [&](int64_t begin, int64_t end) {
           return MuonMomentum{gradient.tensor().slice(begin, end), momentum.tensor().slice(begin, end),
                               update.tensor().slice(begin, end)};
         };
+        auto weight = [&](int64_t begin, int64_t end) {
+          return MuonWeight{.master = master.tensor().slice(begin, end),
+                            .update = update.tensor().slice(begin, end),
+                            .compute = compute.tensor().slice(begin, end),
+                            .amax = amax,
+                            .weight_decay = 0.1f,
+                            .lr_factor = 0.5f,
+                            .scale = 3};
+        };
         muon_momentum(stream, {part(0, cut), part(cut, n)}, {}, scalars);
-        if (first.empty()) first = update.floats();
-        CHECK((update.floats() == first));
+        muon_apply(stream, {weight(0, cut), weight(cut, n)}, scalars);
+        const Bits bits{update.floats(), momentum.floats(), master.floats(), compute.floats(),
+                        amax.download_as<uint32_t>()};
+        if (!first) first = bits;
+        CHECK((bits == *first));
       }
     });
   });
