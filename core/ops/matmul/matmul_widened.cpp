@@ -5,8 +5,8 @@
 #include "core/parallel_for.h"
 
 // B is widened once, into panels that all threads share; a task then takes a block of rows of the result and
-// some of its columns, and widens its part of A by and by. Each element of A is widened once for every 1024
-// columns, each of B once for all rows: less than 1% of the products.
+// some of its columns, and widens its part of A by and by. Each element of A is widened once for every block
+// of at most 1024 columns, each of B once for all rows.
 namespace ottava::cpu {
 namespace {
 
