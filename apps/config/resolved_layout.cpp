@@ -29,7 +29,14 @@ Batches resolve_batches(const Config& c, const Mesh& mesh) {
                       "ranks = {} (remainder {})",
                       global, local, ranks, together, global % together);
   }
-  return {global, global / together};
+  const Batches batches{global, global / together};
+  if (batches.micro_batches > kMostMicroBatches)
+    fail<ConfigError>("training",
+                      "global_batch_size {} makes {} micro-batches of local_batch_size {} on each rank, "
+                      "expected at most {}: "
+                      "lower global_batch_size, raise local_batch_size or use more data-parallel ranks",
+                      global, batches.micro_batches, local, kMostMicroBatches);
+  return batches;
 }
 
 FsdpOptions resolve_fsdp(const Config& c) {
@@ -151,6 +158,11 @@ void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
         c.training.local_batch_size, p.pipeline_parallel_microbatch_size,
         c.training.local_batch_size % p.pipeline_parallel_microbatch_size);
   shape.micro_batches *= c.training.local_batch_size / p.pipeline_parallel_microbatch_size;
+  if (shape.micro_batches > kMostMicroBatches)
+    fail<ConfigError>("pipeline",
+                      "pipeline_parallel_microbatch_size {} makes {} micro-batches of a step on each rank, "
+                      "expected at most {}: raise it, or lower global_batch_size or local_batch_size",
+                      p.pipeline_parallel_microbatch_size, shape.micro_batches, kMostMicroBatches);
   shape.batch = p.pipeline_parallel_microbatch_size;
   const ScheduleKind schedule = schedule_named(p.pipeline_parallel_schedule);
   std::vector<StageUnits> stages = split_stages({.layers = shape.model.layers,

@@ -11,11 +11,14 @@ namespace ottava {
 /// The degrees that section `parallelism` gives.
 MeshDegrees mesh_degrees(const Config& config);
 
+/// Of a step on one rank. No run has use for more, and a plan records every one.
+inline constexpr int64_t kMostMicroBatches = 65536;
 /// Sequences of a step on all ranks, and rounds in which each rank computes its share.
 struct Batches {
   int64_t global, micro_batches;
 };
-/// Throws ConfigError, with the remainder, if batches do not divide.
+/// Throws ConfigError, with the remainder, if batches do not divide, and if a rank has more rounds than
+/// kMostMicroBatches.
 Batches resolve_batches(const Config& config, const Mesh& mesh);
 
 /// Options of FSDP, without those of FP8 (resolved_float8.h).

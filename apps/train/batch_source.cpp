@@ -26,6 +26,13 @@ BatchSource::BatchSource(data::MixedLoader loader, Options options)
   tokens_ = {inputs_, targets_, document_starts_, positions_};
 }
 
+int64_t BatchSource::bytes(const Options& o, int64_t sequence) {
+  const int64_t samples = o.batch * o.micro_batches, count = samples * (sequence / o.context_size),
+                arrays = 2 + (o.documents ? 1 : 0) + (o.documents || o.context_size > 1 ? 1 : 0),
+                whole = o.context_size > 1 ? 3 * o.batch * sequence : 0;
+  return size_of(DType::i32) * (2 * samples + arrays * count + whole);
+}
+
 // Where the loader puts a micro-batch: its place, or what keep_chunks() takes it from.
 data::TokenBatch BatchSource::rows_of(int64_t m) {
   const int64_t rows = options_.batch * sequence_;

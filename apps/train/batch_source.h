@@ -23,6 +23,8 @@ class BatchSource {
     int context_rank = 0, context_size = 1;
   };
   BatchSource(data::MixedLoader loader, Options options);
+  /// Host memory that it takes for the tokens of a step.
+  static int64_t bytes(const Options& options, int64_t sequence);
 
   /// Starts reading ahead for the step at this sample.
   void start(int64_t position) { loader_.start(position); }

@@ -68,8 +68,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
 }
 
 void Trainer::open_data() {
-  data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks_),
-                                        training_batches(experiment_, ranks_));
+  const BatchSource::Options batches = training_batches(experiment_, ranks_);
+  data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks_), batches);
   if (config_.training.epochs) {
     experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks_);
     if (std::string why = nothing_to_train(config_, ranks_); !why.empty())

@@ -5,9 +5,11 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/decide/available_memory.h"
 #include "apps/train/chat_data.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/gib.h"
 #include "core/log.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/ranks/agree.h"
@@ -83,6 +85,32 @@ std::vector<double> weights_by_size(const std::vector<MixtureSourceConfig>& conf
   return weights;
 }
 
+BatchSource::Options batches_of(const Experiment& e, const RankGroups& ranks, int64_t batch,
+                                int64_t micro_batches) {
+  return {.batch = batch,
+          .micro_batches = micro_batches,
+          .data_rank = ranks.data_rank,
+          .data_size = ranks.data_size,
+          .documents = e.shape.block_causal,
+          .context_rank = ranks.context_parallel.rank(),
+          .context_size = ranks.context_parallel.size()};
+}
+
+// Tokens are no part of the plan: they are there before it.
+void require_memory_for(const BatchSource::Options& batches, int64_t sequence, int64_t sets,
+                        std::string_view lower, Communicator& control) {
+  const int64_t needed = sets * BatchSource::bytes(batches, sequence),
+                available = memory_for_rank({DeviceType::cpu, 0}, control);
+  std::string complaint;
+  if (needed > available)
+    complaint = fmt::format(
+        "the tokens of {} of {} need {:.2f} GiB of host memory, but only {:.2f} GiB are free for this rank: "
+        "lower {}",
+        counted(sets * batches.batch * batches.micro_batches, "sequence"), counted(sequence, "token"),
+        gib(needed), gib(available), lower);
+  refuse_together<MemoryError>(control, "memory", complaint);
+}
+
 }  // namespace
 
 data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
@@ -126,22 +154,21 @@ int64_t steps_of_epochs(const Experiment& e, const data::MixedLoader& data, Rank
 }
 
 BatchSource::Options training_batches(const Experiment& e, const RankGroups& ranks) {
-  return {.batch = e.shape.batch,
-          .micro_batches = e.shape.micro_batches,
-          .data_rank = ranks.data_rank,
-          .data_size = ranks.data_size,
-          .documents = e.shape.block_causal,
-          .context_rank = ranks.context_parallel.rank(),
-          .context_size = ranks.context_parallel.size()};
+  const BatchSource::Options batches = batches_of(e, ranks, e.shape.batch, e.shape.micro_batches);
+  require_memory_for(batches, e.shape.sequence, 1,
+                     "training.global_batch_size, training.local_batch_size or training.seq_len, or use more "
+                     "data-parallel ranks",
+                     *ranks.control);
+  return batches;
 }
 
 std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankGroups& ranks) {
   const ValidationConfig& v = e.config.validation;
   std::vector<ValidationSet> sets;
   if (!v.enable) return sets;
-  BatchSource::Options batches = training_batches(e, ranks);
-  batches.batch = e.shape.validation_batch;
-  batches.micro_batches = 1;
+  const BatchSource::Options batches = batches_of(e, ranks, e.shape.validation_batch, 1);
+  require_memory_for(batches, e.shape.validation_sequence, std::max<int64_t>(std::ssize(v.datasets), 1),
+                     "validation.local_batch_size or validation.seq_len", *ranks.control);
   const auto open = [&](std::string_view key, const ValidationSetConfig& set) {
     data::LoaderOptions options = loader_options(
         e, ranks, {key, set.path, v.dataloader, e.shape.validation_sequence, data::Order::sequential});

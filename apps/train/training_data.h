@@ -28,10 +28,11 @@ struct ValidationSet {
   std::unique_ptr<BatchSource> data;
 };
 /// validation.dataset_path, or each of validation.datasets; none unless validation.enable. All ranks call it.
-/// Throws what opening them throws, and ConfigError if ranks have different files.
+/// Throws what opening them throws, ConfigError if ranks have different files, and like training_batches().
 std::vector<ValidationSet> open_validation_data(const Experiment& experiment, const RankGroups& ranks);
 
-/// How a rank reads training data.
+/// How a rank reads training data. Throws MemoryError (among several ranks ConfigError, the same on all) if
+/// the rank's part of the host has no room for the tokens of a step. All ranks call it.
 BatchSource::Options training_batches(const Experiment& experiment, const RankGroups& ranks);
 
 }  // namespace ottava

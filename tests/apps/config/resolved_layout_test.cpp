@@ -50,3 +50,30 @@ TEST_CASE("tensor parallel divides the tokens of validation and of questions as 
              Contains("validation.local_batch_size x seq_len / context_parallel_degree = 65 (remainder 1): "
                       "set validation.seq_len to 512"));
 }
+
+TEST_CASE("more micro-batches of a step than a plan can record are refused, by the key that makes fewer") {
+  const auto batches = [](const std::string& text, int ranks) {
+    return message_of([&] { resolve_batches(config_of_text(text), Mesh({.dp_shard = ranks}, ranks)); });
+  };
+  CHECK(batches("training: {local_batch_size: 2, global_batch_size: 1073741822}", 1) ==
+        "[training] global_batch_size 1073741822 makes 536870911 micro-batches of local_batch_size 2 on each "
+        "rank, "
+        "expected at most 65536: lower global_batch_size, raise local_batch_size or use more data-parallel "
+        "ranks");
+  CHECK(batches("training: {local_batch_size: 2, global_batch_size: 131072}", 1) == "no error");
+  CHECK(batches("training: {local_batch_size: 1, global_batch_size: 131072}", 2) == "no error");
+  CHECK_THAT(batches("training: {local_batch_size: 1, global_batch_size: 131074}", 2),
+             Contains("makes 65537 micro-batches"));
+  const auto pipeline = [](const std::string& local_batch_size) {
+    TrainingShape shape;
+    shape.micro_batches = 2;
+    shape.model.layers = 2;
+    const Config config = config_of_text("training: {local_batch_size: " + local_batch_size + "}");
+    return message_of([&] { resolve_pipeline(config, 2, shape); });
+  };
+  CHECK(pipeline("32768") == "no error");
+  CHECK(pipeline("32769") ==
+        "[pipeline] pipeline_parallel_microbatch_size 1 makes 65538 micro-batches of a step on each rank, "
+        "expected "
+        "at most 65536: raise it, or lower global_batch_size or local_batch_size");
+}

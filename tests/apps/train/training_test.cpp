@@ -60,6 +60,28 @@ TEST_CASE("accumulating micro-batches is the larger batch") {
   CHECK(logged(tiny / "whole", "n_tokens_seen").back() == 8 * 4 * 32);
 }
 
+TEST_CASE("tokens of a step that the host has no memory for are refused before any is read") {
+  TinyTraining tiny;
+  const Overrides large{"--training.local_batch_size", "32768", "--training.seq_len", "32768"};
+  CHECK_THAT(
+      message_of([&] {
+        tiny.start("training", large + Overrides{"--training.global_batch_size", "1073741824"});
+      }),
+      StartsWith("[memory] the tokens of 1073741824 sequences of 32768 tokens need 262152.00 GiB of host "
+                 "memory, but only ") &&
+          EndsWith(" GiB are free for this rank: lower training.global_batch_size, "
+                   "training.local_batch_size or training.seq_len, or use more data-parallel ranks"));
+  const TinyTraining::Run run = tiny.start("validation");
+  Experiment e = run.trainer->experiment();
+  e.config.validation.enable = true;
+  e.config.validation.datasets.resize(65536);  // 8 GiB each
+  e.shape.validation_batch = e.shape.validation_sequence = 32768;
+  const RankGroups solo = solo_rank_groups();
+  CHECK_THAT(message_of([&] { open_validation_data(e, solo); }),
+             StartsWith("[memory] the tokens of 2147483648 sequences of 32768 tokens need 524304.00 GiB") &&
+                 EndsWith(" lower validation.local_batch_size or validation.seq_len"));
+}
+
 TEST_CASE("loss scaling leaves the FP32 curve as it is") {
   TinyTraining tiny;
   finish(tiny, "none", {});
