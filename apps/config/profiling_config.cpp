@@ -16,16 +16,19 @@ ProfilingConfig::Phase ProfilingConfig::phase_of(int64_t step) const {
 }
 
 void declare(config::Section& s, ProfilingConfig& c) {
+  constexpr double kMost = 1 << 30;
   s.meaning("traces of whole steps, for Perfetto and for tools that read PyTorch's traces");
   s.field("enable_profiling", c.enable_profiling,
           "trace the last profiler_active of every profile_freq steps");
   s.field("save_traces_folder", c.save_traces_folder,
           "folder of the traces iteration_STEP/rankR_trace.json.gz, inside job.dump_folder");
   s.field("profile_freq", c.profile_freq, "steps from one trace to the next").at_least(1).unit("steps");
-  s.field("profiler_active", c.profiler_active, "number of steps in each trace").at_least(1).unit("steps");
+  s.field("profiler_active", c.profiler_active, "number of steps in each trace")
+      .range(1, kMost)
+      .unit("steps");
   s.field("profiler_warmup", c.profiler_warmup,
           "steps before each trace that run like traced steps but are not recorded")
-      .at_least(0)
+      .range(0, kMost)
       .unit("steps");
   s.field("profile_ranks", c.profile_ranks,
           "ranks that write traces; auto: all of up to 8 ranks, else the first of each machine; all: every "

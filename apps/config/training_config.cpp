@@ -188,6 +188,9 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
                  "{} is outside the range of float32; expected a scale that float32 can represent",
                  c.loss_scale);
   }
+  if (const int64_t tokens = c.local_batch_size * c.seq_len; tokens > kMostTokens)
+    problems.add("training.local_batch_size", "{} x seq_len {} = {} tokens; expected at most {}",
+                 c.local_batch_size, c.seq_len, tokens, kMostTokens);
   if (c.global_batch_size == 0) {
     problems.add("training.global_batch_size",
                  "0 is not a batch size; expected -1 (local_batch_size x data-parallel ranks) or at least 1");

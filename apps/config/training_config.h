@@ -25,6 +25,9 @@ struct SkipSpikesConfig {
   bool operator==(const SkipSpikesConfig&) const = default;
 };
 
+/// Of a local batch: matrices of so many rows keep far from the limit of 64 bits.
+inline constexpr int64_t kMostTokens = 1 << 30;
+
 /// Section `training`. What keys mean: training_config.cpp.
 struct TrainingConfig {
   std::string dataset = "c4_test";

@@ -29,6 +29,9 @@ void validate(const ValidationConfig& c, config::Problems& problems) {
   validate(c.datasets, problems);
   if (!c.datasets.empty() && !c.dataset_path.empty())
     problems.add("validation.datasets", "validation.dataset_path is set as well; set only one of the two");
+  if (const int64_t tokens = c.local_batch_size * c.seq_len; tokens > kMostTokens)
+    problems.add("validation.local_batch_size", "{} x seq_len {} = {} tokens; expected at most {}",
+                 c.local_batch_size, c.seq_len, tokens, kMostTokens);
   if (c.steps == 0)
     problems.add("validation.steps",
                  "0 is not a number of batches; expected -1 (all of the data) or at least 1");

@@ -12,6 +12,7 @@ namespace ottava {
 namespace {
 
 constexpr int64_t kMostRanks = 1 << 24;
+constexpr double kMostSequences = 1 << 30, kMostLayers = 1 << 16;
 
 void declare_pipeline(config::Section& s, ParallelismConfig& c) {
   s.field("pipeline_parallel_schedule", c.pipeline_parallel_schedule,
@@ -19,15 +20,15 @@ void declare_pipeline(config::Section& s, ParallelismConfig& c) {
           "LoopedBFS, InterleavedZeroBubble or ZBVZeroBubble");
   s.field("pipeline_parallel_microbatch_size", c.pipeline_parallel_microbatch_size,
           "micro-batch size in the pipeline; training.local_batch_size must be a multiple of it")
-      .at_least(1)
+      .range(1, kMostSequences)
       .unit("sequences");
   s.field("pipeline_parallel_layers_per_stage", c.pipeline_parallel_layers_per_stage,
           "layers per stage, including those that embedding and head count as; null: one stage per rank, or "
           "two in schedules for several")
-      .at_least(1)
+      .range(1, kMostLayers)
       .unit("layers");
   const auto counts_as = [&](const char* key, int64_t& layers, const char* meaning) {
-    s.field(key, layers, meaning).at_least(0).unit("layers");
+    s.field(key, layers, meaning).range(0, kMostLayers).unit("layers");
   };
   counts_as("pipeline_parallel_first_stage_less_layers", c.pipeline_parallel_first_stage_less_layers,
             "number of layers that the embedding counts as, so that the first stage has that many fewer");
