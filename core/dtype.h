@@ -17,9 +17,6 @@ enum class DType : uint8_t { f32, bf16, f16, e4m3, e5m2, e8m0, u8, u16, i32, u32
 int64_t size_of(DType dtype);
 /// "f32", "bf16", ...; the names that errors and plans use.
 std::string_view name_of(DType dtype);
-/// Inverse of name_of; also accepts PyTorch's names: "float32", "bfloat16", "float8_e4m3fn", ... Throws
-/// ConfigError.
-DType parse_dtype(std::string_view name);
 
 /// Maps C++ element types to DType. One-byte floats have no C++ type; their owners handle them as uint8_t.
 template <class T>
