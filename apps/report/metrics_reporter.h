@@ -23,7 +23,7 @@ class MetricsReporter {
  public:
   struct Options {
     MetricsConfig config;
-    std::string folder;  ///< job.dump_folder
+    std::string folder;  ///< where files go: job.dump_folder, or load_only in it under checkpoint.load_only
     int64_t total_steps = 0;
     int64_t resumed_at = 0;  ///< records past this step belong to a run that was cut off
     int rank = 0,
