@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "core/contains.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
 #include "core/sum_of.h"
@@ -25,7 +24,7 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
   largest_ = arena.persistent("fp8 step amaxes", DType::u32, {slots});
   non_finite_ = arena.persistent("fp8 flags", DType::u32, {slots});
   if (options_.counts) counters_ = arena.persistent("fp8 counters", DType::i64, {slots, 3});
-  if (!contains(options_.is_delayed, true)) return;
+  if (!options_.has_history()) return;
   scale_amax_ = arena.persistent("fp8 scale amaxes", DType::u32, {slots});
   history_ = {.rows = arena.persistent("fp8 amax history", DType::u32, {options_.amax_history_length, slots}),
               .margin = options_.margin};

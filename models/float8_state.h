@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/contains.h"
 #include "core/memory/arena.h"
 #include "fp8/amax_history.h"
 #include "fp8/quantize_operand.h"
@@ -37,6 +38,7 @@ class Float8State {
     int64_t amax_history_length = 0, margin = 0;
     bool counts = false;    ///< keep statistics
     int64_t in_flight = 1;  ///< micro-batches that have amaxes of their own at one time
+    bool has_history() const { return contains(is_delayed, true); }
   };
   /// Takes persistent memory.
   Float8State(Arena& arena, RankGroups& ranks, Options options);

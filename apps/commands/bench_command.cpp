@@ -18,6 +18,7 @@
 #include "apps/report/throughput.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/trainer.h"
+#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
@@ -55,11 +56,27 @@ struct Measured {
   double median() const { return seconds[seconds.size() / 2]; }
 };
 
+const fp8::AmaxHistory* amax_history(Trainer& trainer) {
+  Float8State* float8 = trainer.engine().float8();
+  return float8 ? float8->history() : nullptr;
+}
+
+// With recipe delayed, steps differ before and after its history is full: all that are measured are of one
+// kind.
+int settling_steps(Trainer& trainer, Device device, int measured) {
+  const int settling = device.is_gpu() ? 3 : 2;  // one as it is, one that is recorded, one launched
+  const fp8::AmaxHistory* history = amax_history(trainer);
+  const bool fills = history && history->length() < settling + measured;
+  return settling + (fills ? static_cast<int>(history->length()) : 0);
+}
+
 // On a GPU a step is launched as graphs, in which operations cannot be timed; they are timed in separate
 // steps that run one operation after the other. On a CPU the same steps serve both.
-Measured measure(Trainer& trainer, Device device, int steps) {
+Measured measure(Trainer& trainer, Device device, const BenchCommand& command) {
+  const int steps = command.steps;
   const bool apart = device.is_gpu();
-  const int settling = apart ? 3 : 2;  // one as it is, one that is recorded, one launched
+  const int profiled = apart ? 2 : steps;
+  const int settling = settling_steps(trainer, device, steps + (apart ? profiled : 0) + 2 * command.saves);
   for (int i = 0; i < settling; ++i) trainer.step(nullptr);
   StepProfile profile(trainer.stream());
   Measured out;
@@ -68,7 +85,6 @@ Measured measure(Trainer& trainer, Device device, int steps) {
     out.seconds.push_back(seconds_of([&] { trainer.step(apart ? nullptr : &profile); }));
   out.waited_for_data = (trainer.data().seconds_waited() - waited) / steps;
   std::ranges::sort(out.seconds);
-  const int profiled = apart ? 2 : steps;
   for (int i = 0; apart && i < profiled; ++i)
     out.profiled_seconds += seconds_of([&] { trainer.step(&profile); }) / profiled;
   if (!apart) out.profiled_seconds = std::accumulate(out.seconds.begin(), out.seconds.end(), 0.0) / steps;
@@ -193,7 +209,13 @@ void print_step(const Measured& m, const StepFlops& flops, Trainer& trainer, con
     print("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s", measure_multiplier_peak_flops() / 1e12);
   if (experiment.repeats_initial_weights)
     print("initial weights: {} random values of each tensor, repeated", kRepeatedValues);
-  print("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off");
+  print("CUDA graphs: {}", trainer.engine().graphs().nodes() > 0 ? "on" : "off");
+  if (const fp8::AmaxHistory* history = amax_history(trainer); history && !history->is_full()) {
+    print(
+        "FP8 scales: each tensor's own, as in the first {} of recipe delayed; later ones are measured with "
+        "quantize.linear.float8.amax_history_length 1",
+        counted(history->length(), "step"));
+  }
   print("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(), m.seconds.front(),
         m.seconds.back(), m.seconds.size());
   print("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens);
@@ -229,7 +251,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     experiment.repeats_initial_weights = command.weights == "repeated";
     settle_decisions(experiment, session.ranks, session.device, DecisionSource::afresh);
     Trainer trainer(experiment, session.ranks, session.device, nullptr);
-    const Measured m = measure(trainer, session.device, command.steps);
+    const Measured m = measure(trainer, session.device, command);
     const std::string memory = memory_text(before, trainer.plan(), session.device);
     SaveTimes saves;
     if (command.saves > 0) saves = measure_saves(trainer, command.saves);

@@ -1,5 +1,7 @@
 #include "apps/train/step_graphs.h"
 
+#include <utility>
+
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/sum_of.h"
@@ -27,7 +29,13 @@ cuda::Graph record(StepPart part, Stream& stream, const std::function<void()>& b
 
 }  // namespace
 
-void StepGraphs::begin_step(Pace pace) {
+void StepGraphs::begin_step(Pace pace, Phase phase) {
+  if (std::exchange(phase_, phase) != phase) {
+    parts_ = {};
+    mode_ = Mode::plain;
+    plain_steps_ = 0;
+    is_recorded_ = false;
+  }
   // The step after the recording one finds all parts there.
   if (mode_ == Mode::record) is_recorded_ = true;
   if (!world_ || pace == Pace::step_by_step || plain_steps_ == 0) {
@@ -66,7 +74,8 @@ size_t StepGraphs::nodes() const {
   return sum_of(parts_, [](const Part& p) { return p.graph.nodes(); });
 }
 
-GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world, bool has_stages) {
+GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world,
+                       const StepTraits& steps) {
   if (wish == "off") return {false, "off: training.cuda_graphs is off"};
   std::string obstacle;
   if (!device.is_gpu()) {
@@ -74,10 +83,15 @@ GraphUse decide_graphs(std::string_view wish, Device device, const Communicator&
   } else if (!world.can_be_recorded()) {
     obstacle = fmt::format("ranks exchange tensors through host memory ({}), which a graph cannot contain",
                            world.transport());
-  } else if (has_stages) {
+  } else if (steps.has_stages) {
     obstacle = "pipeline parallelism interleaves micro-batches, so that no part of a step repeats";
   } else {
-    return {true, "on: step 1 runs as it is, step 2 is recorded, later steps are launched"};
+    std::string reason = "on: step 1 runs as it is, step 2 is recorded, later steps are launched";
+    if (steps.amax_history_length > 0) {
+      reason += fmt::format("; the same again from the first step whose amax history, of {}, is full",
+                            counted(steps.amax_history_length, "step"));
+    }
+    return {true, std::move(reason)};
   }
   if (wish == "on")
     fail<ConfigError>("training", "cuda_graphs is on, but {}: set it to auto or off", obstacle);

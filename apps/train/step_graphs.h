@@ -23,6 +23,9 @@ std::string_view name_of(StepPart part);
 /// every address in it is the one that the plan gives for that place. What the host has to do in every step
 /// (uploads, refreshing at the beginning of a step, dropping stale weights) lies outside the parts.
 ///
+/// With FP8 recipe delayed, steps whose amax history fills have other operations than those whose history is
+/// full: where one follows the other, graphs are dropped and all of this begins anew.
+///
 /// All middle micro-batches share the graph of the second one. Nothing that one of them allocates survives
 /// into the next, so the addresses of any of them serve all.
 class StepGraphs {
@@ -32,10 +35,12 @@ class StepGraphs {
   void enable(Communicator& world) { world_ = &world; }
   bool is_enabled() const { return world_ != nullptr; }
 
+  /// step_by_step: the step runs without graphs, because its operations are timed.
   enum class Pace : uint8_t { launched, step_by_step };
-  /// To be called before the first part of every step. step_by_step: this step runs without graphs, because
-  /// its operations are timed, or because a later one runs others (an FP8 amax history that fills).
-  void begin_step(Pace pace);
+  /// Whether the amax history is full that the step takes its scales from; also where there is none.
+  enum class Phase : uint8_t { filling, full };
+  /// To be called before the first part of every step.
+  void begin_step(Pace pace, Phase phase = Phase::full);
   /// `body` puts the part's work on the stream. It is not called if the part is launched as a graph.
   void run(StepPart part, Stream& stream, const std::function<void()>& body);
   /// Nodes of all parts, once recorded.
@@ -49,7 +54,8 @@ class StepGraphs {
   };
   Communicator* world_ = nullptr;
   Mode mode_ = Mode::plain;
-  int64_t plain_steps_ = 0;
+  Phase phase_ = Phase::full;
+  int64_t plain_steps_ = 0;  ///< of this phase
   std::array<Part, 5> parts_;
   bool is_recorded_ = false;
 };
@@ -59,9 +65,13 @@ struct GraphUse {
   bool on = false;
   std::string reason;
 };
-/// `wish` is training.cuda_graphs: auto, on or off. `has_stages`: the rank belongs to a pipeline. Throws
-/// ConfigError if `on` is not possible.
+/// What of the steps bears on it.
+struct StepTraits {
+  bool has_stages = false;          ///< the rank belongs to a pipeline
+  int64_t amax_history_length = 0;  ///< 0: no product has recipe delayed
+};
+/// `wish` is training.cuda_graphs: auto, on or off. Throws ConfigError if `on` is not possible.
 GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world,
-                       bool has_stages = false);
+                       const StepTraits& steps = {});
 
 }  // namespace ottava

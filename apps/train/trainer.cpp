@@ -46,8 +46,11 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   data_->start(checkpoints_->data_position_to_load());
   for (ValidationSet& set : validation_->sets()) set.data->start(0);
   look_at_data();
+  const Float8State::Options& float8 = experiment_.shape.float8.state;
   const GraphUse graphs =
-      decide_graphs(config_.training.cuda_graphs, device, *ranks.world, experiment_.shape.pipeline.is_on());
+      decide_graphs(config_.training.cuda_graphs, device, *ranks.world,
+                    {.has_stages = experiment_.shape.pipeline.is_on(),
+                     .amax_history_length = float8.has_history() ? float8.amax_history_length : 0});
   plan(graphs.on);
   if (ranks.is_first()) log_start();
   build(graphs);

@@ -131,11 +131,9 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
 
   Arena::Phase phase(arena_, "train");
   StepContext c = context();
-  // While an amax history fills, scales are read from another place than once it is full, and the first step
-  // that it scales runs operations that no step has run before.
   const fp8::AmaxHistory* history = float8_ ? float8_->history() : nullptr;
-  const bool varies = history && history->steps <= history->length();
-  graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
+  graphs_.begin_step(profile ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched,
+                     history && !history->is_full() ? StepGraphs::Phase::filling : StepGraphs::Phase::full);
   fill_zero(stream_, loss_sum_);
   if (!z_loss_sum_.empty()) fill_zero(stream_, z_loss_sum_);
   begin_parameters(c);

@@ -109,6 +109,23 @@ TEST_CASE("bench train: steps, operations and memory of the device") {
                     Contains("[bench] --weights is 'none', expected drawn or repeated"));
 }
 
+TEST_CASE("bench train: FP8 steps whose amax history is full, or that it says still fill one") {
+  const TinyTraining tiny;
+  for (Device device : devices()) {
+    for (const auto& [length, fills] : {std::pair{"2", false}, {"1024", true}}) {
+      const std::string said = bench(tiny, device, "repeated",
+                                     {"--training.mixed_precision_param", "bfloat16", "--model.converters",
+                                      "quantize.linear.float8", "--quantize.linear.float8.recipe_name",
+                                      "delayed", "--quantize.linear.float8.amax_history_length", length});
+      INFO(said);
+      CHECK_THAT(said, Contains(device.is_gpu() ? "CUDA graphs: on\n" : "CUDA graphs: off\n"));
+      CHECK((said.find("\nFP8 scales: each tensor's own, as in the first 1024 steps of recipe delayed; later "
+                       "ones are measured with quantize.linear.float8.amax_history_length 1\n") !=
+             std::string::npos) == fills);
+    }
+  }
+}
+
 TEST_CASE("bench train: steps with an asynchronous save in flight, of which nothing stays") {
   const TinyTraining tiny;
   for (Device device : devices()) {

@@ -161,6 +161,9 @@ TEST_CASE("whether steps are graphs is decided and said") {
   CHECK(decide_graphs("auto", gpu, alone).on);
   CHECK(decide_graphs("on", gpu, alone).reason ==
         "on: step 1 runs as it is, step 2 is recorded, later steps are launched");
+  CHECK(decide_graphs("auto", gpu, alone, {.amax_history_length = 16}).reason ==
+        "on: step 1 runs as it is, step 2 is recorded, later steps are launched; the same again from the "
+        "first step whose amax history, of 16 steps, is full");
   CHECK_FALSE(decide_graphs("off", gpu, alone).on);
   CHECK(decide_graphs("off", gpu, alone).reason == "off: training.cuda_graphs is off");
   CHECK(decide_graphs("auto", cpu, alone).reason == "off: the device is cpu");
@@ -171,10 +174,11 @@ TEST_CASE("whether steps are graphs is decided and said") {
       Catch::Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
   CHECK_THROWS_AS(decide_graphs("on", gpu, *staged), ConfigError);
   // The same in a pipeline.
-  CHECK_FALSE(decide_graphs("auto", gpu, alone, true).on);
-  CHECK(decide_graphs("auto", gpu, alone, true).reason ==
+  const StepTraits stages{.has_stages = true};
+  CHECK_FALSE(decide_graphs("auto", gpu, alone, stages).on);
+  CHECK(decide_graphs("auto", gpu, alone, stages).reason ==
         "off: pipeline parallelism interleaves micro-batches, so that no part of a step repeats");
-  CHECK_THROWS_WITH(decide_graphs("on", gpu, alone, true),
+  CHECK_THROWS_WITH(decide_graphs("on", gpu, alone, stages),
                     Catch::Contains("cuda_graphs is on, but pipeline parallelism interleaves micro-batches"));
 }
 
