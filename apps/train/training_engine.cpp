@@ -226,12 +226,15 @@ double TrainingEngine::validate(const HostTokens& tokens) try {
   throw;
 }
 
-std::vector<float> TrainingEngine::next_logits(std::span<const int32_t> tokens, int64_t position) {
+std::vector<float> TrainingEngine::next_logits(std::span<const int32_t> tokens, int64_t position) try {
   profile_ = nullptr;
   Arena::Phase phase(arena_, "sample");
   parameters_->begin_forward_only();
   if (float8_) float8_->begin_forward_only(stream_);
   return token_pass_->run(context(), *model_, tokens, position);
+} catch (const std::exception& error) {
+  give_up(error);
+  throw;
 }
 
 std::vector<float> TrainingEngine::token_losses() { return host_values<float>(stream_, token_losses_); }

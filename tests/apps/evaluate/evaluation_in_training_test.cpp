@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <map>
 #include <sstream>
 
@@ -9,7 +10,9 @@
 #include "apps/train/task_scores.h"
 #include "core/io/file.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/support/engine_run.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_ranks.h"
 
 // What a run says of its model besides the loss.
 
@@ -212,4 +215,25 @@ TEST_CASE("prompts are continued during training as ottava generate continues th
                                     "--model.hf_assets_path", OTTAVA_SOURCE_DIR "/tests/golden/chat/qwen"});
              }),
              Contains("prompt 1 is empty and the tokenizer has no BOS token"));
+}
+
+TEST_CASE("a rank that fails while prompts are continued is named by the others") {
+  TrainingShape shape = tiny_shape(tiny_llama(), 1, 8);
+  shape.prompts = 2;
+  shape.sample_length = 4;
+  std::string errors[2];
+  std::latch over(2);
+  run_thread_ranks({.ranks = 2, .timeout_seconds = 10}, [&](Communicator& world) {
+    const int rank = world.rank();
+    EngineRun run(shape,
+                  std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
+                                               Mesh({.dp_shard = 2}, 2)),
+                  {DeviceType::cpu, 0});
+    run->parameters().initialise(7);
+    const std::vector<int32_t> tokens{1, 2};
+    errors[rank] = message_of([&] { run->next_logits(tokens, rank == 1 ? shape.sample_length : 0); });
+    over.arrive_and_wait();
+  });
+  CHECK_THAT(errors[1], Contains("positions [4, 5) do not fit a cache of 4"));
+  CHECK_THAT(errors[0], Contains("[comm] rank 1 stopped: " + errors[1]));
 }
