@@ -56,12 +56,11 @@ StepOutputs Trainer::step(StepProfile* profile) {
   return out;
 }
 
-// A save in flight holds the weights from before the error. Completing it takes all ranks, and only a
-// NumericsError is known to have happened on all; after any other, some wait in a call of the step or are
-// gone.
+// A save in flight holds the weights from before the error. Completing it takes all ranks, and only
+// TooManySkips is an error of all; after any other, some wait in a call of the step or are gone.
 void Trainer::finish_save(const std::exception& error) {
   if (!checkpoints_->in_flight()) return;
-  if (ranks_.world->size() > 1 && dynamic_cast<const NumericsError*>(&error) == nullptr) {
+  if (ranks_.world->size() > 1 && dynamic_cast<const TooManySkips*>(&error) == nullptr) {
     if (ranks_.is_first())
       log::warning("{}", checkpoints_->unfinished_text("finishing it takes all ranks, and not all go on"));
     return;
@@ -245,7 +244,7 @@ void Trainer::check_health(const StepOutputs& out) {
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {
-    fail<NumericsError>(
+    fail<TooManySkips>(
         "training",
         "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
         "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}",

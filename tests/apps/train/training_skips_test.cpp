@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 
 #include "apps/train/non_finite.h"
@@ -12,6 +13,7 @@
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_ranks.h"
 
 // Steps whose gradient is not finite.
 
@@ -117,6 +119,53 @@ TEST_CASE(
   CHECK(has(message, reason));
   CHECK(has(captured.text(), "the save in progress was not completed: "));
   CHECK(fs::is_empty(tiny / "full/checkpoint"));
+}
+
+TEST_CASE("of two ranks' errors, only the one that both throw completes the save in flight") {
+  TinyTraining tiny;
+  const CapturedOutput captured;
+  std::string errors[2];
+  const auto run_two = [&](const std::string& name, const Overrides& overrides,
+                           const std::function<void(Trainer&, int rank)>& before) {
+    const Config c = tiny.config(name, kSaving + overrides +
+                                           Overrides{"--checkpoint.async_mode", "async",
+                                                     "--parallelism.data_parallel_replicate_degree", "2"});
+    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      const Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
+      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+      Trainer trainer(e, ranks, {DeviceType::cpu, 0}, nullptr);
+      before(trainer, world.rank());
+      errors[world.rank()] = message_of([&] { trainer.run(); });
+    });
+  };
+  const std::string cut_off = "finishing it takes all ranks, and not all go on",
+                    not_completed = "the save in progress was not completed: ";
+
+  run_two("both",
+          {"--training.seq_len", "1", "--training.local_batch_size", "1", "--training.loss_scale", "3e38",
+           "--training.max_consecutive_skipped_steps", "3"},
+          [](Trainer&, int) {});
+  for (const std::string& error : errors) CHECK(has(error, "4 consecutive steps had non-finite gradients"));
+  CHECK(checkpoint::list_steps(tiny / "both/checkpoint").back().step == 3);
+  CHECK_FALSE(has(captured.text(), cut_off));
+
+  run_two(
+      "one",
+      {"--training.mixed_precision_param", "bfloat16", "--model.converters", "quantize.linear.float8",
+       "--quantize.linear.float8.recipe_name", "blockwise"},
+      [](Trainer& trainer, int rank) {
+        trainer.step(nullptr);
+        trainer.checkpoints().save(trainer.engine(), trainer.state(), false);
+        Fsdp& parameters = trainer.engine().parameters();
+        parameters.begin_step();
+        const Tensor scales =
+            parameters.float8()->operand(trainer.stream(), 0, WeightUse::forward, {}).rowwise.scale_inverse;
+        if (rank == 1) scales.as<float>()[0] = 3;
+      });
+  CHECK(has(errors[0], "[comm] rank 1 stopped: "));
+  CHECK(has(errors[1], "is 3, not a power of two"));
+  CHECK(has(captured.text(), "the checkpoint of step 1 was being written and stays unfinished (" + cut_off));
+  CHECK_FALSE(has(captured.text(), not_completed));
 }
 
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
