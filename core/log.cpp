@@ -69,6 +69,8 @@ void set_level(Level level) { logger().set_level(translate(level)); }
 
 void set_rank(RankView v) { view = v; }
 
+RankView rank_view() { return view; }
+
 void status(std::string_view line) {
   std::lock_guard guard(status_mutex);
   if (line.empty()) return clear_status();

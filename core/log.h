@@ -20,6 +20,8 @@ struct RankView {
   bool quiet = false;
 };
 void set_rank(RankView view);
+/// That of the calling thread.
+RankView rank_view();
 
 /// Writes one line; the functions below format it.
 void write(Level level, std::string_view text);

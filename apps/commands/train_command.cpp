@@ -46,6 +46,7 @@ std::vector<RunLock> locks_of(const Config& c) {
 int run_train_command(const TrainCommand& command) {
   Config config = load_config(command.file, command.overrides);
   require_inputs(config);
+  log::set_rank(rank_in_log());  // for the lines about signals too
   StopSignals signals;
   return run_session(config, [&](Session& session) {
     const bool is_first = session.ranks.is_first();

@@ -11,7 +11,6 @@
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
-#include "core/log.h"
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/ranks/agree.h"
@@ -93,9 +92,13 @@ void warn_of_threads(int64_t threads, int64_t cpus) {
 
 }  // namespace
 
+log::RankView rank_in_log(const Launch& launch) {
+  return {.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)};
+}
+
 int run_session(const Config& config, const std::function<void(Session&)>& body) {
   Launch launch = detect_launch();
-  log::set_rank({.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)});
+  log::set_rank(rank_in_log(launch));
   try {
     launch = with_local_place(launch, static_cast<double>(config.comm.init_timeout_seconds));
     const CpuShare share = apply_cpu_share(launch);

@@ -3,6 +3,8 @@
 #include <functional>
 
 #include "apps/config/experiment.h"
+#include "core/log.h"
+#include "parallel/ranks/launch.h"
 #include "parallel/ranks/rank_groups.h"
 
 namespace ottava {
@@ -13,6 +15,10 @@ struct Session {
   RankGroups& ranks;
   Device device;
 };
+
+/// The rank that log lines of this process show, and whether they are shown (shows_log()). Throws
+/// ConfigError.
+log::RankView rank_in_log(const Launch& launch = detect_launch());
 
 /// Finds out how the process was launched, connects the ranks, chooses device and threads, and checks that
 /// all ranks run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks

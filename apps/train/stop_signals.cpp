@@ -17,7 +17,8 @@ StopSignals::StopSignals() {
   sigaddset(&set, SIGUSR2);  // wakes the thread when this object goes
   if (pthread_sigmask(SIG_BLOCK, &set, &before_) != 0)
     fail<Error>("signals", "cannot block signals: {}", std::strerror(errno));
-  thread_ = std::thread([this, set] {
+  thread_ = std::thread([this, set, view = log::rank_view()] {
+    log::set_rank(view);
     int interrupts[2] = {};  // by the launcher, by others
     for (;;) {
       siginfo_t info;
@@ -37,7 +38,7 @@ StopSignals::StopSignals() {
         raise(SIGINT);
       }
       received_.store(signal, std::memory_order_relaxed);
-      log::info("received {}: stopping after this step{}", strsignal(signal),
+      log::info("received {}: stopping before the next step{}", strsignal(signal),
                 signal == SIGINT ? " (again to stop at once)" : "");
     }
   });

@@ -12,7 +12,8 @@ namespace ottava {
 /// and one thread waits for them and sets a flag that the training loop reads between steps. A signal that
 /// arrived earlier, while they were blocked, counts too. A second SIGINT from the same sender ends the
 /// program at once; one that a launcher (the parent process) passes on beside the one that the whole process
-/// group got is not a second. The destructor restores the signal mask. Make it before any other thread.
+/// group got is not a second. What it logs, at once, has the rank of the thread that made it
+/// (log::set_rank()). The destructor restores the signal mask. Make it before any other thread.
 class StopSignals {
  public:
   StopSignals();

@@ -12,6 +12,14 @@
 // What Trainer does step after step.
 
 namespace ottava {
+namespace {
+
+// Where this rank has not logged why the run stops.
+void log_stop_of_others(const StopSignals* signals) {
+  if (!signals || signals->received() == 0) log::info("Another rank was asked to stop");
+}
+
+}  // namespace
 
 StepOutputs Trainer::step(StepProfile* profile) {
   const HostTokens& tokens = [&]() -> const HostTokens& {
@@ -93,6 +101,7 @@ Trainer::End Trainer::train() {
   show_first_sample();
   speed_.begin(state_.step, data_->seconds_waited());
   if (is_stop_asked(signals_, *ranks_.control)) {  // while the ranks got ready
+    log_stop_of_others(signals_);
     log::info("Stopped before step {}; nothing was saved", state_.step + 1);
     return End::stopped;
   }
@@ -121,6 +130,7 @@ Trainer::End Trainer::train() {
                                          : checkpoints_->is_enabled() ? "checkpoint.load_only is true"
                                                                       : "checkpoint.enable is false";
       if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
+      log_stop_of_others(signals_);
       events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
       log::info("Stopped after step {}; {}", state_.step,
                 not_saved.empty() ? "the same command continues from here"

@@ -143,6 +143,23 @@ TEST_CASE("a run whose lines nobody reads any more goes on and saves") {
   CHECK(job.newest_checkpoint() == 12);
 }
 
+TEST_CASE("rank 0 alone says why the run stops, also if another rank was asked to") {
+  const bool is_asked = GENERATE(true, false);
+  const Job job;
+  const Outcome o = run_command(
+      "exec " OTTAVA " launch -n 2 --" + job.train(kSave + " --training.steps 100000"), [&](int group) {
+        wait_until(200, [&] { return job.last_step() > 0; });
+        const int other = is_asked ? 0 : process_of_rank(job.file(), 1);
+        ::kill(other ? other : group, SIGTERM);
+      });
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK_THAT(o.output, Contains(is_asked ? "INFO - received Terminated: stopping before the next step"
+                                         : "INFO - Another rank was asked to stop"));
+  CHECK_THAT(o.output, !Contains(is_asked ? "Another rank" : "received Terminated"));
+  CHECK(o.output.find("received") == o.output.rfind("received"));
+}
+
 TEST_CASE("a stopped run that may only load does not say that it saved") {
   const Job job;
   const Outcome o =

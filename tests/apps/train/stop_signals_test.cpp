@@ -6,9 +6,11 @@
 
 #include <chrono>
 #include <initializer_list>
+#include <string>
 #include <thread>
 
 #include "core/log.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
@@ -48,6 +50,27 @@ TEST_CASE("each of the three signals is noticed, and ends nothing") {
             if (!comes(signals, signal)) ::raise(SIGKILL);
           }) == 0);
   }
+}
+
+TEST_CASE(
+    "what a signal is answered with has the rank of the thread that listens for it, and is not logged by "
+    "quiet ones") {
+  const auto answer = [](log::RankView view) {
+    const CapturedOutput output;
+    CHECK(killed_by([&] {
+            log::set_level(log::Level::info);
+            log::set_rank(view);
+            const StopSignals signals;
+            ::kill(::getpid(), SIGTERM);
+            if (!comes(signals, SIGTERM)) ::raise(SIGKILL);
+          }) == 0);
+    return output.text();
+  };
+  using Catch::Contains;
+  CHECK_THAT(answer({.rank = 0, .world_size = 2}),
+             Contains(" - INFO - received Terminated: stopping before the next step\n"));
+  CHECK_THAT(answer({.rank = 1, .world_size = 2}), Contains(" - INFO - rank 1: received Terminated"));
+  CHECK(answer({.rank = 1, .world_size = 2, .quiet = true}).empty());
 }
 
 TEST_CASE("a second SIGINT stops at once") {
