@@ -12,16 +12,17 @@ std::vector<std::vector<int32_t>> encoded_segment(const data::DocumentEncoder& e
                                                   const data::Segment& segment) {
   std::vector<std::vector<int32_t>> tokens(segment.documents.size());
   std::vector<std::exception_ptr> errors(segment.documents.size());
-  std::atomic<bool> failed{false};
+  std::atomic<int64_t> first_failed = std::ssize(tokens);
   parallel_for_each(std::ssize(tokens), [&](int64_t i) {
-    if (failed) return;
+    if (i > first_failed) return;
     size_t d = i;
     std::string scratch;
     try {
       encoder.append(segment, segment.documents[d], tokens[d], scratch);
     } catch (...) {
       errors[d] = std::current_exception();
-      failed = true;
+      for (int64_t first = first_failed; i < first && !first_failed.compare_exchange_weak(first, i);) {
+      }
     }
   });
   for (const std::exception_ptr& error : errors) {

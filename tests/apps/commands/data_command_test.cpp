@@ -1,9 +1,13 @@
 #include "apps/commands/data_command.h"
 
+#include <chrono>
 #include <sstream>
+#include <thread>
 
+#include "apps/commands/encoded_segment.h"
 #include "core/data/corpus.h"
 #include "core/data/tokenizer/tokenizer.h"
+#include "core/parallel_for.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
 #include "tests/core/data/tokenizer/small_tokenizer.h"
@@ -216,4 +220,21 @@ TEST_CASE("files are read as what --format says they are") {
   CHECK_HAS(message_of<ConfigError>(
                 [&] { inspect_data({.sources = {folder / "a.jsonl"}, .format = "json"}, out); }),
             "unknown format 'json': expected auto, text, json_lines, tokens_u16, tokens_u32");
+}
+
+TEST_CASE("of documents that several threads refuse, the first is named, however late") {
+  DataFolder folder;
+  const Corpus corpus(find_data_files({folder.write("a.jsonl", lines(40))}), {});
+  TextEncoder encoder = byte_encoder();
+  encoder.encode = [](std::string_view text, std::vector<int32_t>&) {
+    if (has(text, " 0 ")) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    throw DataError("test", "refused");
+  };
+  Segment segment;
+  BlockReader(corpus, 0).next(segment);
+  const DocumentEncoder documents(corpus, encoder, "text");
+  const int before = parallel_threads();
+  set_parallel_threads(4);
+  CHECK_HAS(message_of<DataError>([&] { encoded_segment(documents, segment); }), "document at byte 0:");
+  set_parallel_threads(before);
 }
