@@ -99,8 +99,9 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   std::error_code error;
   fs::create_directories(options.output_folder, error);
   if (error) fail<FileError>(kTrain, "cannot create {}: {}", options.output_folder, error.message());
-  write_file_atomically(options.output_folder + "/tokenizer_config.json", texts.config_json);
-  write_file_atomically(options.output_folder + "/tokenizer.json", texts.tokenizer_json);
+  const FileToWrite files[] = {{options.output_folder + "/tokenizer_config.json", texts.config_json},
+                               {options.output_folder + "/tokenizer.json", texts.tokenizer_json}};
+  write_files_atomically(files);
   double seconds = watch.seconds();
   print(out, "read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
         trainer.bytes() / 1e6, trainer.distinct_words(), seconds, options.output_folder + "/tokenizer.json",

@@ -27,8 +27,8 @@ struct TokenizerTrainOptions {
   int64_t max_bytes = 0;  ///< stop after the document that reaches this; 0: read all
   bool overwrites = false;
 };
-/// Prints to `out` what it read and wrote. If it throws ConfigError, FileError or DataError, nothing is
-/// written.
+/// Prints to `out` what it read and wrote. If it throws ConfigError, FileError or DataError, no file is
+/// written, and a tokenizer that was there stays as it was.
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out);
 
 /// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: prints ids on one line; with `pieces` one line

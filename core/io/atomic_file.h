@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -11,6 +12,14 @@ namespace ottava {
 /// the temporary file is removed and the old one untouched; only if the folder could not be flushed is the
 /// new one already in place. Throws FileError.
 void write_file_atomically(const std::string& path, std::string_view content);
+
+struct FileToWrite {
+  std::string path;
+  std::string_view content;
+};
+/// The same for files that belong together: all are written beside before the first is replaced. Then they
+/// are replaced one after the other, in their order.
+void write_files_atomically(std::span<const FileToWrite> files);
 
 /// Makes the folder, and those above it, if it does not exist. Returns why nothing can be written into it, or
 /// no error.

@@ -4,12 +4,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "apps/commands/init_command.h"
 #include "apps/config/config.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
+#include "core/io/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
@@ -76,6 +78,21 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
   options.output_folder = (folder.path / "a.txt/below").string();
   options.vocab_size = 270;
   CHECK_THROWS_AS(tokenizer_train(options, out), FileError);
+}
+
+TEST_CASE("a tokenizer that cannot be replaced as a whole stays as it was") {
+  Folder folder;
+  TokenizerTrainOptions options{.sources = {folder.write("a.txt", std::string(200, 'a'))},
+                                .output_folder = folder.path.string(),
+                                .vocab_size = 258,
+                                .overwrites = true};
+  folder.write("tokenizer_config.json", "old");
+  fs::create_directory(folder.path / "tokenizer.json");
+  std::ostringstream out;
+  CHECK_THROWS_WITH(tokenizer_train(options, out), Contains("tokenizer.json: it is a folder"));
+  CHECK(read_file((folder.path / "tokenizer_config.json").string()) == "old");
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 3);
+  CHECK(out.str().empty());
 }
 
 TEST_CASE("encode, decode and inspect print what a pipe can use") {

@@ -106,11 +106,11 @@ TEST_CASE("atomic files: replaced as a whole, nothing left behind") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
   fs::create_directory(folder / "dir");
   fs::create_directory(folder / "dir/inside");
-  CHECK_THROWS_WITH(write_file_atomically(folder / "dir", "x"), Contains("cannot rename"));
+  CHECK_THROWS_WITH(write_file_atomically(folder / "dir", "x"), Contains("dir: it is a folder"));
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
 }
 
-TEST_CASE("atomic files: a write that fails leaves the old content") {
+TEST_CASE("atomic files: a write that fails leaves the old content, also of files beside it") {
   TemporaryFolder folder;
   write_file_atomically(folder / "a", "old");
   pid_t child = ::fork();
@@ -120,7 +120,9 @@ TEST_CASE("atomic files: a write that fails leaves the old content") {
     rlimit limit{1000, 1000};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     try {
-      write_file_atomically(folder / "a", std::string(5000, 'x'));
+      const std::string large(5000, 'x');
+      const FileToWrite files[] = {{folder / "a", "new"}, {folder / "b", large}};
+      write_files_atomically(files);
     } catch (const FileError&) {
       ::_exit(7);
     }
