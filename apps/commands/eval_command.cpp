@@ -47,6 +47,7 @@ void tell_apart(std::vector<ChoiceTask>& tasks, const std::vector<std::string>& 
 void run_eval_command(const EvalCommand& c, std::ostream& out) {
   if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: add --tasks FILE...");
   if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
+  if (!c.json.empty()) require_writable(c.json);
   const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));

@@ -20,8 +20,8 @@ struct EvalCommand {
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-/// Throws ConfigError, FileError and DataError before anything is scored; FileError also for a `json` that
-/// cannot be written, at the end.
+/// Throws ConfigError, FileError and DataError before anything is scored, also for a `json` whose folder is
+/// not there; at the end FileError if writing it fails, as on a full disk.
 void run_eval_command(const EvalCommand& command, std::ostream& out);
 
 void add_eval_command(Command& commands);

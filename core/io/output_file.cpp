@@ -27,6 +27,15 @@ fs::path behind_links(fs::path path) {
   return path;
 }
 
+/// Whether it is there and is no regular file.
+bool is_written_into(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error && status.type() != fs::file_type::not_found)
+    fail<FileError>("file", "cannot write {}: {}", path, error.message());
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
 void write_into(const std::string& path, std::string_view content) {
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
   if (!file.is_open()) fail_to_write(path);
@@ -40,12 +49,17 @@ void write_into(const std::string& path, std::string_view content) {
 }  // namespace
 
 void write_output_file(const std::string& path, std::string_view content) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return write_into(path, content);
-  if (error && status.type() != fs::file_type::not_found)
-    fail<FileError>("file", "cannot write {}: {}", path, error.message());
+  if (is_written_into(path)) return write_into(path, content);
   write_file_atomically(behind_links(path).string(), content);
+}
+
+void require_writable(const std::string& path) {
+  std::error_code none;
+  if (fs::is_directory(path, none)) errno = EISDIR, fail_to_write(path);
+  const bool into = is_written_into(path);
+  // The dot: a parent that is no folder is an error then.
+  const fs::path place = into ? fs::path(path) : behind_links(path).parent_path() / ".";
+  if (::access(place.c_str(), into ? W_OK : W_OK | X_OK) != 0) fail_to_write(path);
 }
 
 }  // namespace ottava

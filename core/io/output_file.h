@@ -10,4 +10,8 @@ namespace ottava {
 /// written into. Throws FileError.
 void write_output_file(const std::string& path, std::string_view content);
 
+/// For output that takes long to make: throws the FileError now if the file's folder is not there, or if it
+/// is plain that the file cannot be written.
+void require_writable(const std::string& path);
+
 }  // namespace ottava

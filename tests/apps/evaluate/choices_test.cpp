@@ -250,4 +250,13 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
   std::ostringstream out;
   CHECK_THAT(message_of([&] { run_eval_command({.model = kGolden + "model"}, out); }),
              Contains("add --tasks FILE"));
+  CHECK_THAT(message_of([&] {
+               run_eval_command({.model = kGolden + "model",
+                                 .tasks = {kGolden + "own.jsonl"},
+                                 .max_examples = 1,
+                                 .json = folder / "no/scores.json"},
+                                out);
+             }),
+             Contains("no/scores.json: No such file or directory"));
+  CHECK(out.str().empty());  // before anything is scored
 }

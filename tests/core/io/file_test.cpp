@@ -166,6 +166,12 @@ TEST_CASE("output files: a link and what it leads to stay, and a pipe gets what 
 
   CHECK_THROWS_WITH(write_output_file(folder / "dir", "x"), Contains("dir: Is a directory"));
   CHECK_THROWS_WITH(write_output_file(folder / "no/file", "x"), Contains("no/file"));
+
+  for (const char* name : {"plain", "link", "pipe", "new"}) CHECK_NOTHROW(require_writable(folder / name));
+  CHECK_THROWS_WITH(require_writable(folder / "no/file"), Contains("no/file: No such file or directory"));
+  CHECK_THROWS_WITH(require_writable(folder / "plain/file"), Contains("plain/file: Not a directory"));
+  CHECK_THROWS_WITH(require_writable(folder / "dir"), Contains("dir: Is a directory"));
+  CHECK_THROWS_WITH(require_writable(folder / "round"), Contains("cannot write " + (folder / "round")));
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 6);
 }
 
