@@ -43,8 +43,9 @@ void ShardWriter::append(std::span<const int32_t> document) {
       fail<DataError>("data", "token id {} for '{}' is outside the vocabulary of {}", id, file_.path(),
                       header_.vocab_size);
     }
-    buffer_.append(reinterpret_cast<const char*>(&id), header_.token_bytes);  // little endian
   }
+  for (int32_t id : document)
+    buffer_.append(reinterpret_cast<const char*>(&id), header_.token_bytes);  // little endian
   offsets_.push_back(offsets_.back() + std::ssize(document));
   if (buffer_.size() >= kBufferBytes) flush();
 }

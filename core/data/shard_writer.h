@@ -22,7 +22,8 @@ class ShardWriter {
   /// Tokens are stored as u16 if the vocabulary fits, else as u32.
   ShardWriter(const std::string& path, const TextEncoder& encoder);
 
-  /// Throws DataError for an id outside the vocabulary. Empty documents are left out.
+  /// Throws DataError for an id outside the vocabulary, and then keeps nothing of the document. Empty
+  /// documents are left out.
   void append(std::span<const int32_t> document);
   int64_t tokens() const { return offsets_.back(); }
   int64_t documents() const { return static_cast<int64_t>(offsets_.size()) - 1; }

@@ -256,6 +256,16 @@ TEST_CASE("the writer refuses ids outside its vocabulary and leaves no shard bef
             "cannot create");
 }
 
+TEST_CASE("a document that the writer refuses leaves nothing in the shard") {
+  DataFolder folder;
+  ShardWriter writer(folder / "x.bin", byte_encoder());
+  writer.append(std::vector<int32_t>{1, 2, 3});
+  CHECK_THROWS_AS(writer.append(std::vector<int32_t>{7, 8, 258}), DataError);
+  writer.append(std::vector<int32_t>{4, 5});
+  writer.finish();
+  CHECK(read_documents(folder / "x.bin", 258, 1000) == Tokens{{1, 2, 3}, {4, 5}});
+}
+
 TEST_CASE("the writer keeps a few megabytes and writes the rest as it comes") {
   DataFolder folder;
   ShardWriter writer(folder / "x.bin", byte_encoder());
