@@ -42,6 +42,7 @@ void InputRing::upload(std::span<const std::span<const int32_t>> arrays) {
 }
 
 void InputRing::take(std::span<const Tensor> places) {
+  if (takes_ == uploads_) fail("input ring", "nothing has been uploaded that is not taken yet");
   Slot& slot = slots_[takes_++ % kSlots];
   slot.uploaded.wait(compute_);
   for (size_t i = 0; i < places.size(); ++i)

@@ -29,7 +29,8 @@ class InputRing {
   /// Starts the upload of one array for each name. May run one call ahead of take(); it then waits, on the
   /// host, until the upload before the last has left pinned memory.
   void upload(std::span<const std::span<const int32_t>> arrays);
-  /// places[i] = array i of the oldest upload not yet taken, ordered on the compute stream.
+  /// places[i] = array i of the oldest upload not yet taken, of which there must be one, ordered on the
+  /// compute stream.
   void take(std::span<const Tensor> places);
 
   /// Null on `meta`.

@@ -68,7 +68,7 @@ TEST_CASE("every micro-batch reads its own inputs, however far the host and the 
   }
 }
 
-TEST_CASE("the input ring takes no more than it has slots for") {
+TEST_CASE("the input ring takes no more than it has slots for, and gives no more than it has") {
   Stream stream = Stream::cpu();
   Arena arena(plan_of_ring(), {DeviceType::cpu, 0});
   InputRing ring(stream, arena, kNames, kElements);
@@ -78,4 +78,9 @@ TEST_CASE("the input ring takes no more than it has slots for") {
   ring.upload(arrays);
   CHECK_THROWS_WITH(ring.upload(arrays),
                     Catch::Contains("2 uploads wait to be taken, and there are 2 slots"));
+  ring.take({});
+  ring.take({});
+  CHECK_THROWS_WITH(ring.take({}), "[input ring] nothing has been uploaded that is not taken yet");
+  ring.upload(arrays);
+  CHECK_NOTHROW(ring.take({}));
 }
