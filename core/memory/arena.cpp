@@ -33,6 +33,8 @@ Tensor Arena::persistent(std::string_view name, DType dtype, Shape shape, Memory
     if (next_persistent_ >= plan_.persistent.size()) fail("arena", "{} was not planned", name);
     return place(plan_.persistent[next_persistent_++], name, category, dtype, shape, 0, "set-up");
   }
+  if (!plan_.phases.empty())
+    fail("arena", "persistent memory for {} is asked for after phase {}", name, plan_.phases.back().name);
   Tensor tensor{nullptr, dtype, shape};
   PlannedAllocation planned{
       std::string(name),     category, tensor.bytes(), 0, std::numeric_limits<int64_t>::max(),

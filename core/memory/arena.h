@@ -51,7 +51,7 @@ class Arena {
   Arena(MemoryPlan plan, Device device);
   Arena(const Arena&) = delete;
 
-  /// Memory for the life of the arena; only before the first phase. Filled with zeros on the host.
+  /// Memory for the life of the arena; recorded only before the first phase. Filled with zeros on the host.
   Tensor persistent(std::string_view name, DType dtype, Shape shape,
                     MemoryCategory category = MemoryCategory::data);
   /// Memory within the current phase, of which there must be one.

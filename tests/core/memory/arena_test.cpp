@@ -107,6 +107,18 @@ TEST_CASE("a recorded step replays into one block") {
   CHECK_THROWS_WITH(arena.persistent("more", DType::f32, {1}, kScratch), "[arena] more was not planned");
 }
 
+TEST_CASE("persistent memory comes before the first phase") {
+  Arena recorder;
+  recorder.persistent("weights", DType::f32, {100}, MemoryCategory::parameters);
+  const auto more = [&] { recorder.persistent("more", DType::f32, {1}, kScratch); };
+  {
+    Arena::Phase phase(recorder, "train");
+    CHECK_THROWS_WITH(more(), "[arena] persistent memory for more is asked for within a phase");
+  }
+  CHECK_THROWS_WITH(more(), "[arena] persistent memory for more is asked for after phase train");
+  CHECK(recorder.plan().persistent.size() == 1);
+}
+
 TEST_CASE("the report adds up what is alive at the fullest moment") {
   Arena recorder;
   recorder.persistent("weights", DType::f32, {64}, MemoryCategory::parameters);
