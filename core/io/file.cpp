@@ -32,7 +32,7 @@ File::File(std::string path, int flags) : path_(std::move(path)) {
 }
 
 File File::open_for_reading(const std::string& path) {
-  File file(path, O_RDONLY);
+  File file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer would be waited for
   if (!file.descriptor_.is_open()) fail_errno(path, "open");
   struct stat status = {};
   if (::fstat(file.descriptor_, &status) != 0) fail_errno(path, "open");

@@ -15,6 +15,7 @@ namespace ottava {
 class File {
  public:
   File() = default;
+  /// Refuses anything but a regular file, a pipe at once.
   static File open_for_reading(const std::string& path);
   /// Opens an existing file for writing at offsets.
   static File open_for_writing(const std::string& path);

@@ -93,6 +93,8 @@ TEST_CASE("files: what cannot be opened is named with the reason") {
   TemporaryFolder folder;
   CHECK_THROWS_WITH(File::open_for_reading(folder / "none"), Contains("none: No such file"));
   CHECK_THROWS_WITH(File::open_for_reading(folder.path()), Contains("is not a regular file"));
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(File::open_for_reading(folder / "pipe"), Contains("pipe is not a regular file"));
   CHECK_THROWS_WITH(File::open_for_writing(folder / "none"), Contains("cannot open for writing"));
   CHECK_THROWS_WITH(File::create(folder / "no/file"), Contains("cannot create"));
   CHECK_THROWS_WITH(sync_folder(folder / "no"), Contains("cannot open the folder"));
