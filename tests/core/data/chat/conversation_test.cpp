@@ -133,6 +133,7 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
   expect(R"({"prompt": "a", "completion": []})", "expected two strings or two arrays",
          ChatFormat::prompt_completion);
   expect("{\"messages\": \"\xff\"}", "malformed JSON");
+  expect(R"({"messages": "\ud83d"})", "malformed JSON");
   expect(R"({"id": 1, "conversations": []})",
          "the line has no key \"messages\", it has \"id\", \"conversations\": this line has the format "
          "sharegpt; set training.format to it (or format of the source or set, or --format of data inspect)");
