@@ -94,6 +94,11 @@ TEST_CASE("a template is read from its own file, else from the tokenizer's confi
   CHECK(style_with(Json::Array{entry("tool_use", qwen3)}) == std::nullopt);
   CHECK_THROWS_WITH(
       choose_chat_template("auto", folder.path(), "chat.template"),
+      Catch::Matchers::Contains("has no default chat template, only 'tool_use' in tokenizer_config.json: set "
+                                "chat.template to llama3, "));
+  CHECK(style_with(Json()) == std::nullopt);
+  CHECK_THROWS_WITH(
+      choose_chat_template("auto", folder.path(), "chat.template"),
       Catch::Matchers::Contains("has no chat template (neither chat_template.jinja nor one in"));
   std::ofstream(folder / "chat_template.jinja") << qwen3.as_string("qwen3");
   CHECK(style_with(llama3) == ChatTemplate::qwen3);
