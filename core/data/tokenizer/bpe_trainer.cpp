@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/contains.h"
 #include "core/data/tokenizer/added_token_matcher.h"
 #include "core/data/tokenizer/pair_counts.h"
 #include "core/data/tokenizer/pretokenizer.h"
@@ -118,8 +119,6 @@ TokenizerDefinition BpeTrainer::train() const {
   const BpeTrainerOptions& o = state_->options;
   TokenizerDefinition d = state_->base;
   auto model_size = static_cast<size_t>(o.vocab_size) - o.special_tokens.size();
-  std::unordered_map<std::string, int32_t> ids;
-  for (size_t id = 0; id < d.tokens.size(); ++id) ids[d.tokens[id]] = static_cast<int32_t>(id);
   PairCounts counts(state_->words);
   while (d.tokens.size() < model_size) {
     PairCounts::Best best = counts.best();
@@ -131,18 +130,17 @@ TokenizerDefinition BpeTrainer::train() const {
                       o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(), largest),
           largest);
     }
-    // Two pairs can spell the same token (ab+c, a+bc): both merges lead to the one id.
-    std::string bytes = d.tokens[best.left] + d.tokens[best.right];
-    auto [known, is_new] = ids.try_emplace(bytes, static_cast<int32_t>(d.tokens.size()));
-    if (is_new) d.tokens.push_back(bytes);
-    d.merges.push_back({best.left, best.right, known->second});
+    // No two pairs spell one token: bytes whose ends no merge crosses are merged alike wherever they stand,
+    // so once a pair of tokens has become theirs, they are that one token everywhere.
+    d.merges.push_back({best.left, best.right, static_cast<int32_t>(d.tokens.size())});
+    d.tokens.push_back(d.tokens[best.left] + d.tokens[best.right]);
     counts.merge(d.merges.back());
   }
   d.reachable.assign(d.tokens.size(), true);
   d.added = special_tokens(o);
   for (const AddedToken& token : d.added) {
     // A special token that also grew by merging would have two ids.
-    if (ids.count(token.content)) {
+    if (contains(d.tokens, token.content)) {
       fail<ConfigError>("tokenizer train",
                         "special token '{}' is an ordinary token of this text: choose a rarer one",
                         token.content);
