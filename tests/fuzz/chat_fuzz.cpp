@@ -10,6 +10,7 @@
 #include "core/data/chat/conversation.h"
 #include "core/data/chat/template_file.h"
 #include "core/error.h"
+#include "tests/fuzz/accepted.h"
 #include "tests/fuzz/written_folder.h"
 
 namespace {
@@ -40,6 +41,7 @@ void render_everywhere(const Conversation& conversation) {
 void read(std::string_view line, ChatFormat format) {
   Conversation conversation;
   if (read_conversation(line, format, conversation)) return;
+  test::is_accepted = true;
   if (conversation.is_completion) {
     if (conversation.messages.size() != 2) std::abort();
     return;
@@ -67,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 'c':  // tokenizer_config.json
       try {
         folder.write("tokenizer_config.json", rest);
-        read_template_file(folder.path);
+        test::is_accepted = read_template_file(folder.path).has_value();
       } catch (const Error&) {
       }
       break;

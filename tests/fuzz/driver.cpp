@@ -1,5 +1,5 @@
-// Runs LLVMFuzzerTestOneInput without libFuzzer: every file of a corpus folder, then deterministic mutations
-// of them.
+// Runs LLVMFuzzerTestOneInput without libFuzzer: every file of a corpus folder, which must be accepted
+// (tests/fuzz/accepted.h), then deterministic mutations of them.
 //   TARGET CORPUS ITERATIONS            the short run of the tests
 //   TARGET CORPUS ITERATIONS --dump I   after a failure: writes input number I to `fuzz-input`, runs it alone
 #include <unistd.h>
@@ -15,6 +15,8 @@
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -117,12 +119,16 @@ void mutate(std::string& s, const std::vector<std::string>& seeds, Random& rando
   if (s.size() > kMaxInput) s.resize(kMaxInput);
 }
 
-std::vector<std::string> read_corpus(const char* folder) {
+std::vector<std::filesystem::path> files_of(const char* folder) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.is_regular_file()) paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<std::string> read_all(const std::vector<std::filesystem::path>& paths) {
   std::vector<std::string> seeds;
   for (const auto& path : paths) {
     std::ifstream in(path, std::ios::binary);
@@ -146,6 +152,15 @@ void run(const std::string& input) {
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
 
+/// Whether the target took the seed as its name says.
+bool is_as_named(const std::filesystem::path& seed) {
+  const bool is_refused = seed.filename().string().starts_with("refused_");
+  if (ottava::test::is_accepted != is_refused) return true;
+  std::fprintf(stderr, "seed %s is %s: mend it, or rename it\n", seed.c_str(),
+               is_refused ? "accepted, although its name says refused_" : "refused");
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -153,7 +168,8 @@ int main(int argc, char** argv) try {
     std::fprintf(stderr, "usage: %s CORPUS ITERATIONS [--dump NUMBER]\n", argv[0]);
     return 2;
   }
-  std::vector<std::string> seeds = read_corpus(argv[1]);
+  const std::vector<std::filesystem::path> files = files_of(argv[1]);
+  const std::vector<std::string> seeds = read_all(files);
   if (seeds.empty()) {
     std::fprintf(stderr, "corpus folder %s has no files\n", argv[1]);
     return 2;
@@ -168,7 +184,9 @@ int main(int argc, char** argv) try {
   size_t total = seeds.size() + std::strtoull(argv[2], nullptr, 10);
   for (size_t i = 0; i < total; ++i) {
     current_input = static_cast<std::sig_atomic_t>(i);
+    ottava::test::is_accepted = false;
     run(make_input(i, seeds));
+    if (i < seeds.size() && !is_as_named(files[i])) return 1;
   }
   std::printf("%zu inputs (%zu from the corpus): all survived\n", total, seeds.size());
   return 0;

@@ -5,6 +5,7 @@
 
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
+#include "tests/fuzz/accepted.h"
 
 namespace {
 
@@ -28,6 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view config = input.substr(std::min(end + 1, size));
   try {
     auto tokenizer = ottava::Tokenizer::parse(input.substr(0, end), config, "fuzz");
+    ottava::test::is_accepted = true;
     use(*tokenizer, kText);
     use(*tokenizer, input.substr(0, 200));
     tokenizer->describe();
