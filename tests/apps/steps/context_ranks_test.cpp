@@ -34,8 +34,8 @@ TEST_CASE("checkpoints and validation do not know who shares a sequence") {
       "--validation.dataset_path " +
       job.in("text.txt");
   run(launch(2, job.train(kLong + kSave + data + cp(2) + " --training.steps 2")));
-  run(OTTAVA + job.train(kLong + kSave + data + " --training.steps 4"));
-  run(launch(2, job.train(kLong + kSave + data + cp(2))));
+  run_from(2, OTTAVA + job.train(kLong + kSave + data + " --training.steps 4"));
+  run_from(4, launch(2, job.train(kLong + kSave + data + cp(2))));
   run(OTTAVA + whole.train(kLong + data));
   require_near(job.curve(), whole.curve());
   const auto want = validation_losses(whole), got = validation_losses(job);
@@ -84,8 +84,8 @@ TEST_CASE("a checkpoint of a pipeline goes on where sequences are shared") {
   run(launch(4, job.train(deep + kSave +
                           " --training.steps 2 --training.local_batch_size 8 "
                           "--parallelism.pipeline_parallel_degree 4")));
-  run(OTTAVA + job.train(deep + kSave + " --training.steps 4"));
-  run(launch(2, job.train(deep + kSave + cp(2))));
+  run_from(2, OTTAVA + job.train(deep + kSave + " --training.steps 4"));
+  run_from(4, launch(2, job.train(deep + kSave + cp(2))));
   run(OTTAVA + whole.train(deep));
   require_near(job.curve(), whole.curve());
 }

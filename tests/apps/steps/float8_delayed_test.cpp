@@ -59,8 +59,10 @@ struct Ended {
   History history;
   bool operator==(const Ended&) const = default;
 };
-Ended finish(const TinyTraining& tiny, const std::string& run, const Overrides& overrides) {
+/// `from`: the step of the checkpoint with which the run must begin.
+Ended finish(const TinyTraining& tiny, const std::string& run, const Overrides& overrides, int64_t from = 0) {
   TinyTraining::Run r = tiny.start(run, overrides);
+  CHECK(r->state().step == from);
   CHECK(r->run() == Trainer::End::completed);
   return {everything_of(*r.trainer), history_of(*r.trainer)};
 }
@@ -119,7 +121,7 @@ TEST_CASE("delayed: a run that is resumed is bitwise the uninterrupted one, its 
     INFO("from step " << saved);
     for (int later = saved + 2; later <= 6; later += 2)
       fs::remove_all(tiny / ("resumed/checkpoint/step-" + std::to_string(later)));
-    CHECK((finish(tiny, "resumed", base + kSaving) == expected));
+    CHECK((finish(tiny, "resumed", base + kSaving, saved) == expected));
   }
   SECTION("not by another recipe, and not with another length") {
     CHECK_THAT(message_of([&] { tiny.start("resumed", recipe("tensorwise") + kSaving); }),
@@ -153,7 +155,7 @@ TEST_CASE("delayed: the history of gradients follows the loss scale") {
   for (int saved : {4, 2}) {  // full, and still filling
     for (int later = saved + 2; later <= 6; later += 2)
       fs::remove_all(tiny / ("run/checkpoint/step-" + std::to_string(later)));
-    const Ended scaled = finish(tiny, "run", base + Overrides{"--training.loss_scale", "1024"});
+    const Ended scaled = finish(tiny, "run", base + Overrides{"--training.loss_scale", "1024"}, saved);
     CHECK((scaled.everything == expected.everything));  // times a power of two, and no bit is lost
     for (size_t i = 0; i < expected.history.operands.size(); ++i) {
       const auto was = std::bit_cast<float>(expected.history.operands[i]),

@@ -6,7 +6,8 @@
 
 namespace ottava::test {
 
-/// The job on ranks of `ottava launch`; run() expects success, check_refused() that every rank says `text`.
+/// The job on ranks of `ottava launch`; run() expects success, run_from() also that the run begins after the
+/// checkpoint of step `saved`, check_refused() that every rank says `text`.
 inline std::string launch(int ranks, const std::string& command) {
   return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
 }
@@ -14,6 +15,12 @@ inline void run(const std::string& command) {
   const Outcome o = run_command(command);
   INFO(command << "\n" << o.output);
   REQUIRE(o.exit_code == 0);
+}
+inline void run_from(int64_t saved, const std::string& command) {
+  const Outcome o = run_command(command);
+  INFO(command << "\n" << o.output);
+  REQUIRE(o.exit_code == 0);
+  CHECK_THAT(o.output, Catch::Contains(fmt::format("Training starts at step {}\n", saved + 1)));
 }
 
 inline void check_refused(const std::string& command, int ranks, const std::string& text) {
@@ -25,6 +32,7 @@ inline void check_refused(const std::string& command, int ranks, const std::stri
 }
 
 inline void require_near(const Curve& got, const Curve& want) {
+  REQUIRE(!want.empty());
   REQUIRE(got.size() == want.size());
   for (const auto& [step, point] : want) {
     INFO("step " << step);

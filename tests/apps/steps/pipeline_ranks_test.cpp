@@ -137,9 +137,9 @@ TEST_CASE("checkpoints and validation of a pipeline are those of any layout") {
   const std::string data = kValidates + "--validation.dataset_path " + job.in("text.txt");
   run(launch(4,
              job.train(kWhole + kSave + data + pp(4) + " --training.steps 4 --checkpoint.async_mode async")));
-  run(OTTAVA + job.train(kDeep + kSave + data + " --training.steps 8"));
-  run(launch(4, job.train(kWhole + kSave + data + pp(2, "Interleaved1F1B") +
-                          " --parallelism.tensor_parallel_degree 2")));
+  run_from(4, OTTAVA + job.train(kDeep + kSave + data + " --training.steps 8"));
+  run_from(8, launch(4, job.train(kWhole + kSave + data + pp(2, "Interleaved1F1B") +
+                                  " --parallelism.tensor_parallel_degree 2")));
   run(OTTAVA + whole.train(kDeep + data));
   require_near(job.curve(), whole.curve());
   const auto want = validation_losses(whole), got = validation_losses(job);

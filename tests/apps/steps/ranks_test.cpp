@@ -198,9 +198,10 @@ TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
   // not see the end.
   const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
   run(launch(2, job.train(constant + " --training.steps 4")));
-  run(launch(4, job.train(constant + " --training.steps 8 --parallelism.data_parallel_replicate_degree 2")));
-  run(launch(2, job.train(constant + " --training.steps 10 --parallelism.tensor_parallel_degree 2")));
-  run(OTTAVA + job.train(constant));
+  run_from(4, launch(4, job.train(constant +
+                                  " --training.steps 8 --parallelism.data_parallel_replicate_degree 2")));
+  run_from(8, launch(2, job.train(constant + " --training.steps 10 --parallelism.tensor_parallel_degree 2")));
+  run_from(10, OTTAVA + job.train(constant));
   Job whole;
   run(OTTAVA + whole.train("--lr_scheduler.decay_ratio 0"));
   const Curve want = whole.curve(), got = job.curve();

@@ -62,6 +62,7 @@ TEST_CASE("a mixture with stages goes on from any step bit for bit") {
     const std::string run = "stopped" + std::to_string(stop);
     mixed.start(run, steps(stop))->run();
     TinyTraining::Run resumed = mixed.start(run, steps(8));
+    CHECK(resumed->state().step == stop);
     resumed->run();
     CHECK(everything_of(*resumed.trainer) == whole);
   }

@@ -76,7 +76,7 @@ TEST_CASE("a resumed run skips what the uninterrupted one skips: the window is i
   CHECK((finish(tiny, "resumed", rule + kSaving) == expected));
   for (int later = 13; later <= 24; ++later)
     std::filesystem::remove_all(tiny / ("resumed/checkpoint/step-" + std::to_string(later)));
-  CHECK((finish(tiny, "resumed", rule + kSaving) == expected));
+  CHECK((finish(tiny, "resumed", rule + kSaving, 12) == expected));
   CHECK(logged(tiny / "whole", "skipped_spikes").back() ==
         static_cast<double>(expected.state.skipped_spikes));
   // Off, nothing is remembered.

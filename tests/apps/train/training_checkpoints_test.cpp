@@ -96,12 +96,13 @@ TEST_CASE("a resumed run is bitwise the uninterrupted one") {
                               norms = logged(tiny / whole, "grad_norm"), rates = logged(tiny / whole, "lr"),
                               validation = logged(tiny / whole, "validation_metrics/loss");
     CHECK(losses.size() == 8);
+    CHECK(validation.size() == (has(variant.name, "validation") ? 5u : 0u));  // steps 1, 2, 4, 6, 8
     CHECK(losses[0] == Approx(std::log(2256) + 0.5).margin(0.3));
     for (int saved : {6, 3}) {
       INFO("from step " << saved);
       for (int later = saved + 1; later <= 8; ++later)
         fs::remove_all(tiny / (resumed + "/checkpoint/step-" + std::to_string(later)));
-      CHECK((finish(tiny, resumed, variant.overrides + kSaving) == expected));
+      CHECK((finish(tiny, resumed, variant.overrides + kSaving, saved) == expected));
       CHECK((logged(tiny / resumed, "loss_metrics/global_avg_loss") == losses));
       CHECK((logged(tiny / resumed, "grad_norm") == norms));
       CHECK((logged(tiny / resumed, "lr") == rates));

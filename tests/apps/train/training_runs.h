@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "tests/support/catch.h"
@@ -19,9 +20,11 @@ inline bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Runs to the end.
-inline Everything finish(TinyTraining& tiny, const std::string& run, const Overrides& overrides) {
+/// Runs to the end; where `from` is given, that is the step of the checkpoint with which it must begin.
+inline Everything finish(TinyTraining& tiny, const std::string& run, const Overrides& overrides,
+                         std::optional<int64_t> from = {}) {
   TinyTraining::Run r = tiny.start(run, overrides);
+  if (from) CHECK(r->state().step == *from);
   CHECK(r->run() == Trainer::End::completed);
   return everything_of(*r.trainer);
 }
