@@ -152,6 +152,7 @@ TEST_CASE("what a rank holds of activations falls with the ranks that share its 
   const auto activations = [&](int cp) {
     for (const MemoryPlan::Row& row : train_on(whole, {.cp = cp}, 1).memory[0].by_category())
       if (row.category == MemoryCategory::activations) return row.bytes;
+    FAIL("there are no activations");
     return int64_t{0};
   };
   const int64_t one = activations(1);

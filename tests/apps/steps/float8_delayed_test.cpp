@@ -104,6 +104,7 @@ TEST_CASE("delayed: neither validation nor recomputation touches the history; mi
                 base + Overrides{"--validation.enable", "true", "--validation.dataset_path", tiny.text_path(),
                                  "--validation.freq", "1", "--validation.steps", "2", "--validation.seq_len",
                                  "32", "--validation.local_batch_size", "1"}) == expected));
+  CHECK(logged(tiny / "validated", "validation_metrics/loss").size() == 6);
   CHECK((finish(tiny, "full", base + Overrides{"--activation_checkpoint.mode", "full"}) == expected));
   CHECK((finish(tiny, "op",
                 base + Overrides{"--activation_checkpoint.mode", "selective",

@@ -240,6 +240,7 @@ TEST_CASE("stages hold their parameters only") {
   auto activations = [&](size_t rank) {
     for (const MemoryPlan::Row& row : curve.memory[rank].by_category())
       if (row.category == MemoryCategory::activations) return row.bytes;
+    FAIL("there are no activations");
     return int64_t{0};
   };
   CHECK(activations(1) > 2 * activations(3));

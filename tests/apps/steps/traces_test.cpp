@@ -177,6 +177,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
       }
       CHECK(bytes[axis] > 0);
     }
+    REQUIRE_FALSE(trace.arrows.empty());
     for (const auto& [id, pair] : trace.arrows) {
       REQUIRE(pair.size() == 2);
       CHECK(pair[0]->at("ts", "a").as_number("ts") <= pair[1]->at("ts", "a").as_number("ts"));
@@ -264,6 +265,7 @@ TEST_CASE("tensor parallel in blocks is traced call by call, planned and measure
       CHECK(e.args->at("sent bytes", "a").as_integer("b") > 0);
     }
     CHECK(messages > 2 * 4 * 2);  // two steps of four micro-batches of two blocks
+    CHECK_FALSE(trace.arrows.empty());
     for (const auto& [id, pair] : trace.arrows) CHECK(pair.size() == 2);
   }
 }

@@ -139,6 +139,7 @@ TEST_CASE("every layout reads the same tokens of the same sources") {
     CHECK(step_of(2, 1, 4, position) == alone);
     CHECK(step_of(1, 2, 4, position) == alone);
   }
+  CHECK(step_of(8, 1, 1, 0).tokens != step_of(8, 1, 1, 8).tokens);
 }
 
 TEST_CASE("tokens, share, epochs and loss of each source are logged") {

@@ -87,6 +87,7 @@ TEST_CASE(
   TinyTraining tiny;
   const Json here = key_of_this_machine();
   const Json::Array curves = stored_curves();
+  REQUIRE(!curves.empty());
   const auto same =
       std::find_if(curves.begin(), curves.end(), [&](const Json& c) { return has_key(c, here); });
   for (const char* dtype : {"float32", "bfloat16"}) {

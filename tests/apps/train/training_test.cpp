@@ -37,12 +37,18 @@ TEST_CASE(
                   base + Overrides{"--validation.enable", "true", "--validation.dataset_path",
                                    tiny.text_path(), "--validation.freq", "1", "--validation.steps", "1",
                                    "--validation.seq_len", "48"}) == expected));
-    CHECK_FALSE((finish(tiny, name + " seed", base + Overrides{"--training.seed", "1"}) == expected));
+    CHECK(logged(tiny / (name + " validated"), "validation_metrics/loss").size() == 8);
+    CHECK((finish(tiny, name + " saved", base + kSaving) == expected));
+    CHECK(fs::exists(tiny / (name + " saved/checkpoint/step-3")));
+    CHECK_FALSE(
+        (finish(tiny, name + " seed", base + Overrides{"--training.seed", "1"}).tensors == expected.tensors));
     set_parallel_threads(2);
     finish(tiny, name + " threads", base);
     set_parallel_threads(1);
     const std::vector<double> one = logged(tiny / name, "loss_metrics/global_avg_loss"),
                               two = logged(tiny / (name + " threads"), "loss_metrics/global_avg_loss");
+    REQUIRE(one.size() == 8);
+    REQUIRE(two.size() == 8);
     for (size_t i = 0; i < one.size(); ++i)
       CHECK(two[i] == Approx(one[i]).epsilon(name == "float32" ? 1e-6 : 1e-3));
   }
