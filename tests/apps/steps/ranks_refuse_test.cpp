@@ -144,13 +144,15 @@ TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
   run(launch(2, job.train(kSave + " --training.steps 4")));
   const std::string go_on = kSave + " --checkpoint.load_step 4";
   SECTION("of another model") {
-    check_refused(launch(2, job.train(go_on + " --model.ffn_dim 64")), 2, "step-4");
+    check_refused(launch(2, job.train(go_on + " --model.ffn_dim 64")), 2,
+                  "step-4 has another model than this configuration: intermediate_size 48 and 64");
   }
   SECTION("cut off under one rank's part") {
     const std::string weights = job.checkpoints() + "/step-4/model.safetensors";
     fs::resize_file(weights, fs::file_size(weights) - 1000);
-    check_refused(launch(2, job.train(go_on)), 2, "model.safetensors");
+    check_refused(launch(2, job.train(go_on)), 2,
+                  fmt::format("{} has {} bytes, the manifest says", weights, fs::file_size(weights)));
     // Without naming it, a broken checkpoint is passed over; there is no other.
-    check_refused(launch(2, job.train(kSave)), 2, "step-4");
+    check_refused(launch(2, job.train(kSave)), 2, "all checkpoints in " + job.checkpoints() + " are broken");
   }
 }
