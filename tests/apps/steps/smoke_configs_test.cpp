@@ -46,11 +46,13 @@ class Smoke {
     }
     return curve;
   }
-  void trains(int ranks, const std::string& config, const std::string& overrides = {}) const {
+  /// With so many of the nine layers in FP8, as the log has it.
+  void trains(int layers, int ranks, const std::string& config, const std::string& overrides = {}) const {
     INFO(config << " on " << ranks << " ranks " << overrides);
     const Outcome outcome = run(ranks, config, overrides);
     INFO(outcome.output);
     REQUIRE(outcome.exit_code == 0);
+    CHECK_THAT(outcome.output, Contains(fmt::format("FP8: tensorwise in {} of 9 layers", layers)));
     const std::map<int64_t, double> curve = losses();
     REQUIRE(curve.size() == 4);
     CHECK(curve.at(1) > 7.9);
@@ -69,7 +71,7 @@ const std::string kForced = "--quantize.linear.float8.policy '[{match: output, r
 
 TEST_CASE("smoke: one rank") {
   Smoke smoke;
-  smoke.trains(1, "smoke_fp8");
+  smoke.trains(8, 1, "smoke_fp8");
   CHECK_THAT(smoke.run(1, "smoke_fp8").output,
              Contains("FP8: tensorwise in 8 of 9 layers, 24 products") &&
                  Contains("output (the output layer stays in high precision)"));
@@ -88,12 +90,12 @@ TEST_CASE("smoke: one rank, every step of the file") {
 
 TEST_CASE("smoke: tensor parallel 2, 4 and 8 on their ranks") {
   Smoke smoke;
-  smoke.trains(2, "smoke_tp2_fp8");
-  smoke.trains(4, "smoke_tp2_fp8");
-  smoke.trains(8, "smoke_tp2_fp8");
-  smoke.trains(4, "smoke_tp4_fp8");
-  smoke.trains(8, "smoke_tp4_fp8");
-  smoke.trains(8, "smoke_tp8_fp8");
+  smoke.trains(8, 2, "smoke_tp2_fp8");
+  smoke.trains(8, 4, "smoke_tp2_fp8");
+  smoke.trains(8, 8, "smoke_tp2_fp8");
+  smoke.trains(8, 4, "smoke_tp4_fp8");
+  smoke.trains(8, 8, "smoke_tp4_fp8");
+  smoke.trains(8, 8, "smoke_tp8_fp8");
 }
 
 TEST_CASE("smoke: the output layer in FP8 is refused where 2256 rows do not split, with the ways out") {
@@ -103,9 +105,9 @@ TEST_CASE("smoke: the output layer in FP8 is refused where 2256 rows do not spli
   CHECK_THAT(refused.output, Contains("2256 rows / tp 2 = 1128 is not a multiple of 16 (2256/16 = 141)") &&
                                  Contains("a vocabulary of 2560") && Contains("pad_vocabulary: true") &&
                                  Contains("recipe bf16"));
-  smoke.trains(2, "smoke_tp2_fp8", kForced + " --model.hf_assets_path configs/tokenizers/en-2560");
-  smoke.trains(2, "smoke_tp2_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
-  smoke.trains(2, "smoke_tp2_fp8", "--quantize.linear.float8.policy '[{match: output, recipe: bf16}]'");
-  smoke.trains(4, "smoke_tp4_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
-  smoke.trains(8, "smoke_tp8_fp8", kForced + " --model.hf_assets_path configs/tokenizers/en-2560");
+  smoke.trains(9, 2, "smoke_tp2_fp8", kForced + " --model.hf_assets_path configs/tokenizers/en-2560");
+  smoke.trains(9, 2, "smoke_tp2_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
+  smoke.trains(8, 2, "smoke_tp2_fp8", "--quantize.linear.float8.policy '[{match: output, recipe: bf16}]'");
+  smoke.trains(9, 4, "smoke_tp4_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
+  smoke.trains(9, 8, "smoke_tp8_fp8", kForced + " --model.hf_assets_path configs/tokenizers/en-2560");
 }
