@@ -216,6 +216,7 @@ TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
 TEST_CASE(
     "a rank that is killed stops the others, and the next start goes on from the last good checkpoint") {
   const bool while_saving = GENERATE(false, true);
+  bool was_saving = false;
   Job job;
   const std::string forever = kSave +
                               " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
@@ -229,7 +230,7 @@ TEST_CASE(
     }
     if (while_saving) {
       // A save is on its way as long as there is a folder of that name.
-      wait_until(10, [&] {
+      was_saving = wait_until(10, [&] {
         for (const auto& entry : fs::directory_iterator(job.checkpoints())) {
           if (entry.path().extension() == ".tmp") return true;
         }
@@ -243,6 +244,7 @@ TEST_CASE(
   CHECK_FALSE(o.timed_out);
   CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen"));
   CHECK_THAT(o.output, !Contains("rank 0 is gone"));
+  CHECK(was_saving == while_saving);
   CHECK(wait_until(60, [&] { return processes_with(job.file()).empty(); }));
   const int64_t saved = job.newest_checkpoint();
   REQUIRE(saved >= 4);
