@@ -28,7 +28,7 @@ template <class Body>
 int killed_by(Body&& body) {
   const pid_t child = ::fork();
   if (child == 0) {
-    for (int signal : {SIGTERM, SIGUSR1, SIGINT})
+    for (int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP})
       ::signal(signal, SIG_DFL);  // the test library has handlers of its own
     body();
     ::_exit(0);
@@ -40,9 +40,9 @@ int killed_by(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("each of the three signals is noticed, and ends nothing") {
+TEST_CASE("each of the four signals is noticed, and ends nothing") {
   log::set_level(log::Level::warning);
-  for (int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     CHECK(killed_by([&] {
             StopSignals signals;
             if (signals.received() != 0) ::raise(SIGKILL);
@@ -96,6 +96,7 @@ TEST_CASE("a signal that is repeated after the stop does not kill the process on
   };
   CHECK(stop_and_repeat(SIGTERM) == 0);
   CHECK(stop_and_repeat(SIGUSR1) == 0);
+  CHECK(stop_and_repeat(SIGHUP) == 0);
   CHECK(stop_and_repeat(SIGINT) == SIGINT);
   // Where no stop was asked for, signals mean what they always do.
   CHECK(killed_by([] {
