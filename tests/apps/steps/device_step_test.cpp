@@ -54,15 +54,24 @@ TrainingShape shape_of(const Case& c) {
 
 struct Curve {
   std::vector<double> loss, grad_norm;
-  std::vector<float> weights;
+  std::vector<float> before, weights;  ///< masters before the first step and after the last
 };
+
+std::vector<float> masters(EngineRun& run) {
+  std::vector<float> all;
+  for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
+    const std::vector<float> values = run.values(run->parameters().shard(static_cast<int>(p)).master);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
 
 Curve train(Device device, const Case& c) {
   const TrainingShape shape = shape_of(c);
   EngineRun run(shape, device);
   run->parameters().initialise(3);
   run->restore_begun(c.begun);
-  Curve curve;
+  Curve curve{.before = masters(run)};
   for (int step = 0; step < kSteps; ++step) {
     const int64_t count = shape.batch * shape.sequence;
     auto inputs = random_tokens(count, shape.model.vocab_size, 5),
@@ -76,10 +85,7 @@ Curve train(Device device, const Case& c) {
     curve.loss.push_back(out.loss_sum / static_cast<double>(valid));
     curve.grad_norm.push_back(out.grad_norm);
   }
-  for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
-    auto values = run.values(run->parameters().shard(static_cast<int>(p)).master);
-    curve.weights.insert(curve.weights.end(), values.begin(), values.end());
-  }
+  curve.weights = masters(run);
   return curve;
 }
 
@@ -100,12 +106,15 @@ void check_devices(const Case& c) {
     }
     // Adam moves a weight by about the learning rate whatever its gradient: a gradient near zero may take
     // either sign.
-    double squares = 0;
+    double squares = 0, along = 0, here = 0, there = 0;
     for (size_t i = 0; i < got.weights.size(); ++i) {
-      const double difference = got.weights[i] - cpu.weights[i];
+      const double difference = got.weights[i] - cpu.weights[i], moved = got.weights[i] - got.before[i],
+                   expected = cpu.weights[i] - cpu.before[i];
       squares += difference * difference;
+      along += moved * expected, here += moved * moved, there += expected * expected;
     }
     CHECK(std::sqrt(squares / static_cast<double>(got.weights.size())) < weight_bound);
+    CHECK(along > 0.5 * std::sqrt(here * there));  // bf16's bound is above what all steps move a weight
     const Curve again = train(device, c);
     CHECK(again.loss == got.loss);
     CHECK(again.grad_norm == got.grad_norm);
