@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <map>
 
-#include "apps/commands/plan_command.h"
+#include "apps/report/optimizer_text.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
@@ -54,6 +54,8 @@ TEST_CASE("Muon learns, says what it does, and a resumed run is bitwise the unin
   const Overrides bf16 =
       kMuon + Overrides{"--training.mixed_precision_param", "bfloat16", "--optimizer.lr", "0.02",
                         "--lr_scheduler.warmup_steps",      "0"};
+  CHECK(optimizer_text(tiny.start("text", bf16)->experiment()) ==
+        "Muon for 14 matrices of 15,360 parameters (bf16, 5 steps of Newton-Schulz); AdamW for 144,544");
   const Everything expected = finish(tiny, "whole", bf16);
   const std::vector<double> losses = logged(tiny / "whole", "loss_metrics/global_avg_loss");
   CHECK(losses.back() < losses.front() - 0.05);
