@@ -187,14 +187,14 @@ class Commands(unittest.TestCase):
                     self.assertLess(planned, gib - 3)  # of an H200 or H100, with what libraries and the driver take
 
     def test_a_wrong_word_is_noticed(self):
-        for command in (["ottava", "train", "configs/debug.yaml", "--training.step", "3"],
-                        ["ottava", "bench", "train", "configs/debug.yaml", "--stepz", "3"],
-                        ["ottava", "launch", "--ranks", "2", "--", "train", "configs/debug.yaml"],
-                        ["ottava", "train", "configs/debug.yaml", "--attention.backend", "xformers"],
-                        ["ottava_device_tests", "no test is called so"],
-                        ["python", "bench_pytorch.py", "--attentions", "1"],
-                        ["python", "bench_pytorch.py", "--run", "9B:1:1:1:bf16"]):
-            with self.assertRaises(AssertionError):
+        for command, says in ((["ottava", "train", "configs/debug.yaml", "--training.step", "3"], "unknown option --training.step"),
+                              (["ottava", "bench", "train", "configs/debug.yaml", "--stepz", "3"], "bench train has no option --stepz"),
+                              (["ottava", "launch", "--ranks", "2", "--", "train", "configs/debug.yaml"], "launch has no option --ranks"),
+                              (["ottava", "train", "configs/debug.yaml", "--attention.backend", "xformers"], 'attention.backend: .*"xformers"'),
+                              (["ottava_device_tests", "no test is called so"], "no test is called no test is called so"),
+                              (["python", "bench_pytorch.py", "--attentions", "1"], "has no option --attentions"),
+                              (["python", "bench_pytorch.py", "--run", "9B:1:1:1:bf16"], "has no flavor 9B")):
+            with self.assertRaisesRegex(AssertionError, says):
                 check_command(command)
 
 
