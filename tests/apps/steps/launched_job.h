@@ -49,15 +49,18 @@ inline std::map<int64_t, double> validation_losses(const Job& job) {
   return losses;
 }
 
-/// Options for questions about the job's text, which are in a file there.
+/// Options for questions in the words of the job's text, which are in a file there. Their choices are equally
+/// long: which is taken depends on what it says.
 inline std::string ask(const Job& job, int64_t seq_len) {
   std::ofstream items(job.in("items.jsonl"));
-  for (int i = 0; i < 40; ++i)
-    items
-        << fmt::format(
-               R"({{"query": "the octave {} is", "choices": ["played by one hand", "above {}", "heard"], "gold": {}}})",
-               i, i, i % 3)
-        << "\n";
+  std::mt19937 random(7);
+  for (int i = 0; i < 60; ++i) {
+    const std::string query = drawn_words(random, 8), first = drawn_words(random, 3),
+                      second = drawn_words(random, 3), third = drawn_words(random, 3);
+    items << fmt::format(R"({{"query": "{}", "choices": ["{}", "{}", "{}"], "gold": {}}})", query, first,
+                         second, third, random() % 3)
+          << "\n";
+  }
   return fmt::format(
       " --evaluation.enable true --evaluation.freq 3 --evaluation.tasks \"[{{name: items, path: {}}}]\" "
       "--validation.seq_len {} --validation.local_batch_size 2 ",

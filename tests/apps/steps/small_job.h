@@ -18,15 +18,22 @@ struct Point {
 };
 using Curve = std::map<int64_t, Point>;
 
+/// `count` words of the job's text, drawn one by one.
+inline std::string drawn_words(std::mt19937& random, int count) {
+  const char* words[] = {"the", "octave", "above", "is",    "played", "with",
+                         "one", "hand",   "and",   "heard", "by",     "nobody"};
+  std::string text;
+  for (int i = 0; i < count; ++i) text += (i > 0 ? " " : "") + std::string(words[random() % 12]);
+  return text;
+}
+
 /// A folder with text and a configuration for a model of 160,000 parameters: 12 steps, no checkpoints.
 class Job {
  public:
   Job() {
     std::mt19937 random(5);
     std::ofstream text(folder_ / "text.txt");
-    const char* words[] = {"the", "octave", "above", "is",    "played", "with",
-                           "one", "hand",   "and",   "heard", "by",     "nobody"};
-    for (int i = 0; i < 20000; ++i) text << words[random() % 12] << (i % 60 == 59 ? "\n\n" : " ");
+    for (int i = 0; i < 20000; ++i) text << drawn_words(random, 1) << (i % 60 == 59 ? "\n\n" : " ");
     std::ofstream(file()) << "job: {dump_folder: " << out() << "}\n"
                           << "model: {flavor: debugmodel, hf_assets_path: " << OTTAVA_SOURCE_DIR
                           << "/configs/tokenizers/en-2256, "
