@@ -36,13 +36,21 @@ TEST_CASE("when gradients are summed and weights are let go changes only the ord
     whole.groups.clear();
     check_layout(whole, train_on(whole, {}, kSteps), layout);
   }
-  SECTION("never resharded") {
+  const auto gathers = [](const LayoutCurve& curve) {
+    return curve.measured[0].sum(Collective::all_gather, "dp_shard").calls;
+  };
+  SECTION("never resharded: each unit is gathered once") {
     whole.parameters.reshard = FsdpOptions::Reshard::never;
-    require_same_bits(train_on(whole, layout, kSteps), usual);
+    const LayoutCurve never = train_on(whole, layout, kSteps);
+    require_same_bits(never, usual);
+    CHECK(gathers(never) < gathers(usual));
   }
-  SECTION("always resharded") {
+  SECTION("always resharded, which is the default") {
     whole.parameters.reshard = FsdpOptions::Reshard::always;
-    require_same_bits(train_on(whole, layout, kSteps), usual);
+    const LayoutCurve always = train_on(whole, layout, kSteps);
+    require_same_bits(always, usual);
+    CHECK(gathers(always) == gathers(usual));
+    CHECK(most_unsharded(always.memory[0]) == most_unsharded(usual.memory[0]));
   }
   SECTION("sums in bf16") {
     // Between shards, between replicas and both; with norms that tensor-parallel ranks sum in f32 before.
