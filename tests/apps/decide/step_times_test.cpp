@@ -1,6 +1,8 @@
 #include "apps/decide/step_times.h"
 
+#include <algorithm>
 #include <atomic>
+#include <numeric>
 
 #include "tests/support/catch.h"
 #include "tests/support/thread_ranks.h"
@@ -83,4 +85,32 @@ TEST_CASE("collectives that a step waits for are timed on their ranks; those bes
     wrong += waited(step.order) <= 0;
   });
   CHECK(wrong == 0);
+}
+
+TEST_CASE("maxima of amaxes in recorded steps are timed, among the ranks of a pipeline's stage too") {
+  const auto waited = [](int ranks, const std::vector<std::string>& more) {
+    std::vector<double> out(static_cast<size_t>(ranks));
+    std::vector<int> everyone(out.size());
+    std::iota(everyone.begin(), everyone.end(), 0);
+    run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+      const Experiment e = tiny(ranks, more);
+      RankGroups groups(world.split("world", everyone), world.split("world", everyone), e.mesh);
+      Stream stream = Stream::cpu();
+      const StepPlan step = record_first_rank(e.shape, kCpu, e.mesh);
+      out[static_cast<size_t>(world.rank())] = waited_milliseconds(stream, groups, step.order);
+    });
+    return out;
+  };
+  const std::vector<std::string> float8{"--model.converters", "[quantize.linear.float8]"};
+  std::vector<std::string> stages{"--parallelism.pipeline_parallel_degree",
+                                  "2",
+                                  "--model.n_layers",
+                                  "2",
+                                  "--training.local_batch_size",
+                                  "2"};
+  CHECK(waited(2, {}) == std::vector<double>(2, 0.0));
+  CHECK(std::ranges::min(waited(2, float8)) > 0);
+  CHECK(waited(4, stages) == std::vector<double>(4, 0.0));
+  stages.insert(stages.end(), float8.begin(), float8.end());
+  CHECK(std::ranges::min(waited(4, stages)) > 0);
 }
