@@ -262,6 +262,12 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
   CHECK(samples.starts_with("==> sample 1 of 2 <==\n" + text + "\n==> sample 2 of 2 <==\nA cat"));
   CHECK_FALSE(samples.ends_with("==\n" + text));
 
+  const std::string likeliest = shell(generate + "--prompt 'A cat' --temperature 0");
+  CHECK(likeliest != text);
+  for (const char* of_one : {"--top-k 1", "--top-p 1e-9"})
+    CHECK(shell(generate + "--prompt 'A cat' --seed 1 " + of_one) == likeliest);
+  CHECK(shell(generate + "--prompt 'A cat' --seed 1") != text);
+
   // Whatever the text, generation can be told to end before one of its letters.
   const std::string added = text.substr(5, text.size() - 6);
   const size_t letter = added.find_first_of("abcdefghijklmnopqrstuvwxyz", 1);

@@ -1,6 +1,7 @@
 #include "apps/generate/text_stream.h"
 
 #include <cmath>
+#include <vector>
 
 #include "apps/generate/sample_token.h"
 #include "core/error.h"
@@ -46,6 +47,29 @@ TEST_CASE("a repetition penalty makes tokens that were there less likely, each o
   CHECK(logits == std::vector<float>{1, -4, 1, 4});
   penalise_repetition(logits, std::vector<int32_t>{3}, 1);
   CHECK(logits == std::vector<float>{1, -4, 1, 4});
+}
+
+TEST_CASE("a token is drawn by its probability, among those that top_k and top_p leave") {
+  std::vector<float> logits;
+  for (const double weight : {1, 4, 2, 1}) logits.push_back(static_cast<float>(std::log(weight)));
+  const auto drawn = [&](const Sampling& sampling) {
+    std::vector<int32_t> tokens;
+    for (const double uniform : {0.0, 0.49, 0.51, 0.74, 0.76, 0.87, 0.88, 0.999})
+      tokens.push_back(sample_token(logits.data(), 4, sampling, uniform));
+    return tokens;
+  };
+  using Tokens = std::vector<int32_t>;
+  // The likeliest first, equal ones by their ids: 4, 2, 1 and 1 eighths.
+  CHECK(drawn({}) == Tokens{1, 1, 2, 2, 0, 0, 3, 3});
+  CHECK(drawn({.top_k = 2}) == Tokens{1, 1, 1, 2, 2, 2, 2, 2});
+  CHECK(drawn({.top_k = 1}) == Tokens(8, 1));
+  CHECK(drawn({.top_p = 0.6}) == Tokens{1, 1, 1, 2, 2, 2, 2, 2});
+  CHECK(drawn({.top_p = 0.8}) == Tokens{1, 1, 1, 2, 2, 0, 0, 0});
+  CHECK(drawn({.top_p = 0.45}) == Tokens(8, 1));
+  CHECK(drawn({.top_k = 3, .top_p = 0.85}) == Tokens{1, 1, 1, 2, 2, 2, 2, 2});  // of 4, 2 and 1 sevenths
+  // Squares: 16, 4, 1 and 1 parts of 22.
+  CHECK(drawn({.temperature = 0.5}) == Tokens{1, 1, 1, 2, 2, 2, 2, 3});
+  CHECK(drawn({.temperature = 0}) == Tokens(8, 1));
 }
 
 TEST_CASE("logits that are not finite make no token") {
