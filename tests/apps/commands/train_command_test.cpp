@@ -98,35 +98,38 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
                 {"n_heads 4 is not a multiple of n_kv_heads 3 (remainder 1)"});
   place.refuses("--model.vocab_size 100", {"vocab_size 100 is smaller than the tokenizer's 2256"});
   place.refuses("--model.flavor 9B", {"9B", "debugmodel"});
-  place.refuses("--parallelism.tensor_parallel_degree 2", {"tp 2"});
+  place.refuses("--parallelism.tensor_parallel_degree 2", {"1 rank cannot be divided", "tp 2"});
   place.refuses("--quantize.linear.float8.recipe_name fp4",
                 {"fp4", "tensorwise, tensorwise_with_gw_hp, delayed"});
   place.refuses("--optimizer.implementation fused --training.dtype bfloat16",
                 {"training.dtype: bfloat16 is not supported: "});
   place.refuses("stray", {"expected --section.key value, got 'stray'"});
   place.write("broken.yaml", "training: {steps: 5\n");
-  CHECK(has(place.run("train broken.yaml").output, "broken.yaml:"));
-  CHECK(has(place.run("train absent.yaml").output, "absent.yaml"));
+  const std::string broken = place.run("train broken.yaml").output;
+  CHECK(has(broken, "[config] broken.yaml:"));
+  CHECK(has(broken, "not valid YAML: a bracket opened here or above is never closed"));
+  CHECK(has(place.run("train absent.yaml").output, "absent.yaml does not exist"));
   CHECK(has(place.run("train --training.stpes 4").output, "unknown option --training.stpes"));
 }
 
 TEST_CASE("text, tokenizer and weights that are missing or damaged are named before training") {
   Workplace place;
   place.refuses("--training.dataset_path absent.txt", {"training.dataset_path: 'absent.txt' does not exist"});
-  place.refuses("--training.dataset_path 'absent*.txt'", {"absent*.txt"});
+  place.refuses("--training.dataset_path 'absent*.txt'", {"'absent*.txt' matches no file"});
   place.write("empty.txt", "");
   place.refuses("--training.dataset_path empty.txt", {"the dataset is empty: 1 file in", "empty.txt'"});
   place.write("short.txt", "too short");
   place.refuses("--training.dataset_path short.txt --training.seq_len 512",
                 {"the dataset is too small", "short.txt'", "seq_len"});
   place.write("bad.jsonl", "{\"text\": \"fine\"}\n{\"text\": 5}\n");
-  place.refuses("--training.dataset_path bad.jsonl", {"bad.jsonl"});
+  place.refuses("--training.dataset_path bad.jsonl",
+                {"'bad.jsonl' line 2", "the value of \"text\" is not a string"});
 
   place.refuses("--model.hf_assets_path absent", {"model.hf_assets_path: 'absent' does not exist"});
   fs::create_directory(place / "assets");
-  place.refuses("--model.hf_assets_path assets", {"tokenizer.json"});
+  place.refuses("--model.hf_assets_path assets", {"assets/tokenizer.json does not exist"});
   place.write("assets/tokenizer.json", "{\"model\": {\"type\": \"BPE\", ");
-  place.refuses("--model.hf_assets_path assets", {"tokenizer.json"});
+  place.refuses("--model.hf_assets_path assets", {"[assets/tokenizer.json] malformed JSON"});
   place.refuses(
       "--model.hf_assets_path short.txt",
       {"model.hf_assets_path: 'short.txt' is a file, expected the folder that holds tokenizer.json"});
@@ -147,15 +150,15 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   };
   damaged("model.safetensors",
           [](const std::string& path) { fs::resize_file(path, fs::file_size(path) - 100); });
-  place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
+  place.refuses("--checkpoint.initial_load_path bad", {"bad/model.safetensors", "it is truncated"});
   damaged("model.safetensors", [&](const std::string& path) { overwrite(path, 0, std::string(8, '\x7f')); });
-  place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
+  place.refuses("--checkpoint.initial_load_path bad", {"bad/model.safetensors", "not a safetensors file"});
   damaged("model.safetensors", [&](const std::string& path) {
     overwrite(path, static_cast<int64_t>(fs::file_size(path)) - 4, std::string("\0\0\xc0\x7f", 4));
   });
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors", "not finite"});
   damaged("model.safetensors", [](const std::string& path) { fs::remove(path); });
-  place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
+  place.refuses("--checkpoint.initial_load_path bad", {"cannot open bad/model.safetensors"});
   place.refuses(
       "--checkpoint.initial_load_path " + good + " --model.dim 64",
       {"does not fit this model", "[2256, 32], expected [2256, 64]", "set the section model as it is there"});
@@ -187,7 +190,8 @@ TEST_CASE(
   place.refuses("--job.dump_folder file", {"[job.dump_folder] cannot write into file: Not a directory"});
   place.refuses("--job.dump_folder file/below",
                 {"[job.dump_folder] cannot write into file/below: Not a directory"});
-  place.refuses("--checkpoint.folder ../text.txt", {"text.txt"});
+  place.refuses("--checkpoint.folder ../text.txt",
+                {"[checkpoint.folder] cannot write into out/../text.txt: Not a directory"});
 
   // A limit on file size stands for the full disk: small files fit, a tensor file does not.
   const std::string limited =
