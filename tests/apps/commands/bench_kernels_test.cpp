@@ -1,6 +1,7 @@
 #include "apps/commands/bench_kernels_command.h"
 #include "apps/train/step_plan.h"
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -81,7 +82,11 @@ TEST_CASE("every measured operation runs as it was recorded, and costs what it r
     steps.push_back(tiny({float8[0], float8[1], float8[2], recipe}));
   test::for_each_device([&](Stream& stream) {
     for (const Overrides& step : steps) {
-      for (const RecordedOperation& o : operations(step, stream.device())) {
+      const std::vector<RecordedOperation> all = operations(step, stream.device());
+      const bool is_float8 = std::ranges::count(step, float8[0]) > 0;
+      CHECK(std::ranges::any_of(all, [](const auto& o) { return o.op == "matmul"; }));
+      CHECK(std::ranges::any_of(all, [](const auto& o) { return o.op == "quantize"; }) == is_float8);
+      for (const RecordedOperation& o : all) {
         INFO(o.op << " " << o.variant << ": " << o.operands);
         CHECK(o.calls > 0);
         CHECK(o.bytes > 0);

@@ -292,6 +292,8 @@ def main():
     if len(used) < 100:
         failures.append(f"configs/keys.md lists {len(used)} used keys; expected more than 100: has its form changed?")
     rows = [row for row in ROWS if re.search(arguments.only, f"{row.key} {row.group}")]
+    if not rows:
+        parser.error(f"--only {arguments.only}: no row has this")
     with tempfile.TemporaryDirectory() as folder:
         failed = Test(arguments, (arguments.keep or Path(folder)).resolve()).run(rows)
     if arguments.without_change:

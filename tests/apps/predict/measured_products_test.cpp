@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <fstream>
+#include <set>
+#include <string>
 
 #include "apps/decide/decisions.h"
 #include "apps/decide/gemm_cache.h"
@@ -93,8 +95,10 @@ TEST_CASE("a product takes what it took when its algorithm was chosen, in whiche
 }
 
 TEST_CASE("FP8 products are kept in one layout, whichever direction they are of") {
+  std::set<std::string> directions;
   for (const RecordedOperation& o : products(true)) {
     if (o.precision != Precision::fp8) continue;
+    directions.emplace(o.variant);
     const ProductExtents e = product_extents(o);
     INFO(o.op << " " << o.variant << " " << o.operands);
     REQUIRE(e.inner > 0);
@@ -107,6 +111,7 @@ TEST_CASE("FP8 products are kept in one layout, whichever direction they are of"
     CHECK(time->source == TimeSource::measured);
     CHECK(time->seconds == Approx(0.125e-3));
   }
+  CHECK(directions == std::set<std::string>{"forward", "input gradient", "weight gradient"});
 }
 
 TEST_CASE("a plan takes reports and kept products of its own device, and refuses others") {

@@ -182,6 +182,7 @@ TEST_CASE("a search finds what recording every layout finds") {
         } catch (const ConfigError&) {  // does not divide
         }
       }
+      REQUIRE(best);
       INFO(ranks << " ranks, the best by hand: " << describe(best->layout));
       const SearchResult found = search_layouts(p.config, p.planned, p.machine, everything);
       REQUIRE_FALSE(found.best.empty());
@@ -332,6 +333,7 @@ TEST_CASE("where memory decides, a search keeps what fits when it is recorded, t
   const Planned p({"--training.global_batch_size", "32", "--model.n_layers", "12"}, 4, 4);
   const LayoutRecorder recorder(p.config, p.planned, &p.machine);
   const SearchResult free = search_layouts(p.config, p.planned, p.machine, {.limit_gib = 70});
+  REQUIRE(free.best.size() > 3);
   for (const size_t i : {size_t{0}, size_t{3}}) {
     const double gib = free.best[i].gib();
     const SearchResult exact = search_layouts(p.config, p.planned, p.machine, {.limit_gib = gib});
