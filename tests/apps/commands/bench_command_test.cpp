@@ -126,6 +126,19 @@ TEST_CASE("bench train: FP8 steps whose amax history is full, or that it says st
   }
 }
 
+TEST_CASE("bench train: what making FP8 operands takes has rows, and a sum") {
+  const std::string said = bench(TinyTraining(), {DeviceType::cpu, 0}, "drawn",
+                                 {"--model.converters", "[quantize.linear.float8]"});
+  INFO(said);
+  for (const char* row : {"\nweights.quantize ", "\nattention.wqkv.quantize ", "\nattention.wo.quantize ",
+                          "\nfeed_forward.w13.quantize ", "\nfeed_forward.w2.quantize "})
+    CHECK_THAT(said, Contains(row));
+  const std::string sum = "FP8: amaxes, quantizing and transposing took ";
+  const size_t at = said.find(sum);
+  REQUIRE(at != std::string::npos);
+  CHECK(std::stod(said.substr(at + sum.size())) > 0);  // milliseconds
+}
+
 TEST_CASE("bench train: steps with an asynchronous save in flight, of which nothing stays") {
   const TinyTraining tiny;
   for (Device device : devices()) {
