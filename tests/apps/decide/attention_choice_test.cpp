@@ -200,6 +200,7 @@ TEST_CASE(
   auto losses = [&](const std::string& run) { return logged(tiny / run, "loss_metrics/global_avg_loss"); };
   auto train = [&](const std::string& run, const TinyTraining::Overrides& more) {
     auto trainer = tiny.start_on(kGpu, run, with(more));
+    CHECK(trainer->engine().graphs().is_enabled() == (run != "plain"));
     CHECK(trainer->run() == Trainer::End::completed);
     return chosen(trainer->experiment());
   };

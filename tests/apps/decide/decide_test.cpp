@@ -106,7 +106,9 @@ TEST_CASE("codes of gathered FP8 weights are kept where whole ones fit, else mad
   const Experiment asked = small.settle(kSaved, with(option.c_str(), "false"));
   CHECK_FALSE(asked.decisions.find(kCodes));
   CHECK_FALSE(asked.shape.parameters.keeps_float8_codes);
-  CHECK(impossible.settle(kSaved, with(option.c_str(), "true")).shape.parameters.keeps_float8_codes);
+  const Experiment wished = impossible.settle(kSaved, with(option.c_str(), "true"));
+  CHECK_FALSE(wished.decisions.find(kCodes));
+  CHECK(wished.shape.parameters.keeps_float8_codes);
   for (const auto& [key, value] :
        {std::pair("--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"),
         std::pair("--parallelism.fsdp_reshard_after_forward", "never"),
@@ -147,7 +149,10 @@ TEST_CASE("what the configuration says, or what makes no difference, is not deci
   const std::string option = std::string("--") + kKey;
   CHECK(job.settle(kSaved, {option, "true"}).decisions.entries.empty());
   CHECK(job.settle(kSaved, {option, "true"}).shape.parameters.reduce_every_micro_batch);
-  CHECK_FALSE(job.settle(kSaved, {option, "false"}).shape.parameters.reduce_every_micro_batch);
+  // Where it would be decided otherwise.
+  const Experiment asked = Job(Job::Size::impossible).settle(kSaved, {option, "false"});
+  CHECK_FALSE(asked.decisions.find(kKey));
+  CHECK_FALSE(asked.shape.parameters.reduce_every_micro_batch);
   CHECK(job.settle(kSaved, {"--training.global_batch_size", "2"}).decisions.entries.empty());
   CHECK(job.settle(kSaved, {"--parallelism.data_parallel_replicate_degree", "2"}).decisions.entries.empty());
 }
