@@ -39,6 +39,14 @@ Json scored(int64_t sequence, int64_t batch) {
   return Json::parse(read_file(folder / "scores.json"), "scores.json");
 }
 
+/// A loss that is a function of the token and of where it stands in its document.
+void losses_by_place(const HostTokens& t, std::span<float> losses) {
+  for (size_t i = 0; i < losses.size(); ++i)
+    losses[i] = t.targets[i] < 0 ? 0.0F
+                                 : static_cast<float>(t.targets[i] % 13 + t.inputs[i] % 7) +
+                                       0.25F * static_cast<float>(t.positions[i] % 5);
+}
+
 std::string refusal(std::string_view line) {
   return message_of([&] { read_choice_item(line, "'x.jsonl' line 3"); });
 }
@@ -89,6 +97,12 @@ TEST_CASE("a pass is no larger than the choices need, and their scores are the s
   CHECK(needed % 64 == 0);
   CHECK(shape(few, {.batch = 4, .sequence = 100}).second == 100);
   CHECK(shape(all, {.batch = 4, .sequence = 256}) == std::pair(int64_t{4}, int64_t{256}));
+  const ChoiceScores smallest =
+      score_choices(few, *tokenizer, {.batch = one, .sequence = needed, .pass = losses_by_place});
+  CHECK(smallest.items == 2);
+  CHECK(smallest.log_likelihoods ==
+        score_choices(few, *tokenizer, {.batch = 4, .sequence = 16384, .pass = losses_by_place})
+            .log_likelihoods);
 
   std::map<std::pair<int64_t, int64_t>, std::string> scores;
   for (const auto& [sequence, batch] : {std::pair<int64_t, int64_t>{needed, 1}, {16384, 4}}) {
@@ -135,14 +149,7 @@ TEST_CASE("tasks are named by their files, whose dots are kept, and equal names 
 TEST_CASE("ranks that divide the windows find the same scores as one") {
   const ChoiceTask task = read_choice_task(kGolden + "own.jsonl");
   const auto tokenizer = Tokenizer::load(kGolden + "model");
-  // A loss that is a function of the token and of where it stands in its document.
-  const auto pass = [](const HostTokens& t, std::span<float> losses) {
-    for (size_t i = 0; i < losses.size(); ++i)
-      losses[i] = t.targets[i] < 0 ? 0.0F
-                                   : static_cast<float>(t.targets[i] % 13 + t.inputs[i] % 7) +
-                                         0.25F * static_cast<float>(t.positions[i] % 5);
-  };
-  TokenLosses model{.batch = 2, .sequence = 150, .pass = pass};
+  TokenLosses model{.batch = 2, .sequence = 150, .pass = losses_by_place};
   const ChoiceScores one = score_choices(task, *tokenizer, model);
   CHECK(one.items == 80);
   CHECK(one.cut == 0);
@@ -160,7 +167,8 @@ TEST_CASE("ranks that divide the windows find the same scores as one") {
     }
   }
   // What is longer than a window loses its beginning, and that is said.
-  const ChoiceScores cut = score_choices(task, *tokenizer, {.batch = 2, .sequence = 40, .pass = pass});
+  const ChoiceScores cut =
+      score_choices(task, *tokenizer, {.batch = 2, .sequence = 40, .pass = losses_by_place});
   CHECK(cut.cut > 0);
   CHECK_THAT(to_text(cut), Contains("too long, with the beginning left out"));
 }

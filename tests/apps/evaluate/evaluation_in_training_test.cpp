@@ -43,23 +43,33 @@ TEST_CASE("validation says perplexity and bits per byte, of bytes that are text"
   const Overrides text{"--validation.dataset_path", tiny / "documents.txt"};
   const auto checked = [&](const std::string& run, const Overrides& more) {
     TinyTraining::Run r = tiny.start(run, kValidating + text + more);
+    r->run();
+    // The last validation came after the last step: the weights are those that it saw.
     const Experiment& e = r->experiment();
     auto sets = open_validation_data(e, *r.ranks);
-    double bytes = 0, tokens = 0, specials = 0;
+    double bytes = 0, nats = 0, tokens = 0, specials = 0;
     for (int64_t i = 0; i < 3; ++i) {
-      for (int32_t target : sets[0].data->read(i * 2).targets) {
+      const HostTokens& batch = sets[0].data->read(i * 2);
+      r->engine().validate(batch);
+      const std::vector<float> losses = r->engine().token_losses();
+      REQUIRE(losses.size() == batch.targets.size());
+      for (size_t t = 0; t < losses.size(); ++t) {
+        const int32_t target = batch.targets[t];
         ++tokens;
-        e.tokenizer->is_special(target)
-            ? ++specials
-            : bytes += static_cast<double>(e.tokenizer->decode({&target, 1}).size());
+        if (e.tokenizer->is_special(target)) {
+          ++specials;
+        } else {
+          bytes += static_cast<double>(e.tokenizer->decode({&target, 1}).size());
+          nats += losses[t];
+        }
       }
     }
-    r->run();
     const double loss = logged(tiny / run, "validation_metrics/loss").back(),
                  bits = logged(tiny / run, "validation_metrics/bits_per_byte").back();
     CHECK(logged(tiny / run, "validation_metrics/perplexity").back() == Approx(std::exp(loss)));
+    CHECK(bits == Approx(nats / (std::log(2.0) * bytes)).epsilon(1e-6));
     if (specials == 0) CHECK(bits == Approx(loss * tokens / (std::log(2.0) * bytes)).epsilon(1e-6));
-    // Otherwise their losses are in neither sum: less than all, more than what a special token costs at most.
+    // Otherwise their losses are in neither sum.
     if (specials > 0) CHECK(bits < loss * tokens / (std::log(2.0) * bytes));
     return specials;
   };
@@ -177,13 +187,12 @@ TEST_CASE("prompts are continued during training as ottava generate continues th
   finish(tiny, "drawn", drawn);
   CHECK(samples_of("drawn") == first);
 
-  // In FP8, too, whose products are of 16 rows; validation and steps in between change nothing of it.
-  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"}) {
+  // In FP8, too, whose products are of 16 rows; validation changes nothing of it, and both nothing of
+  // training.
+  for (const std::string recipe : {"tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"}) {
     INFO(recipe);
-    const Overrides fp8 = asking + kValidating +
-                          Overrides{"--validation.dataset_path",
-                                    tiny.text_path(),
-                                    "--model.converters",
+    const Overrides validating = kValidating + Overrides{"--validation.dataset_path", tiny.text_path()};
+    const Overrides fp8 = Overrides{"--model.converters",
                                     "[quantize.linear.float8]",
                                     "--quantize.linear.float8.recipe_name",
                                     recipe,
@@ -197,9 +206,12 @@ TEST_CASE("prompts are continued during training as ottava generate continues th
                                     "256",
                                     "--training.mixed_precision_param",
                                     "bfloat16"};
-    finish(tiny, recipe, fp8);
+    const Everything both = finish(tiny, recipe, asking + validating + fp8);
     REQUIRE(samples_of(recipe).size() == 3);
     CHECK(samples_of(recipe).at(8)[0].size() > 3);
+    finish(tiny, recipe + "_asked", asking + fp8);
+    CHECK(samples_of(recipe + "_asked") == samples_of(recipe));
+    CHECK((finish(tiny, recipe + "_only", fp8) == both));
   }
   CHECK_THAT(message_of([&] {
                tiny.start("output", asking + Overrides{"--model.converters", "[quantize.linear.float8]",
