@@ -112,6 +112,9 @@ def called_by_tests_only(names):
 
 
 def main():
+    if not sources():
+        print("no sources were found")
+        return 1
     problems, heavy = list(missing_standard_headers(sources())) + list(called_by_tests_only(sources())), defaultdict(set)
     for name in sources():
         folder = name.split("/")[0]

@@ -20,6 +20,8 @@ esac
 needs=$("$here/needed_glibc.sh" "$root")
 promised=$(sed -nE 's/.*\(glibc\) of ([0-9.]+) or newer.*/\1/p' "$here/README.md")
 said=$(sed -n 's/^glibc //p' "$root/share/ottava/BUILD")
+[ -n "$needs" ] || fail "no file asks for a version of glibc"
+[ -n "$promised" ] || fail "README.md promises no version of glibc: has its form changed?"
 [ "$needs" = "$said" ] || fail "BUILD says glibc $said, the files ask for $needs"
 newest() { printf '%s\n' "$@" | sort -V | tail -1; }
 if [ "$(newest "$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)" "$promised")" = "$promised" ]; then

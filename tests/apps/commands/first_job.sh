@@ -23,9 +23,6 @@ run() {
     grep -qF -- "$text" <<<"$out" || { echo "first_job.sh: the answer lacks: $text"; exit 1; }
   done
 }
-lacks() {  # TEXT FILE
-  if grep -qF -- "$1" "$2"; then echo "first_job.sh: $2 has: $1"; exit 1; fi
-}
 
 cat "$source"/*.md "$source"/*/*.md "$source"/*/*/*.md >text.txt
 
