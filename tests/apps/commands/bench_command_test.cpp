@@ -128,7 +128,8 @@ TEST_CASE("bench train: FP8 steps whose amax history is full, or that it says st
 
 TEST_CASE("bench train: what making FP8 operands takes has rows, and a sum") {
   const std::string said = bench(TinyTraining(), {DeviceType::cpu, 0}, "drawn",
-                                 {"--model.converters", "[quantize.linear.float8]"});
+                                 {"--model.converters", "[quantize.linear.float8]", "--model.dim", "128",
+                                  "--model.ffn_dim", "256", "--training.seq_len", "128"});
   INFO(said);
   for (const char* row : {"\nweights.quantize ", "\nattention.wqkv.quantize ", "\nattention.wo.quantize ",
                           "\nfeed_forward.w13.quantize ", "\nfeed_forward.w2.quantize "})
@@ -137,6 +138,12 @@ TEST_CASE("bench train: what making FP8 operands takes has rows, and a sum") {
   const size_t at = said.find(sum);
   REQUIRE(at != std::string::npos);
   CHECK(std::stod(said.substr(at + sum.size())) > 0);  // milliseconds
+  // Rows of layers find what the plan says that they compute.
+  std::istringstream row(said.substr(said.find("\nattention.wqkv ")));
+  std::string name, share;
+  double milliseconds = 0, gflops = 0;
+  row >> name >> milliseconds >> share >> gflops;
+  CHECK(gflops > 0);
 }
 
 TEST_CASE("bench train: steps with an asynchronous save in flight, of which nothing stays") {
