@@ -41,7 +41,8 @@ void RunEvents::add(std::string_view event, int64_t step, std::string text, Json
   file.write_at(whole.data(), whole.size(), size);
 }
 
-Json start_of_run(const Experiment& e, const StepPlan& plan, Device device) {
+Json start_of_run(const Experiment& e, const StepPlan& plan, Device device,
+                  std::optional<double> step_seconds) {
   Json memory(Json::Object{}), flops(Json::Object{}), sent(Json::Object{});
   for (const MemoryPlan::Row& row : plan.memory.by_category()) memory.set(name_of(row.category), row.bytes);
   for (Precision p : {Precision::bf16, Precision::fp8, Precision::fp32}) flops.set(name_of(p), plan.flops(p));
@@ -53,6 +54,7 @@ Json start_of_run(const Experiment& e, const StepPlan& plan, Device device) {
       .set("memory", std::move(memory))
       .set("flops", std::move(flops))
       .set("sent_bytes", std::move(sent));
+  if (step_seconds) planned.set("step_seconds", *step_seconds);
   start.set("schema", RunEvents::kSchema)
       .set("steps", e.config.training.steps)
       .set("description", e.config.job.description)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,7 +31,8 @@ class RunEvents {
 };
 
 /// The members of a start: schema, steps, ranks, model, tokens per step, plan (bytes by category, FLOPs by
-/// precision, bytes sent by axis) and the configuration as YAML.
-Json start_of_run(const Experiment& experiment, const StepPlan& plan, Device device);
+/// precision, bytes sent by axis, seconds of a step where they are known) and the configuration as YAML.
+Json start_of_run(const Experiment& experiment, const StepPlan& plan, Device device,
+                  std::optional<double> step_seconds);
 
 }  // namespace ottava

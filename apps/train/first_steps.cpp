@@ -86,6 +86,10 @@ std::string FirstSteps::blame(const std::map<std::string, double, std::less<>>& 
                      label, took, planned);
 }
 
+std::optional<double> FirstSteps::planned_seconds() const {
+  return planned_ ? std::optional(planned_->seconds) : std::nullopt;
+}
+
 std::string FirstSteps::short_text() const {
   return planned_ && steps_.size() >= kBesidePlan ? fmt::format("planned {:.3g} s", planned_->seconds) : "";
 }

@@ -37,6 +37,8 @@ class FirstSteps {
   bool wants_profile();
   /// A sentence that names the label whose time exceeds its plan the most. `seconds`: of one step, by label.
   std::string blame(const std::map<std::string, double, std::less<>>& seconds) const;
+  /// The planned time of a step; absent if the device is not known.
+  std::optional<double> planned_seconds() const;
   /// "planned 0.480 s" for the progress line; empty before the 7th step.
   std::string short_text() const;
 

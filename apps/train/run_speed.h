@@ -39,6 +39,8 @@ class RunSpeed {
   void leave_out(double seconds) { left_out_ += seconds; }
   /// Fills in times and rates of the steps since the last call or begin().
   void fill(StepMetrics& metrics, double seconds_waited);
+  /// On the first rank, after find_peaks(): the planned time of a step; absent if the device is not known.
+  std::optional<double> planned_seconds() const { return first_steps_.planned_seconds(); }
   /// "planned 0.480 s" for the progress line, or empty.
   std::string planned_text() const { return first_steps_.short_text(); }
 

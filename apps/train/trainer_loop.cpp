@@ -106,7 +106,7 @@ Trainer::End Trainer::train() {
     return End::stopped;
   }
   events_.add("start", state_.step, state_.step > 0 ? fmt::format("goes on after step {}", state_.step) : "",
-              start_of_run(experiment_, plan_, device_));
+              start_of_run(experiment_, plan_, device_, speed_.planned_seconds()));
   data_watch_->look_at_the_rest();
   while (state_.step < config_.training.steps) {
     const Stopwatch watch;

@@ -1,5 +1,9 @@
 #include <filesystem>
 
+#include "apps/report_page/page.h"
+#include "apps/report_page/run_history.h"
+#include "apps/report_page/verdict.h"
+#include "core/gib.h"
 #include "core/io/file.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
@@ -89,4 +93,39 @@ TEST_CASE("without statistics nothing of FP8 is logged") {
   tiny.start("run", in_float8({"--quantize.linear.float8.enable_statistics", "false"}))->run();
   CHECK_THAT(read_file(tiny / "run/metrics.jsonl"), Contains("grad_norm") && !Contains("fp8/"));
   CHECK_THAT(events_of(tiny / "run"), Contains("grad_norm") && !Contains("fp8/"));
+}
+
+// report_page_test.cpp writes files of runs itself; here they are a run's.
+TEST_CASE("a report of a run has all of its charts, the plan beside them, the map of operands and its end") {
+  const TinyTraining tiny;
+  TinyTraining::Run r = tiny.start(
+      "run", in_float8({"--validation.enable", "true", "--validation.freq", "2", "--validation.steps", "1",
+                        "--validation.seq_len", "32", "--validation.local_batch_size", "1",
+                        "--validation.dataset_path", tiny.text_path()}));
+  r->run();
+  const RunHistory run = read_run(tiny / "run");
+  CHECK(run.notes.empty());
+  CHECK(verdict_of(run, 0).state == "finished");
+  const std::string page = report_page({run}, {}, {}), begin = "id=\"data\">";
+  const size_t at = page.find(begin);
+  REQUIRE(at != std::string::npos);
+  const size_t text = at + begin.size();
+  const Json data = Json::parse(page.substr(text, page.find("</script>", text) - text), "data");
+  const Json& shown = data.at("runs", "data").as_array("runs").at(0);
+  for (const char* chart : {"loss", "validation", "grad_norm", "lr", "tps", "utilization", "mfu",
+                            "step_seconds", "memory", "data_percent", "loss_scale"}) {
+    INFO(chart);
+    CHECK(shown.at("series", "run").find(chart) != nullptr);
+  }
+  CHECK(shown.at("x", "run").at("tokens", "x").as_array("tokens").back().as_integer("tokens") == 3 * 2 * 32);
+  const Json& planned = shown.at("planned", "run");
+  CHECK(planned.at("memory", "planned").as_number("memory") ==
+        Approx(gib(r->plan().memory.total_bytes())).epsilon(1e-5));
+  CHECK(planned.at("step_seconds", "planned").as_number("seconds") > 0);
+  CHECK(shown.at("fp8", "run").at("rows", "fp8").as_array("rows").size() == 2 * 4 * 3);
+  CHECK(shown.at("config", "run").at("training.steps", "config").as_string("steps") == "3");
+  const Json::Array& events = shown.at("events", "run").as_array("events");
+  REQUIRE(events.size() >= 2);
+  CHECK(events.front().at("text", "event").as_string("text") == "start");
+  CHECK(events.back().at("text", "event").as_string("text") == "finished");
 }
