@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
+#include <set>
 #include <stdexcept>
+#include <string>
 
 #include "apps/decide/available_memory.h"
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
+#include "apps/predict/measured_operations.h"
 #include "apps/report/startup_report.h"
 #include "core/cuda/blas_plans.h"
 #include "tests/support/devices.h"
@@ -183,6 +187,14 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
   const MeasurementCache cache = gemm_cache(folder.path(), first.decisions.find("gemm library")->value);
   const Decisions kept = cache.read();
   CHECK(static_cast<std::ptrdiff_t>(kept.entries.size()) == plans);
+  // Plans find what the step's products take in it.
+  const MeasuredOperations products = MeasuredOperations::read({cache.file()});
+  std::set<std::string> directions;
+  for (const RecordedOperation& o : record_step(first.shape, gpu, ranks).operations) {
+    const std::optional<PredictedTime> time = o.op == "matmul" ? products.find(o) : std::nullopt;
+    if (time && time->source == TimeSource::measured) directions.insert(o.variant);
+  }
+  CHECK(directions == std::set<std::string>{"forward", "input gradient", "weight gradient"});
 
   Experiment second = fresh();
   const Trained followed = rehearse_and_train(second, ranks, gpu);
