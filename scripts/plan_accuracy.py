@@ -51,7 +51,7 @@ def main():
         calibration, plan = Path(folder, "kernels.json"), Path(folder, "plan.json")
         run([a.program, "bench", "kernels", *CALIBRATION, *ONE_THREAD, "--seconds", a.seconds, "--json", calibration])
         # Runs compute in the ways that calibration decided, as plans do by themselves.
-        decided = [text for key, value in json.loads(calibration.read_text())["decisions"].items() for text in (f"--{key}", value)]
+        decided = [text for key, value in (json.loads(calibration.read_text())["decisions"] or {}).items() for text in (f"--{key}", value)]
         print("| step | measured s | planned s | difference | by measured, interpolated, tabled operations |")
         print("|---|---|---|---|---|")
         errors = []
