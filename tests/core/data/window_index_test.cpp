@@ -50,9 +50,10 @@ TEST_CASE("what is known is kept in a file and read again") {
 
 TEST_CASE("processes that share a folder add to each other's file, readers write nothing") {
   DataFolder folder;
-  WindowIndex a(folder.path(), 1, 8), b(folder.path(), 1, 8),
+  WindowIndex a(folder.path(), 1, 8), b(folder.path(), 1, 8), late(folder.path(), 1, 8),
       reader(folder.path(), 1, 8, IndexAccess::read_only);
   a.set(0, {count(1)});
+  late.set(0, {count(1)});
   b.set(1, {count(2)});
   reader.set(2, {count(3)});
   reader.save();
@@ -61,9 +62,13 @@ TEST_CASE("processes that share a folder add to each other's file, readers write
   b.save();
   CHECK(b.known() == 2);
   CHECK(WindowIndex(folder.path(), 1, 8).total().windows == 3);
-  // A writer that knows less than the file leaves it alone.
-  auto stamp = std::filesystem::last_write_time(a.path());
+  // A writer that knows less than the file, or nothing new, leaves it alone. An hour back, a time shows each
+  // write.
+  const auto stamp = std::filesystem::last_write_time(a.path()) - std::chrono::hours(1);
+  std::filesystem::last_write_time(a.path(), stamp);
   a.save();
+  late.save();
+  CHECK(late.known() == 2);
   CHECK(std::filesystem::last_write_time(a.path()) == stamp);
 
   std::vector<std::thread> writers;
@@ -110,6 +115,7 @@ TEST_CASE("a damaged index is not used and is replaced") {
     strange.set(0, {count(1)});
     strange.set(1, {{.windows = windows}});
     strange.save();
+    CHECK(std::filesystem::exists(path));
     CHECK(WindowIndex(folder.path(), 1, 3).known() == 0);
   }
   WindowIndex index(folder.path(), 1, 3);
