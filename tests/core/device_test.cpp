@@ -9,6 +9,8 @@ using namespace ottava;
 
 TEST_CASE("a device is read from its name, and other text is refused") {
   CHECK((parse_device("cpu") == Device{DeviceType::cpu, 0}));
+  CHECK(parse_device("auto").type == (cuda_device_count() > 0 ? DeviceType::cuda : DeviceType::cpu));
+  CHECK_THROWS_AS(parse_device("cuda:1000000"), DeviceError);  // a device, but none of this machine
   for (const char* text : {"meta", "gpu", "cuda:", "cuda:x", "cuda:-1", ""}) {
     INFO("'" << text << "'");
     CHECK_THROWS_AS(parse_device(text), ConfigError);

@@ -203,7 +203,6 @@ TEST_CASE("what reading a value throws is a problem of its key, without the plac
 TEST_CASE("overrides win over the file, the last over earlier ones", "[config]") {
   CHECK(inner("count: 5", {"--outer.inner.count", "6"}).sample.count == 6);
   CHECK(inner("count: 5", {"--outer.inner.count=6", "--outer.inner.count=7"}).sample.count == 7);
-  CHECK(inner("", {"--outer.inner.max=1"}).sample.count == 3);
   CHECK(inner("", {"--outer.inner.maybe-flag"}).sample.maybe_flag == true);
   CHECK(inner("", {"--outer.inner.flag"}).sample.flag);
   CHECK(inner("flag: true", {"--outer.inner.no_flag"}).sample.flag == false);
