@@ -8,6 +8,7 @@
 #include "tests/core/ops/matmul/matmul_problem.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
+#include "tests/support/skip.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/values.h"
 
@@ -120,6 +121,7 @@ TEST_CASE("a large symmetric product, of several bands on a GPU too, is the whol
 
 TEST_CASE("matmul scales the sums before it rounds or adds them, where it says that it can") {
   Stream stream = Stream::cpu();
+  bool is_taken = false;
   for (MatmulKind kind : kKinds) {
     for (Size s : {Size{16, 32, 64}, Size{64, 48, 96}, Size{304, 272, 528}}) {
       for (bool accumulate : {false, true}) {
@@ -145,6 +147,7 @@ TEST_CASE("matmul scales the sums before it rounds or adds them, where it says t
                               Catch::Contains("takes no scale here: matmul_takes_scale tells"));
             continue;
           }
+          is_taken = true;
           DeviceBuffer workspace(stream, DType::u8, {matmul_workspace_bytes(stream, args) + 64});
           set_matmul_workspace(stream, workspace);
           matmul(stream, args);
@@ -162,6 +165,7 @@ TEST_CASE("matmul scales the sums before it rounds or adds them, where it says t
       }
     }
   }
+  if (!is_taken) skip("no product takes a scale with these instructions");
 }
 
 TEST_CASE("matmul reads a block of columns and writes one: what it makes of copies, and nothing beside it") {
@@ -237,6 +241,7 @@ TEST_CASE("matmul repeats bitwise and makes each primitive once per number of th
       matmul(stream, args);
       auto first = out.floats();
       const size_t made = stream.type() == DeviceType::cpu ? stream.matmul_cache().size() : 0;
+      if (stream.type() == DeviceType::cpu && dtype == DType::f32) CHECK(made > 0);
       matmul(stream, args);
       auto second = out.floats();
       CHECK(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)) == 0);
