@@ -62,6 +62,7 @@ struct Outcome {
   uint32_t x_amax = 0, dy_amax = 0;  ///< as watched, of the first piece
   std::vector<std::string> operations;
   bool keeps_x = false;
+  bool places_dy_codes = false;
 };
 
 Outcome run(const Case& what) {
@@ -95,6 +96,7 @@ Outcome run(const Case& what) {
     Allocation y = linear.forward(c, {.values = x}, &saved);
     LinearOperand placed{.values = dy};
     if (what.dy_is_placed) placed = linear.place_output_gradient(c, dy);
+    out.places_dy_codes = !placed.float8.output.empty();
     if (!placed.amax.empty()) fp8::amax(stream, dy, placed.amax);
     if (const fp8::RowOutput& to = placed.float8.output; !to.empty()) {
       fp8::quantize(stream, {.x = dy,
@@ -279,6 +281,10 @@ TEST_CASE(
       INFO(fp8::name_of(name) << " bias " << bias);
       const Outcome apart = run({.recipes = {name}, .bias = bias}),
                     produced = run({.recipes = {name}, .bias = bias, .dy_is_placed = true});
+      const bool is_row_local = name == RecipeName::rowwise || name == RecipeName::rowwise_with_gw_hp ||
+                                name == RecipeName::blockwise;
+      CHECK(produced.places_dy_codes == is_row_local);  // delayed has no history here
+      CHECK_FALSE(apart.places_dy_codes);
       CHECK((produced.dx == apart.dx));
       CHECK((produced.dw == apart.dw));
       CHECK((produced.dbias == apart.dbias));
