@@ -21,6 +21,11 @@ TEST_CASE("HF config: our models survive the way there and back") {
       write_file_atomically(folder / "config.json", to_json(hf));
       LlamaConfig back = read_hf_config(folder.path());
       CHECK((hf_config_of(back, 4096) == hf));
+      CHECK((back.heads == config.heads && back.kv_heads == config.kv_heads));
+      CHECK(back.head_dim == config.head_dim);
+      CHECK(back.rope_theta == config.rope_theta);
+      CHECK((back.rope_scaling == config.rope_scaling));
+      CHECK(back.tied_embeddings == config.tied_embeddings);
       CHECK(back.norm_eps == config.norm_eps);
       CHECK(back.qkv_bias == config.qkv_bias);
       CHECK(back.qk_norm == config.qk_norm);
