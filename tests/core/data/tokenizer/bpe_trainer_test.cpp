@@ -115,7 +115,12 @@ TEST_CASE("what is written is read to the same tokenizer") {
     CHECK(back.tokens == d.tokens);
     CHECK(back.reachable == d.reachable);
     REQUIRE(back.merges.size() == d.merges.size());
-    for (size_t i = 0; i < d.merges.size(); ++i) CHECK(back.merges[i].result == d.merges[i].result);
+    REQUIRE_FALSE(d.merges.empty());
+    for (size_t i = 0; i < d.merges.size(); ++i) {
+      CHECK(back.merges[i].left == d.merges[i].left);
+      CHECK(back.merges[i].right == d.merges[i].right);
+      CHECK(back.merges[i].result == d.merges[i].result);
+    }
     REQUIRE(back.steps.size() == 1);
     CHECK(back.steps[0].regex == d.steps[0].regex);
     CHECK(back.nfc == (rules == WordRules::qwen2));
