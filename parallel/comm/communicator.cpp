@@ -1,6 +1,7 @@
 #include "parallel/comm/communicator.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/cost.h"
@@ -92,7 +93,9 @@ Communicator::Communicator(Members members, std::shared_ptr<RankState> state)
     : axis_(std::move(members.axis)),
       world_ranks_(std::move(members.world_ranks)),
       rank_(members.rank),
-      state_(std::move(state)) {}
+      state_(std::move(state)),
+      group_(state_->add_group(axis_, world_ranks_)),
+      runs_(runs_of(world_ranks_)) {}
 
 Request Communicator::all_reduce(Stream& stream, const AllReduce& a) {
   constexpr std::string_view where = "all_reduce";
@@ -217,6 +220,29 @@ Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> call
   ++issued_;
   issue(stream, issued_, std::move(calls));
   return {this, issued_, id};
+}
+
+EnteredCall Communicator::entered(Collective collective, std::string label, int64_t calls) const {
+  return {.collective = collective,
+          .axis = axis_,
+          .label = std::move(label),
+          .work = state_->work(),
+          .calls = calls,
+          .group = group_,
+          .ranks = runs_};
+}
+
+EnteredCall Communicator::entered(const std::vector<CollectiveCall>& calls) const {
+  EnteredCall call = entered(calls[0].kind, calls[0].label, std::ssize(calls));
+  call.elements = calls[0].elements();
+  call.collectives = std::ranges::count_if(
+      calls, [](const auto& c) { return c.kind != Collective::send && c.kind != Collective::recv; });
+  if (call.collectives == 0) {
+    std::set<int> peers;
+    for (const CollectiveCall& c : calls) peers.insert(world_ranks_[c.peer]);
+    call.ranks = runs_of({peers.begin(), peers.end()});
+  }
+  return call;
 }
 
 CommStats::Entry Communicator::entry_of(const CollectiveCall& call) const {

@@ -180,6 +180,9 @@ class Communicator {
   Communicator(Members members, std::shared_ptr<RankState> state);
 
   Members members_of(std::string axis, const std::vector<int>& ranks) const;
+  /// Calls of this communicator, for RankState::enter().
+  EnteredCall entered(const std::vector<CollectiveCall>& calls) const;
+  EnteredCall entered(Collective collective, std::string label, int64_t calls = 1) const;
 
  private:
   friend class Request;
@@ -206,6 +209,8 @@ class Communicator {
   std::vector<int> world_ranks_;
   int rank_ = 0;
   std::shared_ptr<RankState> state_;
+  uint32_t group_ = 0;  ///< RankState::add_group()
+  std::vector<RankRun> runs_;
   uint64_t issued_ = 0;
   bool grouping_ = false;
   Stream* group_stream_ = nullptr;

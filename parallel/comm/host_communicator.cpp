@@ -35,16 +35,17 @@ class HostCommunicator final : public Communicator {
  private:
   void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override {
     last_ticket_ = ticket;
+    EnteredCall entering = entered(calls);
     std::shared_ptr<Event> ready;
     if (stream.type() == DeviceType::cuda) {
       ready = std::make_shared<Event>(stream.device());
       ready->record(stream);
     }
-    host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, calls = std::move(calls),
-                                    work = state().work()] {
+    host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, entering = std::move(entering),
+                                    calls = std::move(calls)] {
       const CollectiveCall& first = calls.front();
       state().calls().began(first.record);
-      state().enter(first.kind, axis(), first.label, std::ssize(calls), first.elements(), work);
+      const int64_t sequence = state().enter(entering);
       if (ready) {
         ready->synchronize();
         HostStaging& staging = host_->staging.try_emplace(gpu, gpu).first->second;
@@ -54,7 +55,7 @@ class HostCommunicator final : public Communicator {
       } else {
         transport_->run(calls);
       }
-      state().leave();
+      state().leave(sequence);
       state().calls().ended(first.record);
     });
   }

@@ -11,9 +11,9 @@ SoloCommunicator::SoloCommunicator(std::string axis, int world_rank, std::shared
 
 void SoloCommunicator::issue(Stream& stream, uint64_t, std::vector<CollectiveCall> calls) {
   for (const CollectiveCall& call : calls) {
-    state().enter(call.kind, axis(), call.label);
+    const int64_t sequence = state().enter(entered(call.kind, call.label));
     if (call.recv.data != call.send.data) copy(stream, call.send, call.recv.reshape(call.send.shape));
-    state().leave();
+    state().leave(sequence);
   }
 }
 

@@ -52,10 +52,11 @@ struct Ledger::Client {
     LedgerMessage m = message(kind);
     const ProgressRecord& r = m.record;
     std::lock_guard lock(mutex);
-    if (!always && r.sequence == reported_sequence && r.state == reported_state && r.step == reported_step) {
+    if (!always && r.call.sequence == reported_sequence && r.state == reported_state &&
+        r.step == reported_step) {
       return;
     }
-    reported_sequence = r.sequence;
+    reported_sequence = r.call.sequence;
     reported_state = r.state;
     reported_step = r.step;
     send(0, m);

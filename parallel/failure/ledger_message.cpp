@@ -5,9 +5,11 @@
 #include <vector>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "core/contains.h"
 #include "core/number.h"
+#include "core/split.h"
 
 namespace ottava {
 namespace {
@@ -17,15 +19,58 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// Rows of numbers that are not negative, with a blank between any two.
+template <size_t kColumns>
+std::optional<std::vector<std::array<int64_t, kColumns>>> rows_of(std::string_view line) {
+  std::vector<std::array<int64_t, kColumns>> rows;
+  size_t column = 0;
+  if (line.empty()) return rows;
+  for (std::string_view part : split_text(line, ' ')) {
+    const auto number = parse_number<int64_t>(part);
+    if (!number || *number < 0) return std::nullopt;
+    if (column == 0) rows.emplace_back();
+    rows.back()[column] = *number;
+    column = (column + 1) % kColumns;
+  }
+  if (column != 0) return std::nullopt;
+  return rows;
+}
+
+bool read_ranks(std::string_view line, EnteredCall& call) {
+  const auto rows = rows_of<3>(line);
+  if (!rows) return false;
+  for (const auto& [first, count, stride] : *rows) {
+    if (std::max({first, count, stride}) > INT32_MAX || stride < 1) return false;
+    call.ranks.push_back({static_cast<int>(first), static_cast<int>(count), static_cast<int>(stride)});
+  }
+  return true;
+}
+
+bool read_collectives(std::string_view line, ProgressRecord& record) {
+  const auto rows = rows_of<2>(line);
+  if (!rows) return false;
+  for (const auto& [group, count] : *rows) {
+    if (group > UINT32_MAX) return false;
+    record.collectives[static_cast<uint32_t>(group)] = count;
+  }
+  return true;
+}
+
 }  // namespace
 
-// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, axis, label, work; the
-// text is the rest.
+// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, group,
+// its collectives, axis,
+// label, work, ranks ("first count stride ..."), collectives ("group count ..."); the text is the rest.
 std::string LedgerMessage::encode() const {
-  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind), record.rank,
-                     static_cast<int>(record.state), record.was_inside ? 1 : 0,
-                     static_cast<int>(record.collective), record.step, record.sequence, record.elements,
-                     one_line(record.axis), one_line(record.label), one_line(record.work), text);
+  const EnteredCall& call = record.call;
+  std::vector<int64_t> ranks, collectives;
+  for (const RankRun& run : call.ranks) ranks.insert(ranks.end(), {run.first, run.count, run.stride});
+  for (const auto& [group, count] : record.collectives) collectives.insert(collectives.end(), {group, count});
+  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind),
+                     record.rank, static_cast<int>(record.state), record.was_inside ? 1 : 0,
+                     static_cast<int>(call.collective), record.step, call.sequence, call.elements, call.group,
+                     call.collectives, one_line(call.axis), one_line(call.label), one_line(call.work),
+                     fmt::join(ranks, " "), fmt::join(collectives, " "), text);
 }
 
 std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
@@ -34,34 +79,38 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
   std::vector<std::string_view> lines;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 14; ++i) {
     size_t end = bytes.find('\n');
     if (end == std::string_view::npos) return std::nullopt;
     lines.push_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  std::array<int64_t, 7> numbers;
+  std::array<int64_t, 9> numbers;
   for (size_t i = 0; i < numbers.size(); ++i) {
     const auto number = parse_number<int64_t>(lines[i]);
     if (!number) return std::nullopt;
     numbers[i] = *number;
   }
-  const auto [rank, state, inside, collective, step, sequence, elements] = numbers;
+  const auto [rank, state, inside, collective, step, sequence, elements, group, of_all] = numbers;
   if (rank < 0 || rank > INT32_MAX || state < 0 || state > static_cast<int>(ProgressRecord::State::failed) ||
-      collective < 0 || collective > static_cast<int>(Collective::graph)) {
+      collective < 0 || collective > static_cast<int>(Collective::graph) || group < 0 || group > UINT32_MAX) {
     return std::nullopt;
   }
   ProgressRecord& r = message.record;
   r.step = step;
-  r.sequence = sequence;
-  r.elements = elements;
   r.rank = static_cast<int>(rank);
   r.state = static_cast<ProgressRecord::State>(state);
   r.was_inside = inside != 0;
-  r.collective = static_cast<Collective>(collective);
-  r.axis = lines[7];
-  r.label = lines[8];
-  r.work = lines[9];
+  EnteredCall& call = r.call;
+  call.collective = static_cast<Collective>(collective);
+  call.axis = lines[9];
+  call.label = lines[10];
+  call.work = lines[11];
+  call.elements = elements;
+  call.group = static_cast<uint32_t>(group);
+  call.collectives = of_all;
+  call.sequence = sequence;
+  if (!read_ranks(lines[12], call) || !read_collectives(lines[13], r)) return std::nullopt;
   message.text = bytes;
   return message;
 }

@@ -4,92 +4,7 @@
 
 #include <fmt/core.h>
 
-#include "core/listed.h"
-
 namespace ottava {
-namespace {
-
-using State = ProgressRecord::State;
-
-// "rank 2", "ranks 0, 1, 3"; long lists end in a count.
-std::string list_of(const std::vector<int>& ranks) {
-  constexpr size_t kShown = 8;
-  return (ranks.size() == 1 ? "rank " : "ranks ") +
-         listed(
-             ranks, [](int r) { return std::to_string(r); }, kShown);
-}
-
-// Ranks whose records pass, grouped by what they are doing, in rank order: "rank 2 is in ...; ranks 0, 3 are
-// after ...".
-template <class Keep>
-std::string describe_groups(const std::vector<ProgressRecord>& records, Keep keep) {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (const ProgressRecord& record : records) {
-    if (!keep(record)) continue;
-    std::string what = describe(record);
-    auto found = std::ranges::find(groups, what, [](const auto& group) { return group.first; });
-    if (found == groups.end()) {
-      groups.push_back({what, {record.rank}});
-    } else {
-      found->second.push_back(record.rank);
-    }
-  }
-  std::string text;
-  for (const auto& [what, ranks] : groups) {
-    add_item(text, fmt::format("{} {} {}", list_of(ranks), ranks.size() == 1 ? "is" : "are", what), "; ");
-  }
-  return text;
-}
-
-bool is_gone(const ProgressRecord& r) {
-  return r.state == State::closed || r.state == State::failed || r.state == State::silent;
-}
-
-}  // namespace
-
-std::string describe(const ProgressRecord& record) {
-  std::string_view absence;
-  if (record.state == State::closed) absence = "gone, last seen ";
-  if (record.state == State::failed) absence = "stopped by an error, last seen ";
-  if (record.state == State::silent) absence = "not answering, last seen ";
-  if (record.sequence == 0) return fmt::format("{}before its first call", absence);
-  bool inside = absence.empty() ? record.state == State::inside : record.was_inside;
-  return fmt::format("{}{} {} '{}' (axis {}, call {}, step {}{}{})", absence, inside ? "in" : "after",
-                     name_of(record.collective), record.label, record.axis, record.sequence, record.step,
-                     record.work.empty() ? "" : ", ", record.work);
-}
-
-std::string call_text(const ProgressRecord& at) {
-  return fmt::format("{} '{}' (axis {}, step {})", name_of(at.collective), at.label, at.axis, at.step);
-}
-
-std::string blame(const std::vector<ProgressRecord>& records) {
-  if (records.empty()) return "no rank has reported";
-  if (std::ranges::any_of(records, is_gone)) {
-    std::string gone = describe_groups(records, is_gone);
-    std::string others = describe_groups(records, [](const ProgressRecord& r) { return !is_gone(r); });
-    return others.empty() ? gone : fmt::format("{}; {}", gone, others);
-  }
-  auto [low, high] = std::ranges::minmax(records, {}, &ProgressRecord::sequence);
-  if (low.sequence < high.sequence) {
-    int64_t lowest = low.sequence;
-    return fmt::format("behind: {}; waiting: {}",
-                       describe_groups(records, [&](const auto& r) { return r.sequence == lowest; }),
-                       describe_groups(records, [&](const auto& r) { return r.sequence != lowest; }));
-  }
-  auto differs = [&](const ProgressRecord& r) {
-    return r.collective != records[0].collective || r.label != records[0].label ||
-           r.axis != records[0].axis || r.elements != records[0].elements;
-  };
-  std::string all = describe_groups(records, [](const ProgressRecord&) { return true; });
-  if (std::ranges::any_of(records, differs)) {
-    std::vector<ProgressRecord> sized = records;
-    for (ProgressRecord& r : sized) r.label += fmt::format(" of {} elements", r.elements);
-    return fmt::format("the ranks disagree about the call: {}",
-                       describe_groups(sized, [](const auto&) { return true; }));
-  }
-  return fmt::format("no rank is behind, so the connection is at fault: {}", all);
-}
 
 void RankState::set_step(int64_t step) {
   std::lock_guard lock(mutex_);
@@ -111,29 +26,54 @@ std::string RankState::work() const {
   return work_;
 }
 
-void RankState::enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls,
-                      int64_t elements, std::string_view work) {
+uint32_t RankState::add_group(std::string_view axis, const std::vector<int>& world_ranks) {
+  uint32_t hash = 2166136261u;
+  const auto mix = [&](uint32_t value) { hash = (hash ^ value) * 16777619u; };
+  for (char c : axis) mix(static_cast<unsigned char>(c));
+  for (int rank : world_ranks) mix(static_cast<uint32_t>(rank));
   std::lock_guard lock(mutex_);
-  record_.state = State::inside;
-  record_.was_inside = true;
-  record_.collective = collective;
-  record_.sequence += calls;
-  record_.elements = elements;
-  record_.axis = axis;
-  record_.label = label;
-  record_.work = work;
+  mix(static_cast<uint32_t>(groups_[hash]++));
+  return hash;
 }
 
-void RankState::leave() {
+int64_t RankState::enter(EnteredCall call, Clock::time_point since) {
   std::lock_guard lock(mutex_);
-  if (failed_) return;
-  record_.state = State::done;
-  record_.was_inside = false;
+  sequence_ += std::max<int64_t>(call.calls, 1);  // a graph may have none
+  call.sequence = sequence_;
+  if (call.collectives > 0) record_.collectives[call.group] += call.collectives;
+  auto later = std::ranges::find_if(under_way_, [&](const UnderWay& other) { return other.since > since; });
+  under_way_.insert(later, {since, std::move(call)});
+  return sequence_;
+}
+
+// With the lock held.
+EnteredCall RankState::take(int64_t sequence) {
+  auto found = std::ranges::find(under_way_, sequence, [](const UnderWay& u) { return u.call.sequence; });
+  EnteredCall call = std::move(found->call);
+  under_way_.erase(found);
+  return call;
+}
+
+void RankState::leave(int64_t sequence) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) record_.call = take(sequence);
+}
+
+void RankState::withdraw(int64_t sequence) {
+  std::lock_guard lock(mutex_);
+  const EnteredCall call = take(sequence);
+  if (call.collectives > 0) record_.collectives[call.group] -= call.collectives;
 }
 
 ProgressRecord RankState::progress() const {
   std::lock_guard lock(mutex_);
-  return record_;
+  ProgressRecord record = record_;
+  record.was_inside = !under_way_.empty();
+  if (record.was_inside) record.call = under_way_.front().call;
+  using State = ProgressRecord::State;
+  if (record.call.sequence > 0) record.state = record.was_inside ? State::inside : State::done;
+  if (failed_) record.state = State::failed;
+  return record;
 }
 
 void RankState::fail(const std::string& reason) {
@@ -142,7 +82,6 @@ void RankState::fail(const std::string& reason) {
     std::lock_guard lock(mutex_);
     if (failed_) return;
     failure_ = reason;
-    record_.state = State::failed;
     failed_ = true;
     hooks = hooks_;
   }

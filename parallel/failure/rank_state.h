@@ -1,8 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -10,41 +13,19 @@
 
 #include "parallel/comm/comm_stats.h"
 #include "parallel/failure/flight_recorder.h"
+#include "parallel/failure/progress_record.h"
 
 namespace ottava {
 
 class StepProfile;
-
-/// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest sequence
-/// number is the one for which the others wait.
-struct ProgressRecord {
-  enum class State : uint8_t { idle, inside, done, silent, closed, failed };
-  int rank = 0;
-  State state = State::idle;
-  bool was_inside = false;  ///< for a rank that is gone: whether it was in the call or past it
-  Collective collective = Collective::barrier;
-  int64_t step = 0;
-  int64_t sequence = 0;  ///< calls this rank has entered, on all communicators
-  int64_t elements = 0;  ///< of the whole vector; ranks that disagree about it stop
-  std::string axis, label;
-  std::string work = {};  ///< of a pipeline, what the rank began last: "micro-batch 3 of stage 1"
-};
-
-/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", of a pipeline "(..., step 12, micro-batch 3
-/// of stage 1)", "after ...", "before its first call", "gone, last seen in ...", "not answering, last seen
-/// after ...".
-std::string describe(const ProgressRecord& record);
-/// "all_reduce 'layers.0' (axis world, step 4)".
-std::string call_text(const ProgressRecord& record);
-/// A clause that names the ranks that keep the others waiting: those that are gone, else those behind the
-/// others, else those that disagree about the call. `records` are those of all ranks.
-std::string blame(const std::vector<ProgressRecord>& records);
 
 /// What all communicators of one rank share: step and sequence number, byte counters, time limit, and the
 /// first failure, after which every call throws. Safe to use from several threads, except stats(), which only
 /// the rank's own thread uses.
 class RankState {
  public:
+  using Clock = std::chrono::steady_clock;
+
   RankState(int rank, int world_size) : rank_(rank), world_size_(world_size) { record_.rank = rank; }
 
   int rank() const { return rank_; }
@@ -68,13 +49,18 @@ class RankState {
   void note_progress() { ++progress_count_; }
   uint64_t progress_count() const { return progress_count_; }
 
-  /// Says what the calls from now on are made for: ProgressRecord::work.
+  /// Says what the calls from now on are made for: EnteredCall::work.
   void set_work(std::string work);
   std::string work() const;
-  /// Called by transports when a call starts and ends. `work`: work() when the call was made.
-  void enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls = 1,
-             int64_t elements = 0, std::string_view work = {});
-  void leave();
+  /// The number of a new communicator, equal on all its ranks: made of its axis and world ranks and of how
+  /// many like it the rank has made before.
+  uint32_t add_group(std::string_view axis, const std::vector<int>& world_ranks);
+  /// Called by transports when a call starts and ends; several may be under way. enter() returns the call's
+  /// sequence number, which leave() takes.
+  int64_t enter(EnteredCall call, Clock::time_point since = Clock::now());
+  void leave(int64_t sequence);
+  /// In place of leave() where the call is still to be entered.
+  void withdraw(int64_t sequence);
   ProgressRecord progress() const;
   /// True while the rank's own thread waits for a call. A transport then polls eagerly; otherwise it leaves
   /// the core to compute.
@@ -94,6 +80,12 @@ class RankState {
   std::string timeout_message() const;
 
  private:
+  struct UnderWay {
+    Clock::time_point since;
+    EnteredCall call;
+  };
+  EnteredCall take(int64_t sequence);
+
   int rank_, world_size_;
   CommStats stats_;
   FlightRecorder calls_;
@@ -103,7 +95,10 @@ class RankState {
   std::atomic<int> waiters_ = 0;
   std::atomic<uint64_t> progress_count_ = 0;
   mutable std::mutex mutex_;
-  ProgressRecord record_;
+  ProgressRecord record_;          ///< of the last call that has ended
+  std::list<UnderWay> under_way_;  ///< the one that began first in front
+  int64_t sequence_ = 0;
+  std::map<uint32_t, int> groups_;  ///< how many there are of an axis and ranks, by their hash
   std::string work_, failure_;
   std::vector<std::function<void(const std::string&)>> hooks_;
   std::function<std::string()> explain_;

@@ -15,8 +15,7 @@ class DryRunCommunicator final : public Communicator {
 
  private:
   void issue(Stream&, uint64_t, std::vector<CollectiveCall> calls) override {
-    for (const CollectiveCall& call : calls) state().enter(call.kind, axis(), call.label);
-    state().leave();
+    state().leave(state().enter(entered(calls)));
   }
   void wait_for(uint64_t, Stream&) override {}
   bool is_done(uint64_t) override { return true; }

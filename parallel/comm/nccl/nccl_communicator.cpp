@@ -122,26 +122,24 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   check(ncclGroupStart(), "ncclGroupStart");
   for (const CollectiveCall& call : calls) enqueue(call);
   check(ncclGroupEnd(), "ncclGroupEnd");
-  nccl_->settle(handle_, "ncclGroupEnd", [&] {
-    state().enter(calls[0].kind, axis(), calls[0].label, std::ssize(calls), calls[0].elements(),
-                  state().work());
-  });
+  EnteredCall entering = entered(calls);
+  nccl_->settle(handle_, "ncclGroupEnd", &entering);
   std::shared_ptr<Event>& done = done_[ticket % kEvents];
   if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own);
   if (is_capturing(stream)) return;
   nccl_->issued(lane_of(axis()),
-                {done, calls[0].kind, axis(), calls[0].label, std::ssize(calls), calls[0].elements(),
-                 calls[0].record, state().work(), std::move(begun), std::move(clock)});
+                {done, std::move(entering), calls[0].record, std::move(begun), std::move(clock)});
 }
 
 void NcclCommunicator::connect() {
   auto stream = static_cast<cudaStream_t>(own_stream().native());
   ncclComm_t comm = handle_->comm;
   void* zero = nccl_->scratch();
+  const EnteredCall connecting = entered(Collective::barrier, "connecting");
   const auto finish = [&] {
     check(ncclGroupEnd(), "ncclGroupEnd");
-    nccl_->settle(handle_, "ncclGroupEnd", [&] { state().enter(Collective::barrier, axis(), "connecting"); });
+    nccl_->settle(handle_, "ncclGroupEnd", &connecting);
   };
   check(ncclGroupStart(), "ncclGroupStart");
   check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, comm, stream), "ncclAllReduce");
@@ -157,7 +155,7 @@ void NcclCommunicator::connect() {
   }
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own_stream());
-  nccl_->issued(lane_of(axis()), {done, Collective::barrier, axis(), "connecting"});
+  nccl_->issued(lane_of(axis()), {done, connecting});
   own_stream().synchronize();
   if (state().failed()) throw CommError(state().failure());
 }
@@ -205,7 +203,7 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
 void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(stream);
-  nccl_->issued(0, {done, Collective::graph, axis(), std::string(name), calls});
+  nccl_->issued(0, {done, entered(Collective::graph, std::string(name), calls)});
 }
 
 void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
@@ -244,10 +242,10 @@ std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
   auto handle = std::make_shared<Handle>();
   ncclConfig_t config = configuration(options_);
   check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
-  const auto enter = [&] { state().enter(Collective::barrier, axis(), "splitting"); };
-  nccl_->settle(handle_, "ncclCommSplit", enter);
+  const EnteredCall splitting = entered(Collective::barrier, "splitting");
+  nccl_->settle(handle_, "ncclCommSplit", &splitting);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
-  nccl_->settle(handle, "ncclCommSplit", enter);
+  nccl_->settle(handle, "ncclCommSplit", &splitting);
   nccl_->watch(handle);
   return handle;
 }

@@ -9,7 +9,8 @@
 namespace ottava::nccl {
 namespace {
 constexpr auto kPeriod = std::chrono::milliseconds(20);
-}
+constexpr auto kMoment = std::chrono::milliseconds(500);
+}  // namespace
 
 void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
@@ -34,9 +35,10 @@ NcclRank::~NcclRank() {
   cuda::release(gpu_, scratch_);
 }
 
-void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call,
-                      const std::function<void()>& enter) {
-  auto deadline = Clock::now() + std::chrono::duration<double>(state_->timeout_seconds());
+void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, const EnteredCall* waiting) {
+  const auto begin = Clock::now();
+  const std::chrono::duration<double> limit(state_->timeout_seconds());
+  std::optional<int64_t> entered;
   while (true) {
     ncclResult_t result = ncclSuccess;
     {
@@ -45,10 +47,14 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call,
       check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
     }
     check(result, call);
-    if (result == ncclSuccess) return;
+    if (result == ncclSuccess) {
+      if (entered) state_->withdraw(*entered);
+      return;
+    }
     if (state_->failed()) throw CommError(state_->failure());
-    if (Clock::now() > deadline) {
-      if (enter) enter();
+    const auto waited = Clock::now() - begin;
+    if (waiting && !entered && (waited > kMoment || waited > limit)) entered = state_->enter(*waiting, begin);
+    if (waited > limit) {
       state_->fail(state_->timeout_message());
       throw CommError(state_->failure());
     }
@@ -96,21 +102,20 @@ void NcclRank::advance(Lane& lane) {
   while (!lane.queue.empty()) {
     Issued& front = lane.queue.front();
     if (!lane.front_entered) {
-      state_->enter(front.kind, front.axis, front.label, front.calls, front.elements, front.work);
+      lane.front_entered = state_->enter(front.call);
       state_->calls().began(front.record);
     }
-    lane.front_entered = true;
     cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(front.done->native()));
     if (status == cudaErrorNotReady) return;
     if (status != cudaSuccess) {
-      fail<CommError>("nccl", "{} '{}' (axis {}) failed on GPU {}: {}", name_of(front.kind), front.label,
-                      front.axis, gpu_, cudaGetErrorString(status));
+      fail<CommError>("nccl", "{} '{}' (axis {}) failed on GPU {}: {}", name_of(front.call.collective),
+                      front.call.label, front.call.axis, gpu_, cudaGetErrorString(status));
     }
-    state_->leave();
+    state_->leave(*lane.front_entered);
     if (front.clock) state_->calls().began(front.record, front.clock->nanoseconds_of(*front.begun));
     state_->calls().ended(front.record, front.clock ? front.clock->nanoseconds_of(*front.done) : 0);
     lane.queue.pop_front();
-    lane.front_entered = false;
+    lane.front_entered.reset();
     lane.moved = Clock::now();
   }
 }

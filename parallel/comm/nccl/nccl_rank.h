@@ -5,10 +5,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -47,23 +46,19 @@ class NcclRank {
 
   /// To be called after each NCCL call, since communicators do not block: polls until NCCL has accepted the
   /// call, which for a communicator's first calls is when the other ranks have made theirs. Throws CommError;
-  /// after the time limit it names the call that `enter` tells the rank's state. Collectives reach their
-  /// stream from a thread of NCCL's own, possibly after ncclGroupEnd has returned: only after settle() may
-  /// anything follow them there, the end of a capture included. Captures are thread-local, so that thread is
-  /// free to call CUDA while it adds to them.
-  void settle(const std::shared_ptr<Handle>& handle, const char* call,
-              const std::function<void()>& enter = {});
+  /// `waiting` is what the rank's state shows as under way if that takes more than a moment, and what the
+  /// time limit names. Collectives reach their stream from a thread of NCCL's own, possibly after
+  /// ncclGroupEnd has returned: only after settle() may anything follow them there, the end of a capture
+  /// included. Captures are thread-local, so that thread is free to call CUDA while it adds to them.
+  void settle(const std::shared_ptr<Handle>& handle, const char* call, const EnteredCall* waiting = nullptr);
   void watch(const std::shared_ptr<Handle>& handle);
   /// Finalizes and destroys the handle or, after a failure, aborts it.
   void release(const std::shared_ptr<Handle>& handle) noexcept;
 
   struct Issued {
     std::shared_ptr<Event> done;
-    Collective kind;
-    std::string axis, label;
-    int64_t calls = 1, elements = 0;
+    EnteredCall call;
     int64_t record = -1;                ///< of the flight recorder
-    std::string work = {};              ///< RankState::work()
     std::shared_ptr<Event> begun = {};  ///< with `clock`: where the calls begin on the stream
     std::shared_ptr<const DeviceClock> clock = {};
   };
@@ -77,7 +72,7 @@ class NcclRank {
   struct Lane {
     Stream stream;
     std::deque<Issued> queue = {};
-    bool front_entered = false;
+    std::optional<int64_t> front_entered = {};  ///< RankState::enter() of the front
     Clock::time_point moved = Clock::now();
   };
   void advance(Lane& lane);

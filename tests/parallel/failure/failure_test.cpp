@@ -104,6 +104,17 @@ TEST_CASE("a rank that does not come is named when the time is up") {
   }
 }
 
+TEST_CASE("a stage that does not come is named, although others make fewer transfers") {
+  Outcome o = launch("absent_stage");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  for (int r : {0, 1, 3}) {
+    CHECK_THAT(of_rank(r, o.output), Contains("behind: rank 2 is after send 'activation' (axis world") &&
+                                         Contains("step 3); waiting: rank 0 is in recv 'activation'"));
+  }
+}
+
 TEST_CASE("a rank that is stopped is named as not answering") {
   Outcome o = launch("stopped", LAUNCH_PROGRAM " 4 --grace 4 --");
   INFO(o.output);

@@ -74,31 +74,47 @@ TEST_CASE("ledger messages survive the wire") {
                      {.rank = 3,
                       .state = State::inside,
                       .was_inside = true,
-                      .collective = Collective::reduce_scatter,
                       .step = 12,
-                      .sequence = 345,
-                      .elements = 77,
-                      .axis = "tp",
-                      .label = "layers.3\nwqkv",
-                      .work = "micro-batch 3\nof stage 1"},
+                      .call = {.collective = Collective::reduce_scatter,
+                               .axis = "tp",
+                               .label = "layers.3\nwqkv",
+                               .work = "micro-batch 3\nof stage 1",
+                               .elements = 77,
+                               .collectives = 3,
+                               .group = 4'000'000'000u,
+                               .ranks = {{.first = 1, .count = 4, .stride = 2}, {.first = 20}},
+                               .sequence = 345},
+                      .collectives = {{5, 6}, {4'000'000'000u, 7}}},
                      "two\nlines"};
   auto got = LedgerMessage::decode(sent.encode());
   REQUIRE(got);
   CHECK(got->kind == LedgerMessage::Kind::failed);
   CHECK((got->record.rank == 3 && got->record.state == State::inside && got->record.was_inside));
-  CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.elements == 77 &&
-         got->record.collective == Collective::reduce_scatter));
-  CHECK((got->record.axis == "tp" && got->record.label == "layers.3 wqkv" && got->text == "two\nlines"));
-  CHECK(got->record.work == "micro-batch 3 of stage 1");
+  const EnteredCall& call = got->record.call;
+  CHECK((got->record.step == 12 && call.sequence == 345 && call.elements == 77 &&
+         call.collective == Collective::reduce_scatter));
+  CHECK((call.axis == "tp" && call.label == "layers.3 wqkv" && got->text == "two\nlines"));
+  CHECK(call.work == "micro-batch 3 of stage 1");
+  CHECK((call.group == sent.record.call.group && call.collectives == 3 &&
+         call.ranks == sent.record.call.ranks));
+  CHECK(got->record.collectives == sent.record.collectives);
 }
 
 TEST_CASE("ledger messages from strangers are not understood") {
-  CHECK(LedgerMessage::decode("R1\n0\n0\n0\n0\n0\n0\nx\ny\nz\n"));
+  const auto reads = [](const std::string& numbers, const std::string& lists = "\n\n") {
+    return LedgerMessage::decode("R" + numbers + "\nx\ny\nz\n" + lists).has_value();
+  };
+  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0"));
+  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0", "0 4 1 8 1 1\n5 6\n"));
+  for (const char* lists : {"0 4\n\n", "0 4 0\n\n", "0 4 -1\n\n", "0 9999999999 1\n\n", "0 4 1 \n\n", "\n5\n",
+                            "\n9999999999 1\n", "\n5 x\n"})
+    CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n0\n0", lists));
   CHECK_FALSE(LedgerMessage::decode(""));
   CHECK_FALSE(LedgerMessage::decode("GET / HTTP/1.1\r\n\r\n"));
-  CHECK_FALSE(LedgerMessage::decode("R1\n9\n0\n0\n0\n0\n0\nx\ny\nz\n"));
-  CHECK_FALSE(LedgerMessage::decode("R-1\n0\n0\n0\n0\n0\n0\nx\ny\nz\n"));
-  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0\n99\n0\n0\n0\nx\ny\nz\n"));
+  CHECK_FALSE(reads("1\n9\n0\n0\n0\n0\n0\n0\n0"));
+  CHECK_FALSE(reads("-1\n0\n0\n0\n0\n0\n0\n0\n0"));
+  CHECK_FALSE(reads("1\n0\n0\n99\n0\n0\n0\n0\n0"));
+  CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n-1\n0"));
   CHECK_FALSE(LedgerMessage::decode("R1\n0\n0"));
   std::string valid = LedgerMessage{}.encode();
   std::mt19937 draw(1);
@@ -137,9 +153,14 @@ TEST_CASE("the ledger names the rank that is behind") {
   int late = GENERATE(0, 1, 3);
   CHECK_NOTHROW(with_ledgers(4, [&](Communicator& world, std::shared_ptr<RankState> state) {
     state->set_step(5);
-    state->enter(Collective::all_gather, "dp_shard", "layers.0");
-    state->leave();
-    if (world.rank() != late) state->enter(Collective::reduce_scatter, "dp_shard", "layers.1");
+    const auto enter = [&](Collective collective, const char* label) {
+      return state->enter({.collective = collective,
+                           .axis = "dp_shard",
+                           .label = label,
+                           .ranks = {{.first = 0, .count = 4}}});
+    };
+    state->leave(enter(Collective::all_gather, "layers.0"));
+    if (world.rank() != late) enter(Collective::reduce_scatter, "layers.1");
     meet(world);
     if (world.rank() == 2) state->timeout_message();
     expect(wait_for_failure(*state), "rank {} never heard of it", world.rank());
@@ -160,10 +181,12 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
     const bool late = rank == 2;
     ProgressRecord record{.rank = rank,
                           .state = late ? State::done : State::inside,
-                          .collective = Collective::all_gather,
-                          .sequence = late ? 1 : 2,
-                          .axis = "tp",
-                          .label = late ? "layers.0" : "layers.1"};
+                          .call = {.collective = Collective::all_gather,
+                                   .axis = "tp",
+                                   .label = late ? "layers.0" : "layers.1",
+                                   .ranks = {{.first = 0, .count = 3}},
+                                   .sequence = late ? 1 : 2},
+                          .collectives = {{0, late ? 1 : 2}}};
     ranks[static_cast<size_t>(rank)].send(LedgerMessage{kind, record, text}.encode());
   };
   auto hears = [&](int rank, LedgerMessage::Kind kind) {

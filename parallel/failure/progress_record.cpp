@@ -1,0 +1,165 @@
+#include "parallel/failure/progress_record.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "core/contains.h"
+#include "core/listed.h"
+
+namespace ottava {
+namespace {
+
+using State = ProgressRecord::State;
+
+// "rank 2", "ranks 0, 1, 3"; long lists end in a count.
+std::string list_of(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  return (ranks.size() == 1 ? "rank " : "ranks ") +
+         listed(
+             ranks, [](int r) { return std::to_string(r); }, kShown);
+}
+
+// Ranks whose records pass, grouped by what they are doing, in rank order: "rank 2 is in ...; ranks 0, 3 are
+// after ...".
+template <class Keep>
+std::string describe_groups(const std::vector<ProgressRecord>& records, Keep keep) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const ProgressRecord& record : records) {
+    if (!keep(record)) continue;
+    std::string what = describe(record);
+    auto found = std::ranges::find(groups, what, [](const auto& group) { return group.first; });
+    if (found == groups.end()) {
+      groups.push_back({what, {record.rank}});
+    } else {
+      found->second.push_back(record.rank);
+    }
+  }
+  std::string text;
+  for (const auto& [what, ranks] : groups) {
+    add_item(text, fmt::format("{} {} {}", list_of(ranks), ranks.size() == 1 ? "is" : "are", what), "; ");
+  }
+  return text;
+}
+
+bool is_gone(const ProgressRecord& r) {
+  return r.state == State::closed || r.state == State::failed || r.state == State::silent;
+}
+
+// How many calls that all ranks of the communicator make this rank has entered.
+int64_t entered(const ProgressRecord& r, uint32_t group) {
+  const auto found = r.collectives.find(group);
+  return found == r.collectives.end() ? 0 : found->second;
+}
+
+// The call that a rank is in: of which communicator, and which of its calls.
+using CallKey = std::pair<uint32_t, int64_t>;
+CallKey key_of(const ProgressRecord& r) { return {r.call.group, entered(r, r.call.group)}; }
+
+// A rank inside sends and receives waits for their other ends; in any other call it waits for the ranks that
+// have not entered it.
+struct Waits {
+  std::vector<bool> waiting, awaited;  ///< by rank
+  bool is_behind(const ProgressRecord& r) const { return awaited[r.rank] && !waiting[r.rank]; }
+};
+
+Waits waits_of(const std::vector<ProgressRecord>& records) {
+  const int64_t size = std::ssize(records);
+  Waits out{std::vector<bool>(records.size()), std::vector<bool>(records.size())};
+  std::map<CallKey, bool> known;  // many ranks wait in one call
+  for (const ProgressRecord& r : records) {
+    if (r.state != State::inside) continue;
+    const CallKey key = key_of(r);
+    bool waits = false;
+    const bool is_pairwise = r.call.collectives == 0, is_known = !is_pairwise && known.contains(key);
+    if (is_known) waits = known[key];
+    for (const RankRun& run : is_known ? std::vector<RankRun>() : r.call.ranks) {
+      for (int64_t i = 0, rank = run.first; i < run.count && rank < size; ++i, rank += run.stride) {
+        if (rank == r.rank || (!is_pairwise && entered(records[rank], key.first) >= key.second)) continue;
+        out.awaited[rank] = waits = true;
+      }
+    }
+    if (!is_pairwise) known[key] = waits;
+    out.waiting[r.rank] = waits;
+  }
+  return out;
+}
+
+// Whether ranks are in the same call of a communicator, by their counts, and each takes it for another one.
+bool disagree(const std::vector<ProgressRecord>& records) {
+  std::map<CallKey, const EnteredCall*> calls;
+  return std::ranges::any_of(records, [&](const ProgressRecord& r) {
+    if (r.state != State::inside || r.call.collectives == 0) return false;
+    const EnteredCall& first = *calls.try_emplace(key_of(r), &r.call).first->second;
+    return r.call.collective != first.collective || r.call.label != first.label ||
+           r.call.elements != first.elements;
+  });
+}
+
+std::string describe_sized(std::vector<ProgressRecord> records) {
+  for (ProgressRecord& r : records) r.call.label += fmt::format(" of {} elements", r.call.elements);
+  return describe_groups(records, [](const ProgressRecord&) { return true; });
+}
+
+}  // namespace
+
+std::vector<RankRun> runs_of(const std::vector<int>& ranks) {
+  std::vector<RankRun> runs;
+  for (int rank : ranks) {
+    if (!runs.empty()) {
+      RankRun& run = runs.back();
+      if (run.count == 1) run.stride = rank - run.first;
+      if (rank == run.first + run.count * run.stride) {
+        ++run.count;
+        continue;
+      }
+    }
+    runs.push_back({.first = rank});
+  }
+  return runs;
+}
+
+std::string describe(const ProgressRecord& record) {
+  std::string_view absence;
+  if (record.state == State::closed) absence = "gone, last seen ";
+  if (record.state == State::failed) absence = "stopped by an error, last seen ";
+  if (record.state == State::silent) absence = "not answering, last seen ";
+  const EnteredCall& call = record.call;
+  if (call.sequence == 0) return fmt::format("{}before its first call", absence);
+  bool inside = absence.empty() ? record.state == State::inside : record.was_inside;
+  return fmt::format("{}{} {} '{}' (axis {}, call {}, step {}{}{})", absence, inside ? "in" : "after",
+                     name_of(call.collective), call.label, call.axis, call.sequence, record.step,
+                     call.work.empty() ? "" : ", ", call.work);
+}
+
+std::string call_text(const ProgressRecord& at) {
+  return fmt::format("{} '{}' (axis {}, step {})", name_of(at.call.collective), at.call.label, at.call.axis,
+                     at.step);
+}
+
+std::string blame(const std::vector<ProgressRecord>& records) {
+  if (records.empty()) return "no rank has reported";
+  if (std::ranges::any_of(records, is_gone)) {
+    std::string gone = describe_groups(records, is_gone);
+    std::string others = describe_groups(records, [](const ProgressRecord& r) { return !is_gone(r); });
+    return others.empty() ? gone : fmt::format("{}; {}", gone, others);
+  }
+  if (disagree(records)) return "the ranks disagree about the call: " + describe_sized(records);
+  const Waits waits = waits_of(records);
+  std::string behind = describe_groups(records, [&](const auto& r) { return waits.is_behind(r); });
+  if (!behind.empty()) {
+    const auto listed = [&](std::string_view what, bool waiting) {
+      std::string text = describe_groups(
+          records, [&](const auto& r) { return !waits.is_behind(r) && waits.waiting[r.rank] == waiting; });
+      return text.empty() ? text : fmt::format("; {}: {}", what, text);
+    };
+    return fmt::format("behind: {}{}{}", behind, listed("waiting", true), listed("not waited for", false));
+  }
+  if (contains(waits.waiting, true)) {
+    return "the ranks disagree about the call, or a connection is at fault: " + describe_sized(records);
+  }
+  return fmt::format("no rank is behind, so the connection is at fault: {}",
+                     describe_groups(records, [](const auto&) { return true; }));
+}
+
+}  // namespace ottava

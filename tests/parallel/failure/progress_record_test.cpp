@@ -1,0 +1,129 @@
+#include "parallel/failure/progress_record.h"
+
+#include <fmt/core.h>
+
+#include "tests/support/catch.h"
+
+using namespace ottava;
+using Catch::Contains;
+using State = ProgressRecord::State;
+
+namespace {
+
+constexpr uint32_t kGroup = 77;
+
+// Of 512 ranks that all make the call.
+ProgressRecord at(int rank, State state, int64_t sequence, std::string label = "layers.1") {
+  return {.rank = rank,
+          .state = state,
+          .was_inside = state == State::inside,
+          .step = 7,
+          .call = {.collective = Collective::all_gather,
+                   .axis = "dp_shard",
+                   .label = std::move(label),
+                   .elements = 64,
+                   .group = kGroup,
+                   .ranks = {{.first = 0, .count = 512}},
+                   .sequence = sequence},
+          .collectives = {{kGroup, sequence}}};
+}
+
+// In a receive from `from`, or after one; such a rank has made `collectives` calls that all make.
+ProgressRecord receiving(int rank, State state, int from, int64_t sequence, int64_t collectives = 0) {
+  ProgressRecord r = at(rank, state, sequence, fmt::format("from {}", from));
+  r.call.collective = Collective::recv;
+  r.call.ranks = {{.first = from}};
+  r.call.collectives = 0;
+  r.collectives = {{kGroup, collectives}};
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("blame names the rank that is behind") {
+  std::string text = blame({at(0, State::inside, 9), at(1, State::done, 8), at(2, State::inside, 9)});
+  CHECK(text ==
+        "behind: rank 1 is after all_gather 'layers.1' (axis dp_shard, call 8, step 7); waiting: ranks 0, 2 "
+        "are "
+        "in all_gather 'layers.1' (axis dp_shard, call 9, step 7)");
+  CHECK_THAT(blame({at(0, State::inside, 1), ProgressRecord{.rank = 1}}),
+             Contains("behind: rank 1 is before its first call"));
+}
+
+TEST_CASE("blame names ranks that are gone before ranks that are behind") {
+  ProgressRecord gone = at(2, State::closed, 9);
+  gone.was_inside = true;
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::done, 8), gone}),
+             Catch::StartsWith(
+                 "rank 2 is gone, last seen in all_gather 'layers.1' (axis dp_shard, call 9, step 7); "));
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::silent, 9)}),
+             Catch::StartsWith("rank 1 is not answering, last seen after"));
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::failed, 9)}),
+             Catch::StartsWith("rank 1 is stopped by an error"));
+  CHECK_THAT(blame({at(0, State::inside, 9), ProgressRecord{.rank = 1, .state = State::closed}}),
+             Contains("rank 1 is gone, last seen before its first call"));
+}
+
+TEST_CASE("blame tells disagreement from a broken connection") {
+  CHECK_THAT(blame({at(0, State::inside, 9, "a"), at(1, State::inside, 9, "b")}),
+             Contains("the ranks disagree about the call"));
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::inside, 9)}),
+             Contains("no rank is behind, so the connection is at fault"));
+  CHECK(blame({}) == "no rank has reported");
+}
+
+TEST_CASE("blame shortens long lists") {
+  std::vector<ProgressRecord> records = {at(0, State::done, 8)};
+  for (int r = 1; r < 512; ++r) records.push_back(at(r, State::inside, 9));
+  CHECK_THAT(blame(records), Contains("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 503 more are in"));
+}
+
+TEST_CASE("blame follows the waits of a pipeline, whose ranks make different numbers of transfers") {
+  const std::string text = blame({receiving(0, State::inside, 1, 311), receiving(1, State::done, 2, 522),
+                                  receiving(2, State::inside, 1, 525), receiving(3, State::inside, 2, 312)});
+  CHECK_THAT(text, Catch::StartsWith("behind: rank 1 is after recv 'from 2' (axis dp_shard, call 522") &&
+                       Contains("; waiting: rank 0 is in recv") && Contains("; rank 3 is in recv 'from 2'"));
+}
+
+TEST_CASE("blame counts the calls that all ranks make, whatever sends and receives lie between them") {
+  ProgressRecord sender = at(0, State::inside, 680), busy = at(1, State::inside, 704),
+                 late = at(2, State::done, 701);
+  sender.collectives = busy.collectives = {{kGroup, 30}};
+  late.collectives = {{kGroup, 29}, {kGroup + 1, 500}};
+  CHECK_THAT(blame({sender, busy, late}), Catch::StartsWith("behind: rank 2 is after all_gather") &&
+                                              Contains("waiting: rank 0 is in") && Contains("rank 1 is in"));
+  busy.call.ranks = sender.call.ranks = {{.first = 0, .count = 2}};  // rank 2 is of no concern to them
+  sender.collectives = {{kGroup, 31}};
+  CHECK_THAT(
+      blame({sender, busy, late}),
+      Catch::StartsWith("behind: rank 1 is in all_gather 'layers.1' (axis dp_shard, call 704, step 7); "
+                        "waiting: rank 0 is in") &&
+          Contains("; not waited for: rank 2 is after"));
+}
+
+TEST_CASE("blame names a rank in whose communicator another waits, through a call of a third") {
+  ProgressRecord stage = at(1, State::inside, 40);
+  stage.call.group = kGroup + 1;
+  stage.call.ranks = {{.first = 1, .count = 2}};
+  stage.collectives = {{kGroup + 1, 8}};
+  ProgressRecord late = at(2, State::done, 90);
+  late.collectives = {{kGroup + 1, 7}};
+  CHECK_THAT(blame({receiving(0, State::inside, 1, 20), stage, late}),
+             Catch::StartsWith("behind: rank 2 is after"));
+}
+
+TEST_CASE("blame names no rank where each waits for another") {
+  CHECK_THAT(blame({receiving(0, State::inside, 1, 5), receiving(1, State::inside, 0, 9)}),
+             Catch::StartsWith("the ranks disagree about the call, or a connection is at fault: rank 0 is in "
+                               "recv 'from 1 of 64 elements'"));
+}
+
+TEST_CASE("ranks are listed in few runs") {
+  const auto same = [](std::vector<int> ranks, const std::vector<RankRun>& want) {
+    return runs_of(ranks) == want;
+  };
+  CHECK(same({}, {}));
+  CHECK(same({3}, {{.first = 3}}));
+  CHECK(same({0, 1, 2, 3}, {{.first = 0, .count = 4}}));
+  CHECK(same({1, 5, 9, 10, 11}, {{.first = 1, .count = 3, .stride = 4}, {.first = 10, .count = 2}}));
+}
