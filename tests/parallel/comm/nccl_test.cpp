@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <thread>
 
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
@@ -156,6 +157,39 @@ TEST_CASE("a rank that does not come ends the others' collectives") {
             if (world.state().failed()) throw CommError(world.state().failure());
           }),
       Contains("all_reduce 'alone") && Contains("made no progress") && Contains("for 1 s"));
+}
+
+TEST_CASE("NCCL: a call that hangs in one lane is named, although another lane's calls end") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
+  std::promise<void> ended;
+  CHECK_THROWS_WITH(
+      run_nccl_ranks({.ranks = 2},
+                     [&](Communicator& control, Communicator& world) {
+                       const auto tp = world.split("tp", {0, 1});
+                       Stream stream = stream_for(world);
+                       Values<float> x(8, 1.0f), y(8, 1.0f);
+                       Request hanging;
+                       if (world.rank() == 0) {
+                         hanging = tp->all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "hangs"});
+                         while (world.state().progress().call.label != "hangs")
+                           std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                       }
+                       finish(world.all_reduce(stream, {.send = view_of(y.data(), {8}), .label = "ends"}),
+                              stream);
+                       Stream host = Stream::cpu();
+                       control.barrier(host, "the other lane's call has ended");
+                       world.state().set_timeout_seconds(1);
+                       if (world.rank() == 1) {
+                         ended.get_future().wait_for(std::chrono::seconds(60));
+                         return;
+                       }
+                       hanging.wait(stream);
+                       stream.synchronize();  // comes back because the call is aborted
+                       ended.set_value();
+                       if (world.state().failed()) throw CommError(world.state().failure());
+                     }),
+      Contains("rank 0 made no progress in all_reduce 'hangs' (axis tp") &&
+          Contains("behind: rank 1 is after "));
 }
 
 TEST_CASE("ranks that make different calls over NCCL do not hang") {
