@@ -226,8 +226,8 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
-  // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside others of them.
-  if (members.world_ranks == world_ranks() && lane_of(members.axis) == 0)
+  // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside this one.
+  if (members.world_ranks == world_ranks() && lane_of(members.axis) == lane_of(axis()))
     return std::make_unique<NcclCommunicator>(std::move(members), nccl_, handle_, options_);
   std::shared_ptr<Handle> handle = split_handle(members.world_ranks[0], members.rank);
   auto part = std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);

@@ -158,6 +158,19 @@ TEST_CASE("the limit on CTAs reaches NCCL, for all ranks and for the parts of a 
                     Catch::Contains("ncclCommInitRankConfig failed") && Catch::Contains("maxCTAs"));
 }
 
+TEST_CASE("communicators of the same ranks share NCCL's, unless they run in different lanes") {
+  const auto count = [] { return std::ssize(cuda_host::nccl_cta_limits()); };
+  const auto before = count();
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [&](Communicator& control, Communicator& world) {
+    Stream host = Stream::cpu();
+    const auto loss = world.split("loss", {0, 1}), tp = world.split("tp", {0, 1}),
+               heads = tp->split("kv_heads", {0, 1});
+    control.barrier(host, "all are made");
+    if (count() != before + 2 * 3) throw std::runtime_error("expected those of world, tp and kv_heads");
+    control.barrier(host, "all were counted");
+  }));
+}
+
 TEST_CASE("NCCL that cannot connect is one error, on every rank") {
   for (int ranks : {1, 3}) {
     std::vector<std::string> says(static_cast<size_t>(ranks));
