@@ -90,6 +90,11 @@ class Watch {
   RankState& rank_;
 };
 
+// After a failure NCCL's calls end early, and what has been read from the device may be anything.
+void require_no_failure(const RankState& rank) {
+  if (rank.failed()) throw CommError(rank.failure());
+}
+
 }  // namespace
 
 LlamaModel::Loss TrainingEngine::loss() const {
@@ -160,6 +165,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     copy_to_host(stream_, step_sequence_losses_, out.sequence_losses.data());
   }
   update_->read(out);
+  require_no_failure(ranks_.world->state());
   if (rows.batch != shape_.batch) add_halves(out.sequence_losses, shape_.batch);
   out.loss_sum = loss;
   out.z_loss_sum = z_loss;
@@ -220,6 +226,7 @@ double TrainingEngine::validate(const HostTokens& tokens) try {
   float loss = 0;
   copy_to_host(stream_, loss_sum_, &loss);
   stream_.synchronize();
+  require_no_failure(ranks_.world->state());
   return loss;
 } catch (const std::exception& error) {
   give_up(error);

@@ -33,7 +33,8 @@ struct Handle {
 /// The host never blocks in a collective of connected ranks, so only the watching thread can see one that
 /// hangs. After the time limit, an asynchronous NCCL error, or a failure of the rank's state it aborts all
 /// handles: kernels end, and whatever waits for the stream returns. What the stream computed is then
-/// worthless: check RankState::failed() after synchronizing, before using results.
+/// worthless: check RankState::failed() after synchronizing, before using results, as TrainingEngine
+/// does at the end of a step.
 class NcclRank {
  public:
   NcclRank(std::shared_ptr<RankState> state, int gpu);

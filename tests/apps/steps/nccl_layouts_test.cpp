@@ -1,4 +1,6 @@
+#include <chrono>
 #include <cstdlib>
+#include <future>
 #include <span>
 #include <string_view>
 
@@ -161,6 +163,44 @@ TEST_CASE("stages of a pipeline over NCCL validate as one process on the CPU doe
     const std::vector<double> losses = validated(run);
     for (size_t step = 0; step < cpu.size(); ++step) CHECK(losses[step] == Approx(cpu[step]).epsilon(1e-5));
   });
+}
+
+TEST_CASE("a step or a validation over NCCL that a rank has not joined has no result") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs a GPU for each rank");
+  const bool validates = GENERATE(false, true);
+  TrainingShape whole = whole_step(DType::f32);
+  whole.batch = 2;
+  whole.validation_batch = 1;
+  whole.validation_sequence = whole.sequence;
+  const std::vector<int32_t> tokens(static_cast<size_t>(whole.sequence), 3);
+  const HostTokens sequence{.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}};
+  const Layout layout{.dp_shard = 2};
+  std::promise<void> ended;
+  bool has_result = false;
+  const auto body = [&](std::unique_ptr<RankGroups> groups, int rank) {
+    RankState& state = groups->world->state();
+    EngineRun run(shape_on(whole, layout), std::move(groups), {DeviceType::cuda, rank});
+    run->parameters().initialise(7);
+    const auto step = [&](int number) {
+      run->train_step(sequence, {.learning_rate = 1e-3, .optimizer_step = number, .valid_tokens = 2});
+    };
+    step(1);
+    if (rank == 1) {
+      ended.get_future().wait_for(std::chrono::seconds(60));
+      return;
+    }
+    state.set_timeout_seconds(1);
+    try {
+      validates ? static_cast<void>(run->validate(sequence)) : step(2);
+      has_result = true;
+    } catch (const CommError&) {
+      ended.set_value();
+      throw;
+    }
+    ended.set_value();
+  };
+  CHECK_THROWS_WITH(run_nccl_mesh(layout, body), Catch::Contains("made no progress"));
+  CHECK_FALSE(has_result);
 }
 
 TEST_CASE("ranks that share sequences over NCCL end where one process on the CPU ends") {
