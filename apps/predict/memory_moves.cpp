@@ -46,7 +46,7 @@ std::optional<Layout> reduce_often(Layout l) {
 }
 std::optional<Layout> reshard_always(Layout l) {
   using Reshard = ParallelismConfig::Reshard;
-  if (l.reshard == Reshard::always || l.shards() == 1) return {};
+  if (l.reshard != Reshard::never || l.shards() == 1 || l.pp > 1) return {};
   l.reshard = Reshard::always;
   return l;
 }

@@ -143,12 +143,10 @@ class Search {
     sort();
     std::vector<std::pair<Layout, StepFigures>> more;  // and what it takes with automatic
     for (size_t i = 0; i < std::min(kRefined, found_.size()); ++i) {
-      for (const Reshard reshard : {Reshard::always, Reshard::never}) {
-        Layout layout = found_[i].layout;
-        if (layout.shards() == 1 || layout.pp > 1 || layout.reshard != Reshard::automatic) continue;
-        layout.reshard = reshard;
-        if (has_all(layout, options_.fixed)) more.emplace_back(std::move(layout), found_[i].figures);
-      }
+      Layout layout = found_[i].layout;
+      if (layout.shards() == 1 || layout.pp > 1 || layout.reshard != Reshard::automatic) continue;
+      layout.reshard = Reshard::never;
+      if (has_all(layout, options_.fixed)) more.emplace_back(std::move(layout), found_[i].figures);
     }
     out_.layouts += std::ssize(more);
     each(more.size(), [&](size_t i) { try_estimate(more[i].first, &more[i].second); });

@@ -61,11 +61,10 @@ void declare(config::Section& s, ParallelismConfig& c) {
          "ranks among which the stages of the model are divided");
   declare_pipeline(s, c);
   using Reshard = ParallelismConfig::Reshard;
-  s.choice(
-      "fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
-      {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}},
-      "when to free the gathered parameters; default and always: after each pass that reads them; never: "
-      "after the optimizer step");
+  s.choice("fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
+           {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}},
+           "when to free the gathered parameters; always: after each pass that reads them; never: after the "
+           "optimizer step; default: as always or, in a pipeline, which refuses always, as never");
   using Reduce = ParallelismConfig::Reduce;
   s.choice(
       "fsdp_reduce_every_microbatch", c.fsdp_reduce_every_microbatch,

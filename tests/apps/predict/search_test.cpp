@@ -192,6 +192,8 @@ TEST_CASE("a search finds what recording every layout finds") {
       CHECK(std::ranges::is_sorted(found.best, {}, [](const RecordedLayout& l) { return l.time->seconds; }));
       CHECK(found.reasons.size() == found.best.size());
       CHECK(found.estimated < found.layouts + 1);
+      for (const RecordedLayout& l : found.best)  // always is what default is
+        CHECK(l.layout.reshard != ParallelismConfig::Reshard::always);
     }
   }
 }
