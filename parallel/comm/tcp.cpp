@@ -95,7 +95,10 @@ bool Connection::send(std::string_view message) {
   for (size_t done = 0; done < bytes.size();) {
     ssize_t sent = ::send(descriptor_, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return false;
+    if (sent <= 0) {
+      ::shutdown(descriptor_, SHUT_RDWR);
+      return false;
+    }
     done += sent;
   }
   return true;

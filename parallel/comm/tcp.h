@@ -18,7 +18,8 @@ class Connection {
 
   int descriptor() const { return descriptor_; }
   bool is_open() const { return descriptor_.is_open(); }
-  /// Returns false if the peer is gone or takes nothing for two seconds.
+  /// Returns false if the peer is gone or takes nothing for two seconds. Both ends then find the connection
+  /// closed: a message of which only a part was sent would make nonsense of all that follow.
   bool send(std::string_view message);
   /// Reads what has arrived, without blocking, until the longest message is certain to be whole: the rest
   /// stays with the kernel until next() has taken some. Returns false if the peer has closed or the

@@ -40,7 +40,7 @@ struct Ledger::Client {
   LedgerMessage message(Kind kind, std::string text = "") const {
     return {kind, state->progress(), std::move(text)};
   }
-  // With the lock held.
+  // With the lock held. A connection on which that fails is found closed by loop().
   void send(size_t server, const LedgerMessage& m) {
     if (reachable[server]) servers[server].send(m.encode());
   }

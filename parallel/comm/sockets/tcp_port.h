@@ -13,16 +13,18 @@
 
 namespace ottava {
 
-/// Messages over TCP: works wherever ranks reach each other by name, as fast as sockets are. A connection
-/// carries messages one way and is made when the first one is sent, so no rank waits for another's accept,
-/// and what a rank has sent arrives even if the rank then ends.
+/// Messages over TCP, as fast as sockets are. Ranks of one machine meet on its loopback; others have to reach
+/// each other's `address` or, which is tried after it, host name. A connection carries messages one way and
+/// is made when the first one is sent, so no rank waits for another's accept, and what a rank has sent
+/// arrives even if the rank then ends.
 class TcpPort final : public MessagePort {
  public:
   struct Options {
     int64_t largest_message_bytes = int64_t{1} << 30;
     double connect_seconds = 30;
   };
-  /// All ranks make theirs together. `address` is one of this machine's that the others can reach.
+  /// All ranks make theirs together. `address` is one of this machine's that the others can reach: that from
+  /// which it reaches the master.
   TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
           Options options);
 

@@ -37,3 +37,28 @@ TEST_CASE("a connection reads no more at once than the longest message, and lose
   CHECK(in_order);
   CHECK(most * kMessage <= kLongest + kMessage);
 }
+
+TEST_CASE("a message that a peer takes only a part of ends the connection: nothing can follow it") {
+  tcp::Listener listener;
+  tcp::Connection to = tcp::connect_to(listener.endpoint(), 20), from = listener.accept();
+  constexpr size_t kMessage = 100'000;
+  int sent = 0, received = 0;
+  while (to.send(std::string(kMessage, 'a'))) ++sent;  // until nothing has been taken for two seconds
+  bool open = true, whole = true;
+  const auto read = [&] {
+    open = from.read_available();
+    while (const std::optional<std::string> message = from.next()) {
+      whole = whole && message->size() == kMessage;
+      ++received;
+    }
+  };
+  while (open && received < sent) read();
+  CHECK_FALSE(to.send("more"));
+  for (int i = 0; i < 2000 && open; ++i) {
+    read();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK_FALSE(open);
+  CHECK(received == sent);
+  CHECK(whole);
+}
