@@ -5,10 +5,10 @@
 namespace ottava {
 
 /// Settles cpu.bf16_matmul and cpu.bf16_attention of a run on the CPU that computes in bf16, into
-/// experiment.shape.cpu_products. Under auto they are decisions if every rank has bf16 instructions and a
-/// micro-batch has at least kFewestFlops: one in `saved` is followed, else rank 0 measures. Otherwise each
-/// rank has usual_products() under auto. Every rank makes the call. Throws ConfigError, on all ranks, if
-/// `direct` is asked for or was decided and a rank lacks the instructions.
+/// experiment.shape.cpu_products. Under auto a decision in `saved` is followed. Without one rank 0 measures,
+/// if every rank has bf16 instructions and a micro-batch has at least kFewestFlops; else each rank has
+/// usual_products(). Every rank makes the call. Throws ConfigError, on all ranks, if `direct` is asked for or
+/// was decided and a rank lacks the instructions, and if what was decided is neither direct nor widened.
 void settle_cpu_products(Experiment& experiment, Communicator& control, Device device,
                          const Decisions& saved);
 
