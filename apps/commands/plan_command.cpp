@@ -263,7 +263,8 @@ void add_plan_command(Command& commands) {
             "and precision")
       .range("--top", o->top, {1, 100}, "number of layouts that --search shows (default: 10)")
       .option("--fix", o->fixed,
-              "KEY=VALUE that --search must not change, such as parallelism.tensor_parallel_degree=8")
+              "KEY=VALUE that --search must not change, such as parallelism.tensor_parallel_degree=8; a key "
+              "of quantize.linear.float8 leaves out BF16")
       .option("--json", o->json, "write the results to this JSON file")
       .option("--trace", o->trace,
               "write a trace of the predicted step to this file, for Perfetto (.json or .json.gz)")

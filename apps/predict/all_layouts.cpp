@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "apps/config/resolved_layout.h"
 #include "core/contains.h"
@@ -109,17 +110,31 @@ class Lister {
     }
   }
 
+  bool fixes(std::string_view key) const {
+    return std::ranges::any_of(fixed_, [&](const std::string& text) { return text.starts_with(key); });
+  }
+
+  struct Products {
+    bool float8 = false, gathers = false;  ///< gathers: shards gather codes
+  };
+  // Of pipelines that nobody asks for, which may take some seconds in all, those that gather codes.
+  std::vector<Products> precisions(const Layout& base) const {
+    const DeviceTable& device = machine_.device;
+    std::vector<Products> out{{}};
+    if (given_.float8.empty() || (device.is_gpu() && device.fp8_tflops == 0)) return out;
+    const bool has_both = is_asked_for(base.pp, given_, fixed_) ||
+                          fixes("quantize.linear.float8.enable_fsdp_float8_all_gather=");
+    if (base.shards() == 1 || has_both) out.push_back({.float8 = true, .gathers = false});
+    if (base.shards() > 1) out.push_back({.float8 = true, .gathers = true});
+    return out;
+  }
+
   // The rest of a layout, ranks and sequences given.
   void add_variants(const Layout& base) {
-    const DeviceTable& device = machine_.device;
-    const bool has_float8 = !given_.float8.empty() && (!device.is_gpu() || device.fp8_tflops > 0);
     const bool reduces_often = base.micro_batches() > 1 && base.shards() > 1;
-    const bool all_reshards = base.shards() > 1 && std::ranges::any_of(fixed_, [](const std::string& key) {
-                                return key.starts_with("parallelism.fsdp_reshard_after_forward=");
-                              });
+    const bool all_reshards = base.shards() > 1 && fixes("parallelism.fsdp_reshard_after_forward=");
     for (const ActivationCheckpointConfig& recompute : recomputations(given_.recompute)) {
-      for (const bool float8 : {false, true}) {
-        if (float8 && !has_float8) continue;
+      for (const auto& [float8, gathers] : precisions(base)) {
         for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
           if ((reduce == Reduce::automatic) == reduces_often) continue;
           for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
@@ -130,7 +145,7 @@ class Lister {
             layout.reduce = reduce;
             layout.reshard = reshard;
             layout.float8 = float8 ? given_.float8 : "";
-            layout.float8_gather = float8 && base.shards() > 1;
+            layout.float8_gather = gathers;
             if (has_all(layout, fixed_)) out_.push_back(std::move(layout));
           }
         }

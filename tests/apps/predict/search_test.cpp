@@ -8,53 +8,18 @@
 
 #include "apps/predict/all_layouts.h"
 #include "apps/predict/fewer_blocks.h"
-#include "apps/predict/planned_machine.h"
 #include "apps/predict/sample_step.h"
 #include "core/error.h"
+#include "tests/apps/predict/small_plan.h"
 #include "tests/support/catch.h"
 
 // A search is as good as recording everything, and what it leaves out of recordings changes nothing.
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
 
 namespace {
-
-using Overrides = std::vector<std::string>;
-
-Config small_config(const Overrides& more) {
-  Overrides overrides{"--model.dim",
-                      "256",
-                      "--model.n_heads",
-                      "4",
-                      "--model.n_kv_heads",
-                      "2",
-                      "--model.ffn_dim",
-                      "512",
-                      "--model.vocab_size",
-                      "512",
-                      "--training.seq_len",
-                      "64",
-                      "--training.device",
-                      "cuda",
-                      "--training.local_batch_size",
-                      "1"};
-  if (std::ranges::find(more, "--model.n_layers") == more.end())
-    overrides.insert(overrides.end(), {"--model.n_layers", "9"});
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return load_config("", overrides);
-}
-
-struct Planned {
-  Config config;
-  PlannedExperiment planned;
-  Machine machine;
-  explicit Planned(const Overrides& more, int ranks, int ranks_per_node = 8)
-      : config(small_config(more)),
-        planned(plan_experiment(config, ranks, 90)),
-        machine(planned_machine({.device = "h100_sxm", .ranks_per_node = ranks_per_node},
-                                find_device("h100_sxm"), planned)) {}
-};
 
 void require_equal(const StepPlan& a, const StepPlan& b) {
   CHECK(a.memory.total_bytes() == b.memory.total_bytes());
@@ -77,13 +42,6 @@ void require_equal(const StepPlan& a, const StepPlan& b) {
     REQUIRE(a.order.labels[static_cast<size_t>(x.label)] == b.order.labels[static_cast<size_t>(y.label)]);
   }
 }
-
-const Overrides kFloat8{"--model.converters",
-                        "[quantize.linear.float8]",
-                        "--quantize.linear.float8.recipe_name",
-                        "rowwise",
-                        "--quantize.linear.float8.enable_fsdp_float8_all_gather",
-                        "true"};
 
 Layout random_layout(const PlannedExperiment& planned, const Machine& machine, std::mt19937& random) {
   std::vector<Layout> layouts = all_layouts(planned, machine);
