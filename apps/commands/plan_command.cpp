@@ -258,9 +258,10 @@ void add_plan_command(Command& commands) {
       .range("--gpus-per-node", m.ranks_per_node, {1, 1 << 16},
              "ranks on each machine (default: 8; for a CPU its cores)")
       .option("--limit-gib", m.limit_gib, "memory of each rank in GiB, instead of the device table's")
-      .flag("--search", o->work, PlanCommand::Work::search,
-            "find the fastest parallel layouts that fit, keeping the number of ranks, global batch, model "
-            "and precision")
+      .flag(
+          "--search", o->work, PlanCommand::Work::search,
+          "find the fastest parallel layouts that fit, keeping the number of ranks, global batch and model; "
+          "where the configuration has FP8, with and without it")
       .range("--top", o->top, {1, 100}, "number of layouts that --search shows (default: 10)")
       .option("--fix", o->fixed,
               "KEY=VALUE that --search must not change, such as parallelism.tensor_parallel_degree=8; a key "
