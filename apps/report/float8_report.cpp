@@ -44,13 +44,14 @@ void append(Stream& stream, const Tensor& device, std::vector<T>& host) {
   host.insert(host.end(), values.begin(), values.end());
 }
 
-// What scales of recipe delayed are made from, by slot; zero while the history fills.
+// What scales of recipe delayed are made from, by slot, as delayed_amax() does; zero while the history fills.
 void append_history(Stream& stream, fp8::AmaxHistory* history, size_t slots, std::vector<uint32_t>& host) {
   std::vector<uint32_t> largest(slots, 0);
   if (history && history->is_full()) {
     const std::vector<uint32_t> rows = host_values<uint32_t>(stream, history->rows);
     for (size_t i = 0; i < rows.size(); ++i) largest[i % slots] = std::max(largest[i % slots], rows[i]);
-    for (uint32_t& bits : largest) bits = fp8::with_margin(bits, history->margin);
+    for (uint32_t& bits : largest)
+      bits = fp8::with_margin(bits > 0 ? bits : fp8::kUnseenAmax, history->margin);
   }
   host.insert(host.end(), largest.begin(), largest.end());
 }

@@ -1,9 +1,11 @@
 #include "apps/report/float8_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 
+#include "core/ops/elementwise.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
@@ -195,6 +197,31 @@ TEST_CASE("of recipe delayed the scale is made from the history, with its margin
   config.amax_history_length = 8;  // not full yet: of this step's amax
   const Float8Operand filling = watch(config, 3).first.at("layers.0.attention.wqkv/x");
   CHECK(filling.scale == static_cast<double>(448.0f / static_cast<float>(filling.amax)));
+}
+
+TEST_CASE("of recipe delayed an operand that was always zero has the scale that the next step takes") {
+  Float8Config config = recipe("delayed");
+  config.amax_history_length = 2;
+  config.margin = 1;
+  TrainingShape shape = in_float8(float8_step(), config);
+  shape.batch = shape.micro_batches = 1;
+  EngineRun run(shape);
+  Fsdp& parameters = run->parameters();
+  parameters.initialise(7);
+  const auto w2 = std::ranges::find(parameters.specs(), "layers.0.feed_forward.w2", &ParameterSpec::name);
+  fill_zero(run->context().stream,
+            parameters.shard(static_cast<int>(w2 - parameters.specs().begin())).master);
+  parameters.refresh_compute_copies();
+  const std::vector<int32_t> inputs = random_tokens(32, 320, 3), targets = random_tokens(32, 320, 4);
+  for (int step = 1; step <= 2; ++step)
+    run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
+                    {.learning_rate = 0, .optimizer_step = step, .valid_tokens = 32});
+  const Operands read = by_name(read_float8(*run, *run.ranks().control));
+  for (const char* name : {"layers.0.feed_forward.w2/w", "layers.0.feed_forward.w13/dy"}) {
+    INFO(name);
+    CHECK(read.at(name).amax == 0);
+    CHECK(read.at(name).scale == (read.at(name).role == Role::dy ? 57344.0 : 448.0) / 2);
+  }
 }
 
 TEST_CASE("nothing is read without statistics, or without FP8") {
