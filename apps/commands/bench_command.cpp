@@ -237,6 +237,8 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   config.checkpoint.enable = command.saves > 0;
   config.checkpoint.load_only = false;
   config.checkpoint.folder = "bench_save";
+  config.checkpoint.load_step = -1;  // of the run's own folder
+  config.checkpoint.advance_data_steps = 0;
   if (config.checkpoint.async_mode == CheckpointConfig::Async::disabled)
     config.checkpoint.async_mode = CheckpointConfig::Async::async_with_pinned_mem;
   config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
