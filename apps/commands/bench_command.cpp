@@ -7,6 +7,8 @@
 #include <iostream>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <system_error>
 
 #include "apps/commands/bench_data_command.h"
 #include "apps/commands/bench_kernels_command.h"
@@ -228,6 +230,20 @@ void print_step(const Measured& m, const StepFlops& flops, Trainer& trainer, con
   print("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)", rates.utilization_percent);
 }
 
+/// The folder of measured saves, which is not there before and after them, whatever happens between.
+class SavesFolder {
+ public:
+  explicit SavesFolder(std::string path) : path_(std::move(path)) { std::filesystem::remove_all(path_); }
+  SavesFolder(const SavesFolder&) = delete;
+  ~SavesFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+
+ private:
+  std::string path_;
+};
+
 }  // namespace
 
 int run_bench_command(const BenchCommand& command, std::ostream& out) {
@@ -245,11 +261,9 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   return run_session(config, [&](Session& session) {
     Experiment& experiment = session.experiment;
     const MemoryBefore before = memory_before(session.device);
-    auto remove_saves = [&] {
-      if (command.saves > 0 && session.ranks.is_first())
-        std::filesystem::remove_all(config.job.in_dump_folder(config.checkpoint.folder));
-    };
-    remove_saves();
+    std::optional<SavesFolder> folder;
+    if (command.saves > 0 && session.ranks.is_first())
+      folder.emplace(config.job.in_dump_folder(config.checkpoint.folder));
     experiment.repeats_initial_weights = command.weights == "repeated";
     settle_decisions(experiment, session.ranks, session.device, DecisionSource::afresh);
     Trainer trainer(experiment, session.ranks, session.device, nullptr);
@@ -257,7 +271,6 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     const std::string memory = memory_text(before, trainer.plan(), session.device);
     SaveTimes saves;
     if (command.saves > 0) saves = measure_saves(trainer, command.saves);
-    remove_saves();
     const StepFlops flops = mean_flops(trainer.plan(), *session.ranks.control);
     if (!session.ranks.is_first()) return;
     print_step(m, flops, trainer, session, out);

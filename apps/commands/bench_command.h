@@ -21,7 +21,7 @@ struct BenchCommand {
   /// take longer to draw than the steps take to run.
   std::string weights = "drawn";
   /// Number of steps with an asynchronous checkpoint in flight, alternating with as many without; 0: none.
-  /// They are saved below job.dump_folder, in a folder that is removed at the end.
+  /// They are saved below job.dump_folder, in a folder that is removed at the end, after an error too.
   int saves = 0;
 };
 int run_bench_command(const BenchCommand& command, std::ostream& out);

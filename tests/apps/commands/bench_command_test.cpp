@@ -162,6 +162,12 @@ TEST_CASE("bench train: steps with an asynchronous save in flight, of which noth
                            Contains(" s later; snapshot 0.00") && !Contains("snapshot 0.000"));
     }
     CHECK_FALSE(std::filesystem::exists(tiny / "bench/bench_save"));
+    // Nor where the trainer fails after it has made the folder.
+    CHECK_THROWS_WITH(
+        bench(tiny, device, "drawn",
+              {"--checkpoint.enable", "true", "--checkpoint.initial_load_path", tiny / "none"}, 1),
+        Contains("none"));
+    CHECK_FALSE(std::filesystem::exists(tiny / "bench/bench_save"));
   }
 }
 
