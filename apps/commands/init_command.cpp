@@ -119,7 +119,8 @@ void add_init_command(Command& commands) {
   Command command = commands.subcommand(
       "init", "prepare a first training run on a text: make a tokenizer and a commented configuration");
   command.required("text", options->sources,
-                   "file, folder, glob or @FILE with a list of these, as for training.dataset_path");
+                   "one file, folder, glob in quotes or @FILE with a list of these, as for "
+                   "training.dataset_path");
   command.option("--output", options->output,
                  "folder to create with ottava.yaml and the tokenizer, and for the output of the run");
   command.option("--text-key", options->text_key, "key that holds the text in JSON lines");

@@ -13,7 +13,7 @@ class Command;
 /// a text. Trains a tokenizer on the text (unless one is given), measures this machine, and writes
 /// DIR/ottava.yaml, with comments: a model, a batch and a number of steps that fit the time.
 struct InitCommand {
-  std::vector<std::string> sources;  ///< as training.dataset_path takes them
+  std::vector<std::string> sources;  ///< as training.dataset_path takes them, but one
   std::string output = "first_model";
   double minutes = 60;
   std::string text_key = "text";  ///< of JSON lines

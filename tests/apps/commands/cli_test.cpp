@@ -96,6 +96,7 @@ TEST_CASE("help is printed for every command, asked for in either way") {
   CHECK(has(here.run("plan --help").output,
             "Usage: ottava plan [CONFIG] [OPTIONS] [--section.key VALUE ...]\n"));
   CHECK(has(here.run("launch --help").output, "Usage: ottava launch [OPTIONS] -- COMMAND ...\n"));
+  CHECK(has(here.run("init --help").output, "one file, folder, glob in quotes or @FILE"));
 }
 
 TEST_CASE("help says what every option means") {
