@@ -91,9 +91,11 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   std::vector<data::DataFile> files = data::find_data_files(c.sources);
   FirstConfigInputs inputs{.text_bytes = text_bytes(files), .minutes = c.minutes};
   look_at(std::move(files), c.text_key);
-  inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}).bf16;
-  print(out, "{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
-        inputs.text_bytes * 1e-6, inputs.flops_per_second * 1e-12);
+  const Device device = parse_device(TrainingConfig{}.device);  // which the configuration leaves as it is
+  const DevicePeaks peaks = find_device_peaks(device, {.uses_fp32 = false});
+  inputs.flops_per_second = peaks.bf16;
+  print(out, "{}: {:.1f} MB of text; {}: {:.2f} TFLOP/s in bf16 ({})\n", source, inputs.text_bytes * 1e-6,
+        to_string(device), inputs.flops_per_second * 1e-12, peaks.source);
   choose_first_config(inputs);  // refuses what cannot be trained on before anything is made
   std::string tokenizer = c.tokenizer;
   if (error = make_writable_folder(c.output); error)

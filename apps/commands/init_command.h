@@ -10,8 +10,9 @@ namespace ottava {
 class Command;
 
 /// `ottava init TEXT [--output DIR] [--minutes M] [--tokenizer DIR] [--text-key KEY]`: prepares a run for
-/// a text. Trains a tokenizer on the text (unless one is given), measures this machine, and writes
-/// DIR/ottava.yaml, with comments: a model, a batch and a number of steps that fit the time.
+/// a text. Trains a tokenizer on the text (unless one is given), finds how fast the device is that training
+/// takes by itself, a GPU if there is one, and writes DIR/ottava.yaml, with comments: a model, a batch and a
+/// number of steps that fit the time.
 struct InitCommand {
   std::vector<std::string> sources;  ///< as training.dataset_path takes them, but one
   std::string output = "first_model";

@@ -1,0 +1,30 @@
+#include "apps/commands/init_command.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "apps/config/config.h"
+#include "core/device.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ottava;
+using Catch::Contains;
+
+TEST_CASE("init sizes a run for the device that training.device auto takes") {
+  const TemporaryFolder folder;
+  std::ofstream text(folder / "a.txt");
+  for (int i = 0; i < 3000; ++i) text << "some words " << i % 40 << " and no more\n";
+  text.close();
+  std::ostringstream out;
+  run_init_command({.sources = {folder / "a.txt"},
+                    .output = folder / "first",
+                    .minutes = 1,
+                    .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"},
+                   out);
+  INFO(out.str());
+  const Device device = parse_device(load_config(folder / "first/ottava.yaml").training.device);
+  CHECK_THAT(out.str(), Contains(" MB of text; " + to_string(device) + ": "));
+  CHECK((out.str().find("measured on this CPU") == std::string::npos) == device.is_gpu());
+}
