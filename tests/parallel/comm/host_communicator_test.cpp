@@ -206,6 +206,14 @@ TEST_CASE("ranks agree or are refused together") {
     expect_error<ConfigError>("rank 1 cannot continue: no such file",
                               [&] { require_no_complaint(world, world.rank() == 0 ? "" : "no such file"); });
     require_equal_everywhere(world, "the program", ~uint64_t{0});
+    const auto open = [] { fail<FileError>("open", "no such file"); };
+    expect_error<ConfigError>("[ranks] rank 2 cannot continue: [open] no such file", [&] {
+      fail_together(world, [&] {
+        if (world.rank() == 2) open();
+      });
+    });
+    const std::unique_ptr<Communicator> alone = world.split("alone", {world.rank()});
+    expect_error<FileError>("[open] no such file", [&] { fail_together(*alone, open); });
     ++refused;
   });
   CHECK(refused == 4);
