@@ -14,7 +14,7 @@ constexpr ScaleRounding kPowerOfTwo = ScaleRounding::down_to_power_of_two;
 Recipe from(RecipeName name, OperandRecipe x, OperandRecipe w, OperandRecipe dy) {
   x.role = Role::x, w.role = Role::w, dy.role = Role::dy;
   return {.name = name,
-          .forward = {.a = x, .b = w, .fast_accumulation = true},
+          .forward = {.a = x, .b = w},
           .input_gradient = {.a = dy, .b = w},
           .weight_gradient = {.a = dy, .b = x}};
 }
@@ -58,16 +58,11 @@ Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
     case blockwise: {
       const OperandRecipe line{.granularity = Granularity::block_1x128, .rounding = kPowerOfTwo};
       const OperandRecipe square{.granularity = Granularity::block_128x128, .rounding = kPowerOfTwo};
-      Recipe recipe = from(name, line, square, line);
-      recipe.forward.fast_accumulation =
-          false;  // tensor cores promote the sum of every block by construction
-      return recipe;
+      return from(name, line, square, line);
     }
     default: {
       const OperandRecipe block{.granularity = Granularity::block_1x32, .rounding = kPowerOfTwo};
-      Recipe recipe = from(mxfp8, block, block, block);
-      recipe.forward.fast_accumulation = false;
-      return recipe;
+      return from(mxfp8, block, block, block);
     }
   }
 }

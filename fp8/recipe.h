@@ -44,7 +44,6 @@ struct OperandRecipe {
 struct ProductRecipe {
   bool is_fp8 = true;  ///< else high precision, and nothing below matters
   OperandRecipe a, b;
-  bool fast_accumulation = false;  ///< sums may stay in the tensor core's 14 bits: only forward
 };
 
 struct Recipe {

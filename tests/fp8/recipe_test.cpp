@@ -22,8 +22,7 @@ std::string text(const OperandRecipe& o) {
                      o.rounding == ScaleRounding::down_to_power_of_two ? " 2^n" : "");
 }
 std::string text(const ProductRecipe& p) {
-  return p.is_fp8 ? fmt::format("{}, {}{}", text(p.a), text(p.b), p.fast_accumulation ? ", fast" : "")
-                  : "high precision";
+  return p.is_fp8 ? fmt::format("{}, {}", text(p.a), text(p.b)) : "high precision";
 }
 
 uint32_t bits(float x) { return std::bit_cast<uint32_t>(x); }
@@ -35,16 +34,16 @@ TEST_CASE("recipes: what each of the three products multiplies") {
     const char *name, *forward, *input_gradient, *weight_gradient;
   };
   for (Row row : std::initializer_list<Row>{
-           {"tensorwise", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor",
+           {"tensorwise", "x e4m3 tensor, w e4m3 tensor", "dy e5m2 tensor, w e4m3 tensor",
             "dy e5m2 tensor, x e4m3 tensor"},
-           {"tensorwise_with_gw_hp", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor",
+           {"tensorwise_with_gw_hp", "x e4m3 tensor, w e4m3 tensor", "dy e5m2 tensor, w e4m3 tensor",
             "high precision"},
-           {"delayed", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor",
+           {"delayed", "x e4m3 tensor, w e4m3 tensor", "dy e5m2 tensor, w e4m3 tensor",
             "dy e5m2 tensor, x e4m3 tensor"},
-           {"rowwise", "x e4m3 row 2^n, w e4m3 row 2^n, fast", "dy e4m3 row 2^n, w e4m3 row 2^n",
+           {"rowwise", "x e4m3 row 2^n, w e4m3 row 2^n", "dy e4m3 row 2^n, w e4m3 row 2^n",
             "dy e4m3 row 2^n, x e4m3 row 2^n"},
-           {"rowwise_with_gw_hp", "x e4m3 row 2^n, w e4m3 row 2^n, fast",
-            "dy e4m3 row 2^n, w e4m3 tensor 2^n", "high precision"},
+           {"rowwise_with_gw_hp", "x e4m3 row 2^n, w e4m3 row 2^n", "dy e4m3 row 2^n, w e4m3 tensor 2^n",
+            "high precision"},
            {"blockwise", "x e4m3 1x128 2^n, w e4m3 128x128 2^n", "dy e4m3 1x128 2^n, w e4m3 128x128 2^n",
             "dy e4m3 1x128 2^n, x e4m3 1x128 2^n"},
            {"mxfp8", "x e4m3 1x32 2^n, w e4m3 1x32 2^n", "dy e4m3 1x32 2^n, w e4m3 1x32 2^n",
@@ -59,8 +58,7 @@ TEST_CASE("recipes: what each of the three products multiplies") {
     CHECK(recipe.has_history() == (std::string_view(row.name) == "delayed"));
     CHECK(recipe.alignment() == (std::string_view(row.name) == "mxfp8" ? 32 : 16));
   }
-  CHECK(text(make_recipe(RecipeName::tensorwise, true).forward) ==
-        "x e4m3 tensor 2^n, w e4m3 tensor 2^n, fast");
+  CHECK(text(make_recipe(RecipeName::tensorwise, true).forward) == "x e4m3 tensor 2^n, w e4m3 tensor 2^n");
   CHECK(recipe_names().size() == 7);
   CHECK_THROWS_WITH(
       parse_recipe("rowise"),
