@@ -102,7 +102,8 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   CHECK_THROWS_WITH(column_amax(stream, x, one), "[column_amax] amax is u32 [1], expected u32 [8]");
   CHECK_THROWS_WITH(dequantize(stream, out, Granularity::tensor, shape_only(DType::bf16, {8, 4})),
                     "[dequantize] x.codes is e4m3 [4, 8], expected e4m3 [8, 4]");
-  CHECK_THROWS_WITH(transpose_codes(stream, x, x), "[transpose_codes] from is bf16 [4, 8], expected codes of one byte");
+  CHECK_THROWS_WITH(transpose_codes(stream, x, x),
+                    "[transpose_codes] from is bf16 [4, 8], expected codes of one byte");
   CHECK_THROWS_WITH(transpose_codes(stream, out.codes, out.codes),
                     "[transpose_codes] to is e4m3 [4, 8], expected e4m3 [8, 4]");
   const Tensor tall = shape_only(DType::f32, {3, 4}), wide = shape_only(DType::f32, {1, 4});
