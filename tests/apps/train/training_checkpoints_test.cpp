@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "core/io/file.h"
+#include "core/log.h"
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
