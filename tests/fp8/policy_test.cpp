@@ -80,7 +80,7 @@ TEST_CASE("policy: tables of debugmodel, 8B and 70B at tensor parallel 1, 2, 4, 
                         policy_table(decide_policy(edges, llama(model, 1))));
   }
   const std::string path = OTTAVA_SOURCE_DIR "/tests/golden/fp8/policy_tables.txt";
-  if (writes_golden()) std::ofstream(path) << text;
+  if (test::writes_golden()) std::ofstream(path) << text;
   std::ifstream file(path);
   std::stringstream golden;
   golden << file.rdbuf();
