@@ -12,7 +12,7 @@ namespace ottava::checkpoint {
 namespace {
 
 // The first letter says what kind of error the rest is.
-constexpr char kConfig = 'C', kFile = 'F', kOther = 'E';
+constexpr char kConfig = 'C', kFile = 'F', kNumerics = 'N', kOther = 'E';
 
 std::string outcome_of(const std::function<void()>& work) {
   try {
@@ -24,6 +24,8 @@ std::string outcome_of(const std::function<void()>& work) {
     return kConfig + std::string(error.what());
   } catch (const FileError& error) {
     return kFile + std::string(error.what());
+  } catch (const NumericsError& error) {
+    return kNumerics + std::string(error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     return kFile + std::string(error.what());
   } catch (const std::exception& error) {
@@ -74,6 +76,7 @@ void RankGroup::together(const std::function<void()>& work) {
     std::string message = fmt::format("[checkpoint] rank {}: {}", r, outcomes[r].substr(1));
     if (outcomes[r][0] == kConfig) throw ConfigError(message);
     if (outcomes[r][0] == kFile) throw FileError(message);
+    if (outcomes[r][0] == kNumerics) throw NumericsError(message);
     throw Error(message);
   }
 }

@@ -10,6 +10,8 @@ namespace {
 // Contents of classes. PCRE2's own \s also has U+180E, which left White_Space in Unicode 6.3.
 constexpr std::string_view
     kSpace = R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})",
+    kNoSpace = R"(\x00-\x08\x0E-\x1F\x21-\x84\x86-\x9F\xA1-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027})"
+               R"(\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})",
     kHex = "0-9A-Fa-f", kNoHex = R"(\x00-\x2F\x3A-\x40\x47-\x60\x67-\x{10FFFF})";
 
 class Translator {
@@ -136,9 +138,9 @@ class Translator {
   }
   void member_escape(std::string& out) {
     const char next = peek(1);
-    if (next != 's' && next != 'h' && next != 'H') return plain_escape(out);
-    differs_ |= next != 's';
-    out += next == 's' ? kSpace : next == 'h' ? kHex : kNoHex;
+    if (std::string_view("sShH").find(next) == std::string_view::npos) return plain_escape(out);
+    differs_ |= next == 'h' || next == 'H';
+    out += next == 's' ? kSpace : next == 'S' ? kNoSpace : next == 'h' ? kHex : kNoHex;
     at_ += 2;
   }
   // [:alpha:]
