@@ -18,6 +18,8 @@ using Reshard = ParallelismConfig::Reshard;
 using Reduce = ParallelismConfig::Reduce;
 using Mode = ActivationCheckpointConfig::Mode;
 
+constexpr std::string_view kGathersNoCodes = "quantize.linear.float8.enable_fsdp_float8_all_gather=false";
+
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> out;
   for (int64_t d = 1; d <= n; ++d)
@@ -114,27 +116,16 @@ class Lister {
     return std::ranges::any_of(fixed_, [&](const std::string& text) { return text.starts_with(key); });
   }
 
-  struct Products {
-    bool float8 = false, gathers = false;  ///< gathers: shards gather codes
-  };
-  // Of pipelines that nobody asks for, which may take some seconds in all, those that gather codes.
-  std::vector<Products> precisions(const Layout& base) const {
-    const DeviceTable& device = machine_.device;
-    std::vector<Products> out{{}};
-    if (given_.float8.empty() || (device.is_gpu() && device.fp8_tflops == 0)) return out;
-    const bool has_both = is_asked_for(base.pp, given_, fixed_) ||
-                          fixes("quantize.linear.float8.enable_fsdp_float8_all_gather=");
-    if (base.shards() == 1 || has_both) out.push_back({.float8 = true, .gathers = false});
-    if (base.shards() > 1) out.push_back({.float8 = true, .gathers = true});
-    return out;
-  }
-
   // The rest of a layout, ranks and sequences given.
   void add_variants(const Layout& base) {
+    const DeviceTable& device = machine_.device;
+    const bool has_float8 = !given_.float8.empty() && (!device.is_gpu() || device.fp8_tflops > 0);
+    const bool gathers = base.shards() > 1 && !contains(fixed_, kGathersNoCodes);
     const bool reduces_often = base.micro_batches() > 1 && base.shards() > 1;
     const bool all_reshards = base.shards() > 1 && fixes("parallelism.fsdp_reshard_after_forward=");
     for (const ActivationCheckpointConfig& recompute : recomputations(given_.recompute)) {
-      for (const auto& [float8, gathers] : precisions(base)) {
+      for (const bool float8 : {false, true}) {
+        if (float8 && !has_float8) continue;
         for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
           if ((reduce == Reduce::automatic) == reduces_often) continue;
           for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
@@ -145,7 +136,7 @@ class Lister {
             layout.reduce = reduce;
             layout.reshard = reshard;
             layout.float8 = float8 ? given_.float8 : "";
-            layout.float8_gather = gathers;
+            layout.float8_gather = float8 && gathers;
             if (has_all(layout, fixed_)) out_.push_back(std::move(layout));
           }
         }

@@ -12,12 +12,12 @@ namespace ottava {
 /// All layouts of the planned number of ranks for this configuration that have the keys `fixed`. Global
 /// batch, model and precision stay, except that FP8 is tried on and off if the configuration asks for it.
 /// Varied are pp x dp_replicate x dp_shard x cp x tp, with cp x tp within a machine; sequences at a time;
-/// recomputation; reducing each micro-batch or once; with FP8, whether shards gather codes. Resharding is as
-/// `fixed` says, else automatic.
+/// recomputation; reducing each micro-batch or once. Resharding is as `fixed` says, else automatic. With FP8,
+/// shards gather codes unless `fixed` says otherwise.
 ///
 /// pp: what is_asked_for() and, if there are several machines, other values up to 16. The latter only without
-/// copies of the sharded model, with the configuration's cp, with at most 1,024 micro-batches x layers, and
-/// in FP8 with codes gathered unless `fixed` says otherwise: more would take too long to record unasked.
+/// copies of the sharded model, with the configuration's cp, and with at most 1,024 micro-batches x layers:
+/// longer ones take too long to record unasked.
 ///
 /// Throws ConfigError for a key that no layout has, and if there is no such layout.
 std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,

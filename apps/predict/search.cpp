@@ -30,6 +30,12 @@ struct Estimate {
   double least_gib() const { return gib(figures.alive_bytes); }
 };
 
+template <class T>
+Layout with(Layout layout, T Layout::*member, T value) {
+  layout.*member = value;
+  return layout;
+}
+
 // Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
 double least_gib(const Layout& l, double parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
@@ -141,12 +147,15 @@ class Search {
 
   void refine() {
     sort();
-    std::vector<std::pair<Layout, StepFigures>> more;  // and what it takes with automatic
+    std::vector<std::pair<Layout, StepFigures>> more;  // and what its neighbour takes
     for (size_t i = 0; i < std::min(kRefined, found_.size()); ++i) {
-      Layout layout = found_[i].layout;
-      if (layout.shards() == 1 || layout.pp > 1 || layout.reshard != Reshard::automatic) continue;
-      layout.reshard = Reshard::never;
-      if (has_all(layout, options_.fixed)) more.emplace_back(std::move(layout), found_[i].figures);
+      const Layout& layout = found_[i].layout;
+      if (layout.shards() == 1 || layout.pp > 1) continue;
+      const auto add = [&](Layout twin) {
+        if (has_all(twin, options_.fixed)) more.emplace_back(std::move(twin), found_[i].figures);
+      };
+      if (layout.reshard == Reshard::automatic) add(with(layout, &Layout::reshard, Reshard::never));
+      if (layout.float8_gather) add(with(layout, &Layout::float8_gather, false));
     }
     out_.layouts += std::ssize(more);
     each(more.size(), [&](size_t i) { try_estimate(more[i].first, &more[i].second); });
