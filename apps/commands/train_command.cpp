@@ -28,15 +28,13 @@ RunLock lock_of(std::string_view key, const std::string& folder) {
   return RunLock(key, folder);
 }
 
-/// Locks the run's folders: also that of checkpoints, if it is on another disk, since runs with other dump
-/// folders see it.
+/// Locks the run's folders: also that of its checkpoints, which runs with other dump folders may see.
 std::vector<RunLock> locks_of(const Config& c) {
   std::vector<RunLock> locks;
   locks.push_back(lock_of("job.dump_folder", c.job.dump_folder));
   const auto resolved = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
-  const auto below = resolved(folder).lexically_relative(resolved(c.job.dump_folder));
-  if (c.checkpoint.enable && !c.checkpoint.load_only && *below.begin() == "..")
+  if (c.checkpoint.enable && !c.checkpoint.load_only && resolved(folder) != resolved(c.job.dump_folder))
     locks.push_back(lock_of("checkpoint.folder", folder));
   return locks;
 }

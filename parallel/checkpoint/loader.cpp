@@ -110,6 +110,18 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
   return checksums;
 }
 
+// A checkpoint without optimizer state: one that lost some is broken, not an export.
+bool is_export(const std::string& path) {
+  if (std::filesystem::exists(path + "/" + safetensors_index_name("optimizer"))) return false;
+  try {
+    return std::ranges::none_of(open_checkpoint(path).tensors, [](const Manifest::Tensor& tensor) {
+      return tensor.file.starts_with("optimizer");
+    });
+  } catch (const FileError&) {  // loading names it
+    return false;
+  }
+}
+
 // Paths of checkpoints that may be loaded, oldest first, one per line. If an export (weights only) is newer,
 // a run does not continue from an older one by itself: it would reach that step with other weights.
 std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step,
@@ -118,9 +130,8 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
   int64_t full_step = 0;
   for (const SavedStep& saved : list_steps(folder)) {
     if (load_step >= 0 ? saved.step != load_step : saved.step < first_step) continue;
-    auto has = [&](const std::string& name) { return std::filesystem::exists(saved.path + "/" + name); };
     all += saved.path + "\n";
-    if (has(std::string(kManifestName)) && !has(safetensors_index_name("optimizer"))) {
+    if (with_optimizer && is_export(saved.path)) {
       passed_over = saved.path;
     } else {
       complete += saved.path + "\n";

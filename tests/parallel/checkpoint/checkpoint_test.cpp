@@ -236,6 +236,13 @@ TEST_CASE("what a broken checkpoint left is cleared before the next one is tried
   CHECK(rank.wrong(4) == 0);
 }
 
+TEST_CASE("a checkpoint that lost the index of its optimizer state is broken, not one of weights") {
+  TemporaryFolder folder;
+  for (int64_t step : {4, 5}) save(folder.path(), {}, step, step);
+  REQUIRE(fs::remove(folder / "step-5/optimizer.safetensors.index.json"));
+  CHECK(load(folder.path(), 4) == 4);
+}
+
 TEST_CASE("a model without optimizer state starts a run but does not continue one") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
