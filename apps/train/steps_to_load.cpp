@@ -67,7 +67,8 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   std::string text;
   group.on_rank_0([&] {
     auto [steps, is_of_branch] = steps_to_load(c);
-    if (!is_of_branch && !branch_of(c.checkpoint).empty()) return;
+    // A branch that counts its steps anew begins at 0.
+    if (!is_of_branch && contains(c.checkpoint.exclude_from_loading, "train_state")) return;
     while (!steps.empty()) {
       try {
         checkpoint::open_checkpoint(steps.back().path);
