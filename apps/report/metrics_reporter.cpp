@@ -78,7 +78,9 @@ MetricsReporter::MetricsReporter(Options options)
   if (options_.config.enable_json_lines) {
     const std::string name =
         options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
-    files_->json_lines = std::make_unique<JsonLines>((folder / name).string(), options_.resumed_at);
+    files_->json_lines = std::make_unique<JsonLines>(
+        (folder / name).string(), options_.resumed_at,
+        options_.goes_back ? JsonLines::Cut::kept_apart : JsonLines::Cut::dropped);
   }
   if (options_.config.enable_tensorboard) {
     const bool is_alone = options_.world_size == 1 || !options_.config.save_for_all_ranks;

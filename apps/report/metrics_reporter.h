@@ -26,6 +26,7 @@ class MetricsReporter {
     std::string folder;  ///< where files go: job.dump_folder, or load_only in it under checkpoint.load_only
     int64_t total_steps = 0;
     int64_t resumed_at = 0;  ///< records past this step belong to a run that was cut off
+    bool goes_back = false;  ///< behind checkpoints that stay: what is cut off is kept apart
     int rank = 0,
         world_size =
             1;  ///< rank 0 reports; the others write files of their own under metrics.save_for_all_ranks

@@ -16,7 +16,7 @@ RunEvents::RunEvents(const std::string& folder, int64_t resumed_at) {
   fs::create_directories(folder);
   path_ = (fs::path(folder) / "events.jsonl").string();
   std::error_code error;
-  if (resumed_at == 0 && fs::exists(path_)) fs::rename(path_, path_ + ".previous", error);
+  if (resumed_at == 0 && fs::exists(path_)) fs::rename(path_, unused_name(path_ + ".previous"), error);
   if (error) fail<FileError>("events", "cannot rename {}: {}", path_, error.message());
   if (!fs::exists(path_)) File::create(path_).close();
 }

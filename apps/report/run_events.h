@@ -20,7 +20,7 @@ class RunEvents {
   /// Writes nothing.
   RunEvents() = default;
   /// Continues the file of a run that resumes after step `resumed_at`; one that starts anew (0) moves an
-  /// existing file to `events.jsonl.previous`. Throws FileError.
+  /// existing file to `events.jsonl.previous` (`.previous-2` if that is taken). Throws FileError.
   RunEvents(const std::string& folder, int64_t resumed_at);
 
   /// Events: start, finished, stopped, failed, saved, alert, skipped.

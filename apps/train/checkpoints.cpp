@@ -166,7 +166,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
           state.branch);
     }
     if (saver_) saver_->go_on_after(state.step);
-    if (saver_) log_later_ones(state.step);
+    if (saver_) look_at_later_ones(state.step);
     log_changes(loaded->path);
   } else {
     if (!config_.initial_load_path || config_.initial_load_model_only) initialise();
@@ -207,10 +207,10 @@ std::optional<std::string> Checkpoints::initial_path() {
 }
 
 // Logs what the saver will set aside.
-void Checkpoints::log_later_ones(int64_t step) const {
-  if (group_.rank() != 0) return;
+void Checkpoints::look_at_later_ones(int64_t step) {
   const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
-  if (steps.empty() || steps.back().step <= step) return;
+  goes_back_ = !steps.empty() && steps.back().step > step;
+  if (!goes_back_ || group_.rank() != 0) return;
   log::info(
       "The run goes back to step {}; the later checkpoints (up to step {}) are kept until its first save, "
       "which renames them to step-N.abandoned",

@@ -40,6 +40,9 @@ class Checkpoints {
   /// began.
   void load(TrainingEngine& engine, TrainingState& state);
 
+  /// Whether the folder has checkpoints of later steps than the one that was loaded.
+  bool goes_back() const { return goes_back_; }
+
   /// Whether the run begins the branch that branch_of() names; false if it continues that branch.
   bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
 
@@ -71,7 +74,7 @@ class Checkpoints {
   std::string given_path() const;
   void require_same_model(const std::string& path) const;
   void log_changes(const std::string& path) const;
-  void log_later_ones(int64_t step) const;
+  void look_at_later_ones(int64_t step);
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 
   const Experiment& experiment_;
@@ -80,7 +83,7 @@ class Checkpoints {
   ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;
   std::string folder_;
-  bool only_looks_ = false;
+  bool only_looks_ = false, goes_back_ = false;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
   ModelFiles files_;  ///< rank 0's, where it saves

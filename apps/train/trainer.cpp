@@ -65,6 +65,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
                                                                  .folder = record_folder_,
                                                                  .total_steps = config_.training.steps,
                                                                  .resumed_at = state_.step,
+                                                                 .goes_back = checkpoints_->goes_back(),
                                                                  .rank = ranks.world->rank(),
                                                                  .world_size = ranks.world->size()});
   if (ranks.is_first() && config_.metrics.enable_json_lines) events_ = RunEvents(record_folder_, state_.step);

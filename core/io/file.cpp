@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -187,6 +188,12 @@ void write_file_synced(const std::string& path, std::string_view content) {
 void rename_file(std::string_view where, const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0)
     fail<FileError>(where, "cannot rename {} to {}: {}", from, to, std::strerror(errno));
+}
+
+std::string unused_name(const std::string& path) {
+  std::string name = path;
+  for (int number = 2; std::filesystem::exists(name); ++number) name = fmt::format("{}-{}", path, number);
+  return name;
 }
 
 void sync_folder(const std::string& folder) {

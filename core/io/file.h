@@ -64,6 +64,8 @@ void write_file_synced(const std::string& path, std::string_view content);
 
 /// Renames a file. Throws FileError in the name of `where`.
 void rename_file(std::string_view where, const std::string& from, const std::string& to);
+/// `path`, or if that exists, the first of `path`-2, `path`-3, ... that does not.
+std::string unused_name(const std::string& path);
 
 /// Flushes the entries of a folder (what was created, renamed or removed in it).
 void sync_folder(const std::string& folder);

@@ -6,26 +6,24 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/io/atomic_file.h"
 
 namespace ottava {
 namespace {
 
-// Bytes of the leading whole lines whose step is not past `last`.
-int64_t kept_bytes(const std::string& path, int64_t last) {
-  std::string text = read_file(path, std::numeric_limits<int64_t>::max());
-  size_t begin = 0;
-  while (begin < text.size()) {
-    size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;
+// Bytes up to the last readable line before the first whose step is past `last`. Unreadable ones between
+// readable ones stay.
+int64_t kept_bytes(const std::string& text, const std::string& path, int64_t last) {
+  size_t kept = 0;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     try {
-      Json line = Json::parse(std::string_view(text).substr(begin, end - begin), path);
+      const Json line = Json::parse(std::string_view(text).substr(begin, end - begin), path);
       if (line.at("step", path).as_integer(path) > last) break;
-    } catch (const FileError&) {
-      break;
+      kept = end + 1;
+    } catch (const FileError&) {  // of a disk or a person
     }
-    begin = end + 1;
   }
-  return begin;
+  return static_cast<int64_t>(kept);
 }
 
 Json line_of(int64_t step) {
@@ -35,18 +33,22 @@ Json line_of(int64_t step) {
 
 }  // namespace
 
-JsonLines::JsonLines(const std::string& path, int64_t resumed_at) {
+JsonLines::JsonLines(const std::string& path, int64_t resumed_at, Cut cut) {
   std::error_code ignored;
   bool exists = std::filesystem::exists(path, ignored);
   if (exists && resumed_at == 0) {
-    if (std::filesystem::file_size(path, ignored) > 0) rename_file("metrics", path, path + ".previous");
+    if (std::filesystem::file_size(path, ignored) > 0)
+      rename_file("metrics", path, unused_name(path + ".previous"));
     exists = false;
   }
   if (!exists) {
     file_ = File::create(path);
     return;
   }
-  end_ = kept_bytes(path, resumed_at);
+  const std::string text = read_file(path, std::numeric_limits<int64_t>::max());
+  end_ = kept_bytes(text, path, resumed_at);
+  if (cut == Cut::kept_apart && end_ < std::ssize(text))
+    write_file_atomically(unused_name(path + ".abandoned"), text);
   file_ = File::open_for_writing(path);
   file_.truncate(end_);
 }

@@ -74,6 +74,9 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_
   if (error) fail<FileError>("tensorboard", "cannot create the folder {}: {}", folder, error.message());
   std::string base = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
                                  static_cast<int64_t>(now_seconds()), host_name("localhost"), ::getpid());
+  bool is_first = true;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    is_first &= !entry.path().filename().string().starts_with("events.out.tfevents.");
   int number = 0;
   while (std::filesystem::exists(fmt::format("{}.{}", base, number))) ++number;
   file_ = File::create(fmt::format("{}.{}", base, number));
@@ -82,7 +85,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_
   append_fixed(event, now_seconds());
   append_bytes(event, 3, "brain.Event:2");
   add_event(event);
-  if (resumed_at <= 0) return;
+  if (resumed_at <= 0 && is_first) return;
   // SessionLog {SessionStatus status = 1 {START = 1}}: orphaned are the events from this one's step on.
   std::string start = event_header(resumed_at + 1), session;
   append_integer(session, 1, 1);

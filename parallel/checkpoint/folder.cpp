@@ -27,13 +27,6 @@ constexpr std::string_view kPrefix = "step-";
 
 bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
 
-// `path`, or if it exists, `path` with the first number appended that makes it new.
-std::string unused_name(const std::string& path) {
-  std::string name = path;
-  for (int number = 2; fs::exists(name); ++number) name = fmt::format("{}-{}", path, number);
-  return name;
-}
-
 void remove_or_warn(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);

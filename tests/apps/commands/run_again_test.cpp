@@ -69,6 +69,33 @@ TEST_CASE("the command of a finished run says that it is finished and touches no
   CHECK(fs::last_write_time(weights) == written);
 }
 
+TEST_CASE("going back to a step at or past the end trains nothing and touches nothing") {
+  Runs runs;
+  runs.train("--checkpoint.last_save_model_only false");
+  const std::string events = read_file(runs / "out/events.jsonl"),
+                    metrics = read_file(runs / "out/metrics.jsonl");
+  CHECK_THAT(runs.train("--checkpoint.load_step 4 --training.steps 4"),
+             Contains("This run is finished: out/checkpoint/step-4 holds step 4 of 4"));
+  CHECK_THAT(runs.train("--checkpoint.load_step 4 --training.steps 3"),
+             Contains("There is nothing to train: out/checkpoint/step-4 is past training.steps 3"));
+  CHECK(read_file(runs / "out/events.jsonl") == events);
+  CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
+}
+
+TEST_CASE("going back behind checkpoints keeps their metrics apart") {
+  Runs runs;
+  runs.train("--checkpoint.last_save_model_only false");
+  const std::string metrics = read_file(runs / "out/metrics.jsonl");
+  CHECK_THAT(
+      runs.train("--checkpoint.load_step 2 --training.steps 7 --checkpoint.last_save_model_only false"),
+      Contains("Training starts at step 3"));
+  CHECK(read_file(runs / "out/metrics.jsonl.abandoned") == metrics);
+  CHECK(logged(runs / "out", "lr").size() == 7);
+  // What a run that was cut off logged past its checkpoint is written again, and not kept.
+  CHECK_THAT(runs.train("--training.steps 8"), Contains("Training starts at step 8"));
+  CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl.abandoned-2"));
+}
+
 TEST_CASE("a run whose last save holds only weights is not trained over unasked") {
   Runs runs;
   runs.train("--checkpoint.last_save_model_only true");
@@ -146,6 +173,14 @@ TEST_CASE("a folder of checkpoints outside of the dump folder belongs to one run
                                          Contains("or choose another checkpoint.folder"));
     CHECK_THAT(runs.train(there + "--checkpoint.load_only true"), Contains("Training completed"));
   }
+  runs.train("");
+  {  // That of another run, in its dump folder, too.
+    RunLock lock("checkpoint.folder", runs / "out/checkpoint");
+    CHECK_THAT(runs.train("--job.dump_folder two --checkpoint.folder ../out/checkpoint", 1),
+               Contains("out/checkpoint is in use by process"));
+    CHECK_THAT(runs.train("", 1), Contains("out/checkpoint is in use by process"));
+  }
+  CHECK_THAT(runs.train("--job.dump_folder three --checkpoint.folder ."), Contains("Saved three/"));
   CHECK_THAT(runs.train(there), Contains("elsewhere/step-6"));
 }
 

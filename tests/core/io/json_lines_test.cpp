@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "core/io/json.h"
@@ -66,9 +67,31 @@ TEST_CASE("JSON lines: a run that resumes writes what came after its checkpoint 
   }
   CHECK(lines_of(path).size() == 1);
   CHECK(lines_of(path + ".previous").size() == 4);
+  { JsonLines file(path, 0); }
+  CHECK(lines_of(path + ".previous-2").size() == 1);
+  CHECK(lines_of(path + ".previous").size() == 4);
   JsonLines(folder / "new.jsonl", 7).append(8, {});
   CHECK(lines_of(folder / "new.jsonl").size() == 1);
   CHECK_THROWS_AS(JsonLines(folder / "no/metrics.jsonl", 0), FileError);
+}
+
+TEST_CASE("JSON lines: an unreadable line takes none behind it away") {
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    JsonLines file(path, 0);
+    for (int64_t step = 1; step <= 5; ++step) file.append(step, {{"loss", 1.0}});
+  }
+  std::string text = read_file(path);
+  text[text.find('\n') + 1] = '?';
+  std::ofstream(path, std::ios::binary) << text;
+  { JsonLines file(path, 5); }
+  CHECK(read_file(path) == text);
+  { JsonLines file(path, 4, JsonLines::Cut::kept_apart); }
+  CHECK(read_file(path) == text.substr(0, text.find("{\"step\":5")));
+  CHECK(read_file(path + ".abandoned") == text);
+  { JsonLines file(path, 4, JsonLines::Cut::kept_apart); }  // nothing is cut off
+  CHECK_FALSE(std::filesystem::exists(path + ".abandoned-2"));
 }
 
 }  // namespace

@@ -80,6 +80,14 @@ TEST_CASE("event files: a run that resumes orphans what was written of later ste
   const std::string bytes = read_file(only_file_in(folder / "tb"));
   // step = 300, then session_log = 7 {status = 1: START}, then the checksum.
   CHECK(bytes.substr(bytes.size() - 4 - 7, 7) == std::string("\x10\xac\x02\x3a\x02\x08\x01", 7));
+  // One that begins anew beside older events orphans them all, as from step 1; the first has none to orphan.
+  const std::string start("\x10\x01\x3a\x02\x08\x01", 6);
+  { TensorBoardWriter first(folder / "anew", 0); }
+  const std::string older = only_file_in(folder / "anew");
+  CHECK(read_file(older).find(start) == std::string::npos);
+  { TensorBoardWriter second(folder / "anew", 0); }
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "anew"))
+    CHECK((read_file(entry.path()).find(start) != std::string::npos) == (entry.path() != older));
 }
 
 }  // namespace
