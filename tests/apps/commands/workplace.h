@@ -73,7 +73,7 @@ class Workplace {
 inline std::vector<std::string> steps_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    names.push_back(entry.path().filename());
+    if (entry.path().filename() != ".lock") names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
