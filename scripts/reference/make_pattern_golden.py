@@ -22,11 +22,14 @@ PATTERNS = [
     r"\h+", r"\H+", r"[x\h]+", r"[x\H]+", r"[^\h]+", r"[^\H]+", r"^a", r"a$", r"^", r"$", r"\s+$", r"\Aa", r"a\Z", r"a\z", r".+",
     r"(?m:a.)", r"(?m)a.", r"(?i-m:a.)", r"(?mi:a.)", r"\v+", r"[a\v]+", r"[a&b]+", r"[]a]+", r"[^]a]+", r"[a\[b]+", r"[[:alpha:]0]+",
     r"[[:alpha:]\s&&[^b]]+", r"\p{N}{1,3}", r"\x{41}+", r"a{1,2}", r"a{", r"\N+", r"\R", r"\[a&&b\]",
+    r"\p{Han}+", r"[^\p{Han}]+", r"\p{^Han}+", r"\P{Han}+", r"\p{Hiragana}+", r"\p{Latin}+", r"\w+", r"\W+", r"[\w-]+", r"[^\w]+", r"[[:punct:]]+",
+    r"[[:alnum:]]+", r"[[:word:]]+", r"[[:space:]]+", r"[[:upper:]]+", r"[^\S]+", r"[\Sa]+",
 ]
 TEXTS = [
     "", "a", "abcabc ABC abcdabcd", "a\na\r\na\ra\u2028a\n", "a  \n b  ", "a0fg \tF1\uff21\uff22\u0663xX\n", "axbx a-b]c", "a\n\nAb\n", "a\v\n\f\u0085a",
     "a&b [a&&b]", "]a[b", "ab01 12345 1", "AAaa{ aaa", "dictionary caf\u00e9 na\u0131ve \u212aelvin \u017f",
     "\u4e2d\u6587abc\u6587\u672c DEF\u4e2dGhi\u3042\u30a2\u30fc x\u0301\u4e2d", "Don't DON'T we'll 123456 $%^!\r\n\r\n  end  \n \u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8",
+    "\u4e2d\u6587\u3002\u6211\u3001\u4f60\u300c\u3042\u3002\u300d\u30fc\u3007\u3005", "e\u0301x\u00b2\u00bd a\u20acb$c a\u180eb \u09f4_\u24b6",
 ]
 
 

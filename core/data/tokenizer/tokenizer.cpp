@@ -44,6 +44,7 @@ uint64_t fingerprint_of(const TokenizerDefinition& d) {
     text(s.regex), number(s.literal), number(s.add_prefix_space);
     // Shards and checkpoints of versions that read it as PCRE2 does have other ids.
     if (!s.literal && tokenizer::needs_oniguruma(s.regex)) text("oniguruma");
+    if (!s.literal && tokenizer::names_scripts(s.regex)) text("scripts");
   }
   for (int64_t n : {int64_t{d.nfc}, int64_t{d.ignore_merges}, int64_t{d.bos_id}, int64_t{d.eos_id}})
     number(n);

@@ -64,6 +64,10 @@ TEST_CASE("a pattern that means something else to HF's engine is refused by what
   expect("\\Qa.b\\E", "\\Q at byte 0");
   expect("a\\E", "\\E at byte 1");
   expect("[\\V]", "\\V at byte 1");
+  expect("a\\b", "\\b at byte 1");
+  expect("\\B", "\\B at byte 0");
+  expect("[a\\W]", "\\W in a class at byte 2");
+  expect("[[:graph:]]", "[:graph:] at byte 1");
   expect("\\p{N}{1,3}+", "an interval with + behind it at byte 5");
   expect("a{,3}", "an interval without its first number at byte 1");
   CHECK_THROWS_WITH(Pattern::regex("[a"), Contains("is not a regular expression"));
