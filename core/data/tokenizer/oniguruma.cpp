@@ -112,7 +112,7 @@ class Translator {
     // The braces of \p{L} and \x{2028} are not an interval.
     const bool has_braces = std::string_view("pPxo").find(next) != std::string_view::npos && peek(2) == '{';
     const size_t end = has_braces ? std::min(in_.find('}', at_), in_.size() - 1) + 1 : at_ + 2;
-    if (has_braces && (next == 'p' || next == 'P') && end > at_ + 4) {
+    if (has_braces && (next == 'p' || next == 'P') && end > at_ + 4 && in_[end - 1] == '}') {
       const bool is_negated = peek(3) == '^';
       const std::string_view name = in_.substr(at_ + 3, end - at_ - 4).substr(is_negated ? 1 : 0);
       if (is_script(name)) {

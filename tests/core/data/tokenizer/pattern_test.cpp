@@ -71,6 +71,7 @@ TEST_CASE("a pattern that means something else to HF's engine is refused by what
   expect("\\p{N}{1,3}+", "an interval with + behind it at byte 5");
   expect("a{,3}", "an interval without its first number at byte 1");
   CHECK_THROWS_WITH(Pattern::regex("[a"), Contains("is not a regular expression"));
+  CHECK_THROWS_WITH(Pattern::regex("\\p{Hanx"), Contains("is not a regular expression"));
   CHECK_THROWS_WITH(Pattern::regex("a\\"), Contains("is not a regular expression"));
 }
 
