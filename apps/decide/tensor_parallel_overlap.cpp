@@ -48,10 +48,10 @@ RecordedMicroBatch micro_batch(const Experiment& e, Device device, const BlockOv
 /// apart.
 std::vector<RecordedEvent> events_of(const RecordedMicroBatch& step, const BlockLayer& layer,
                                      int64_t blocks) {
+  const std::string passes = fmt::format("layers.{} ", blocks / 2);
   std::vector<RecordedEvent> events;
   for (const StepProfile::Span& span : step.spans) {
-    if (span.kind != StepProfile::Kind::pass) continue;
-    if (!span.label.starts_with(fmt::format("layers.{} ", blocks / 2))) continue;
+    if (span.kind != StepProfile::Kind::pass || !span.label.starts_with(passes)) continue;
     for (size_t i = span.first_event; i < span.end_event; ++i) {
       const RecordedEvent& event = step.plan.order.events[i];
       if (step.plan.order.labels[event.label] == layer.label) events.push_back(event);

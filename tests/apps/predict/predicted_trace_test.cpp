@@ -4,37 +4,19 @@
 #include <map>
 #include <set>
 
-#include "apps/predict/planned_machine.h"
 #include "apps/predict/sample_step.h"
 #include "core/io/json.h"
 #include "core/trace/time_split.h"
+#include "tests/apps/predict/small_plan.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
+using namespace ottava::test;
 
 TEST_CASE("a predicted trace holds the step that is predicted") {
-  const Config config = load_config("", {"--model.dim",
-                                         "256",
-                                         "--model.n_layers",
-                                         "3",
-                                         "--model.n_heads",
-                                         "4",
-                                         "--model.n_kv_heads",
-                                         "2",
-                                         "--model.ffn_dim",
-                                         "512",
-                                         "--model.vocab_size",
-                                         "512",
-                                         "--training.seq_len",
-                                         "64",
-                                         "--training.device",
-                                         "cuda",
-                                         "--training.local_batch_size",
-                                         "1",
-                                         "--parallelism.tensor_parallel_degree",
-                                         "2"});
-  const PlannedExperiment planned = plan_experiment(config, 8, 90);
-  const Machine machine = planned_machine({.device = "h100_sxm"}, find_device("h100_sxm"), planned);
+  const Planned p({"--model.n_layers", "3", "--parallelism.tensor_parallel_degree", "2"}, 8);
+  const PlannedExperiment& planned = p.planned;
+  const Machine& machine = p.machine;
   const StepPlan plan = record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh);
   const StepTime time = predict_step(plan, machine);
   const Json json = Json::parse(predicted_trace({&plan, 1}, machine, "planned"), "trace");
@@ -72,30 +54,11 @@ TEST_CASE("a predicted trace holds the step that is predicted") {
 }
 
 TEST_CASE("a predicted trace of a pipeline has all its ranks on one timeline") {
-  const Config config = load_config("", {"--model.dim",
-                                         "256",
-                                         "--model.n_layers",
-                                         "4",
-                                         "--model.n_heads",
-                                         "4",
-                                         "--model.n_kv_heads",
-                                         "2",
-                                         "--model.ffn_dim",
-                                         "512",
-                                         "--model.vocab_size",
-                                         "512",
-                                         "--training.seq_len",
-                                         "64",
-                                         "--training.device",
-                                         "cuda",
-                                         "--training.local_batch_size",
-                                         "1",
-                                         "--training.global_batch_size",
-                                         "4",
-                                         "--parallelism.pipeline_parallel_degree",
-                                         "2"});
-  const PlannedExperiment planned = plan_experiment(config, 2, 90);
-  const Machine machine = planned_machine({.device = "h100_sxm"}, find_device("h100_sxm"), planned);
+  const Planned p({"--model.n_layers", "4", "--training.global_batch_size", "4",
+                   "--parallelism.pipeline_parallel_degree", "2"},
+                  2);
+  const PlannedExperiment& planned = p.planned;
+  const Machine& machine = p.machine;
   const Experiment& e = planned.experiment;
   const std::vector<StepPlan> roles = sample_roles(e.shape, planned.device, e.mesh);
   const Json json = Json::parse(predicted_trace(roles, machine, "planned"), "trace");
@@ -121,28 +84,9 @@ TEST_CASE("a predicted trace of a pipeline has all its ranks on one timeline") {
 }
 
 TEST_CASE("on GPUs tensor parallel has a lane of its own, over host memory all calls have one") {
-  const Config config = load_config("", {"--model.dim",
-                                         "256",
-                                         "--model.n_layers",
-                                         "3",
-                                         "--model.n_heads",
-                                         "4",
-                                         "--model.n_kv_heads",
-                                         "2",
-                                         "--model.ffn_dim",
-                                         "512",
-                                         "--model.vocab_size",
-                                         "512",
-                                         "--training.seq_len",
-                                         "64",
-                                         "--training.device",
-                                         "cuda",
-                                         "--training.local_batch_size",
-                                         "1",
-                                         "--parallelism.tensor_parallel_degree",
-                                         "2"});
-  const PlannedExperiment planned = plan_experiment(config, 8, 90);
-  Machine machine = planned_machine({.device = "h100_sxm"}, find_device("h100_sxm"), planned);
+  Planned p({"--model.n_layers", "3", "--parallelism.tensor_parallel_degree", "2"}, 8);
+  const PlannedExperiment& planned = p.planned;
+  Machine& machine = p.machine;
   const StepPlan plan = record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh);
   for (const bool is_gpu : {true, false}) {
     if (!is_gpu) machine.device.capability = 0;
