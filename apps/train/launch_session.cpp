@@ -32,6 +32,14 @@ Device device_of_rank(const Config& config, const Launch& launch) {
 // NCCL would choose by measured topology, and sums in another order differ. What the user has set stays.
 constexpr std::pair<const char*, const char*> kNcclAlgorithms[] = {{"NCCL_ALGO", "Ring"},
                                                                    {"NCCL_PROTO", "Simple"}};
+// Since 2.22 ranks connect when a call first uses an algorithm: in the middle of a step, in memory that the
+// plan has given to others. And whatever the environment says, communicators do not block: one that hangs
+// could not be ended.
+void prepare_nccl() {
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  ::setenv("NCCL_COMM_BLOCKING", "0", 1);
+}
+
 void pin_nccl_algorithms() {
   for (const auto& [name, value] : kNcclAlgorithms) ::setenv(name, value, 0);
 }
@@ -104,6 +112,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
     const CpuShare share = apply_cpu_share(launch);
     if (launch.local_rank == 0) warn_of_threads(config.training.threads, std::ssize(share.cpus));
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    prepare_nccl();
     if (config.debug.deterministic) pin_nccl_algorithms();
     const Device device = device_of_rank(config, launch);
     check_sm_budget(config.comm.sm_budget, device);

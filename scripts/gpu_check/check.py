@@ -115,6 +115,10 @@ class Check:
         self.text.write_text(made_up_text())
         # Algorithms of products that a run measured are there for the next one, and gone with the report.
         self.environment = {"XDG_CACHE_HOME": str(self.work / "cache"), **({} if dry else missing_library_folders(self.python))}
+        # What is checked is one GPU: with several, "two ranks share one" would take two.
+        self.gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+        if not dry:
+            self.environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         self.curves = None  # of the CPU, made while the GPU does other things (parity.py)
         self.graphs_fault = ""  # why runs go without CUDA graphs (first_training.py)
         self.running = set()
@@ -237,7 +241,7 @@ class Check:
         if self.dry:
             return ""
         try:
-            out = self.run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"], until=self.deadline, seconds=15)
+            out = self.run(["nvidia-smi", "-i", self.gpu, f"--query-gpu={what}", "--format=csv,noheader,nounits"], until=self.deadline, seconds=15)
         except Failed:
             return ""
         return out.strip().split("\n")[0].strip()

@@ -6,6 +6,7 @@ import shutil
 
 from check import ROOT, Failed, Skipped, distance, tail
 from models import BOUNDS, MODELS
+from op_tests import read_account
 
 
 def environment(c):
@@ -20,7 +21,7 @@ def environment(c):
     data["PyTorch"] = {True: "is there", False: "is not there", None: "python does not say"}[c.has_torch()]
     if shutil.which("nvidia-smi"):
         query = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
-        data["gpu"] = c.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False, seconds=15).strip()
+        data["gpu"] = c.run(["nvidia-smi", "-i", c.gpu, f"--query-gpu={query}", "--format=csv,noheader"], check=False, seconds=15).strip()
     elif not c.dry:
         raise Failed("nvidia-smi was not found: is there a driver?", data)
     text = "\n".join(f"- {k}: {v}" for k, v in data.items())
@@ -30,12 +31,17 @@ def environment(c):
 
 
 def device_tests(c, pattern):
-    """Summary of the cases that match."""
-    out = c.run([c.program("ottava_device_tests"), "--durations", "no", pattern], env={"OTTAVA_TEST_DEVICES": c.device}, check=False)
+    """Summary of the cases that match; Skipped where each of them was."""
+    account = c.work / "matching.account"
+    out = c.run([c.program("ottava_device_tests"), "--durations", "no", pattern], check=False,
+                env={"OTTAVA_TEST_DEVICES": c.device, "OTTAVA_TEST_CASES": str(account)})
     summary = next((line.strip() for line in reversed(out.splitlines()) if "assertions" in line), tail(out, 3))
     if "All tests passed" not in out:
         failed = re.findall(r"^(.+?):\d+: FAILED", out, re.M)
         raise Failed(f"{summary}\n{tail(out, 40)}\nfailures in: {sorted(set(failed))}")
+    verdicts = read_account(account.read_text(errors="replace")).values() if account.exists() else []
+    if verdicts and all(v.result == "skipped" for v in verdicts):
+        raise Skipped(f"every case was skipped: {next(iter(verdicts)).says}")
     return summary
 
 

@@ -60,12 +60,13 @@ class Recorder(Check):
             return json.dumps({"attention": {}})
         if "--query-gpu=compute_cap" in command:
             return "9.0\n"
-        if "--list-test-names-only" in command:
-            return subprocess.run([DEVICE_TESTS, *command[1:]], capture_output=True, text=True).stdout
+        if lists_names(command):
+            done = subprocess.run([DEVICE_TESTS, *command[1:]], capture_output=True, text=True)
+            return done.stdout + done.stderr
         if "-f" in command:  # of test cases
             names = Path(command[command.index("-f") + 1])
-            listed = subprocess.run([DEVICE_TESTS, "--list-test-names-only", "-f", str(names)], capture_output=True, text=True).stdout
-            assert listed.splitlines() == names.read_text().replace("\\", "").splitlines(), "a file of names does not select them"
+            listed = op_tests.list_cases(self, "-f", str(names))
+            assert listed == names.read_text().replace("\\", "").splitlines(), "a file of names does not select them"
         return "9.0\nAll tests passed, 1 assertions\nTraining completed\nERROR SUMMARY: 0 errors\n"
 
     def train(self, name, device, steps, extra, launcher=(), env=None, until=None, seconds=None, first=1):
@@ -146,6 +147,10 @@ def check_bench_pytorch(words):
             assert int(layers) * int(seq_len) * int(batch) > 0 and precision in ("bf16", "fp8")
 
 
+def lists_names(command):
+    return "--list-test-names-only" in command or "--verbosity" in command  # Catch2 2 and 3
+
+
 def check_command(command):
     """Raises AssertionError for what would not start; returns the kind of command."""
     words = list(command)
@@ -154,7 +159,7 @@ def check_command(command):
         return "ottava " + words[words.index("ottava") + 1]
     if words[0] == "ottava_device_tests" and "-f" in words:
         pass  # its cases were listed when it was recorded
-    elif words[0] == "ottava_device_tests" and words[-1] != "--list-test-names-only":
+    elif words[0] == "ottava_device_tests" and not lists_names(words):
         listed = subprocess.run([DEVICE_TESTS, "--list-tests", words[-1]], capture_output=True, text=True).stdout  # ends with their number
         assert re.search(r"^[1-9]\d* matching test case", listed, re.M), f"no test is called {words[-1]}"
     elif any(word.endswith("bench_pytorch.py") for word in words):

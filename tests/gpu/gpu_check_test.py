@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/
 
 import contract
 import cuda_libraries
+import device_tests
 import first_training
 import goals
 import op_tests
@@ -27,7 +28,7 @@ import same_bits
 import sanitizer
 import shapes
 import speed
-from check import Check, Failed, TimedOut, Training
+from check import Check, Failed, Skipped, TimedOut, Training
 from models import RECIPES, recipes_of
 
 spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
@@ -480,6 +481,31 @@ class Programs(unittest.TestCase):
         self.assertEqual(run.losses, {3: 6})
         with self.assertRaisesRegex(Failed, "steps .3. of 2 to 3 were logged"):
             c.train("run", "cpu", 3, extra, launcher=["true"], first=2)
+
+    def test_programs_see_one_gpu(self):
+        for said, gpu in (({}, "0"), ({"CUDA_VISIBLE_DEVICES": "3,5"}, "3")):
+            with mock.patch.dict("os.environ", said):
+                c = Check(dry=False, programs=".", seconds=60)
+            self.addCleanup(c.close)
+            self.assertEqual(c.run(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).strip(), gpu)
+            with mock.patch.object(Check, "execute", return_value=(0, "9.0")) as asked:
+                c.compute_capability()
+            self.assertEqual(asked.call_args.args[0][:3], ["nvidia-smi", "-i", gpu])
+
+    def test_a_stage_whose_cases_are_all_skipped_is_not_run(self):
+        def ran(account):
+            def run(c, command, env, **_):
+                Path(env["OTTAVA_TEST_CASES"]).write_text(account)
+                return "All tests passed (1 assertion in 1 test case)"
+            return mock.patch.object(Check, "run", run)
+
+        c = Check(dry=False, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with mock.patch.object(Check, "program", return_value="ottava_device_tests"):
+            with ran("skipped\tNCCL 1\tneeds 2 GPUs\n"), self.assertRaisesRegex(Skipped, "needs 2 GPUs"):
+                device_tests.device_tests(c, "*NCCL*")
+            with ran("skipped\tNCCL 1\tneeds 2 GPUs\nran\tNCCL 2\n"):
+                self.assertIn("1 assertion", device_tests.device_tests(c, "*NCCL*"))
 
     def test_a_silent_nvidia_smi_and_a_slow_python_say_nothing(self):
         c = Check(dry=False, programs=".", seconds=60)

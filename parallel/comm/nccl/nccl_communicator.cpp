@@ -93,6 +93,8 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> make_split(Members members) override;
   void stay_out_of_split() override;
   std::shared_ptr<Handle> split_handle(int color, int key);
+  template <class Calls>
+  void group(const EnteredCall& entering, const Calls& calls);
   void enqueue(const CollectiveCall& call);
   Stream& own_stream() { return nccl_->stream(lane_of(axis())); }
 
@@ -102,6 +104,23 @@ class NcclCommunicator final : public Communicator {
   Event ready_;
   std::array<std::shared_ptr<Event>, kEvents> done_;
 };
+
+/// Makes the calls as one group, and waits until NCCL has put it on its stream.
+template <class Calls>
+void NcclCommunicator::group(const EnteredCall& entering, const Calls& calls) {
+  {
+    const auto used = nccl_->use(*handle_);
+    check(ncclGroupStart(), "ncclGroupStart");
+    try {
+      calls();
+    } catch (...) {
+      ncclGroupEnd();  // what the thread calls next is not of this group
+      throw;
+    }
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+  nccl_->settle(handle_, "ncclGroupEnd", &entering);
+}
 
 void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) {
   if (stream.type() != DeviceType::cuda) {
@@ -119,11 +138,10 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
     begun = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
     begun->record(own);
   }
-  check(ncclGroupStart(), "ncclGroupStart");
-  for (const CollectiveCall& call : calls) enqueue(call);
-  check(ncclGroupEnd(), "ncclGroupEnd");
   EnteredCall entering = entered(calls);
-  nccl_->settle(handle_, "ncclGroupEnd", &entering);
+  group(entering, [&] {
+    for (const CollectiveCall& call : calls) enqueue(call);
+  });
   std::shared_ptr<Event>& done = done_[ticket % kEvents];
   if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own);
@@ -137,21 +155,16 @@ void NcclCommunicator::connect() {
   ncclComm_t comm = handle_->comm;
   void* zero = nccl_->scratch();
   const EnteredCall connecting = entered(Collective::barrier, "connecting");
-  const auto finish = [&] {
-    check(ncclGroupEnd(), "ncclGroupEnd");
-    nccl_->settle(handle_, "ncclGroupEnd", &connecting);
-  };
-  check(ncclGroupStart(), "ncclGroupStart");
-  check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, comm, stream), "ncclAllReduce");
-  finish();
+  group(connecting,
+        [&] { check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, comm, stream), "ncclAllReduce"); });
   if (axis() == "pp" && size() > 1) {  // other axes' sends and receives come in the same order on all ranks
-    check(ncclGroupStart(), "ncclGroupStart");
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      check(ncclSend(zero, 1, ncclInt32, r, comm, stream), "ncclSend");
-      check(ncclRecv(zero, 1, ncclInt32, r, comm, stream), "ncclRecv");
-    }
-    finish();
+    group(connecting, [&] {
+      for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        check(ncclSend(zero, 1, ncclInt32, r, comm, stream), "ncclSend");
+        check(ncclRecv(zero, 1, ncclInt32, r, comm, stream), "ncclRecv");
+      }
+    });
   }
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own_stream());
@@ -241,11 +254,19 @@ void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0)
 std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
   auto handle = std::make_shared<Handle>();
   ncclConfig_t config = configuration(options_);
-  check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
   const EnteredCall splitting = entered(Collective::barrier, "splitting");
-  nccl_->settle(handle_, "ncclCommSplit", &splitting);
-  if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
-  nccl_->settle(handle, "ncclCommSplit", &splitting);
+  try {
+    {
+      const auto used = nccl_->use(*handle_);
+      check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
+    }
+    nccl_->settle(handle_, "ncclCommSplit", &splitting);
+    if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
+    nccl_->settle(handle, "ncclCommSplit", &splitting);
+  } catch (...) {
+    give_up(std::move(handle));
+    throw;
+  }
   nccl_->watch(handle);
   return handle;
 }
@@ -269,6 +290,7 @@ std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<R
           "ncclCommInitRankConfig");
     rank->settle(handle, "ncclCommInitRankConfig");
   } catch (const CommError& error) {
+    give_up(std::move(handle));
     throw CommError(fmt::format(
         "{}; set NCCL_DEBUG=INFO for details from NCCL, or comm.backend to mpi or tcp to train without it",
         error.what()));

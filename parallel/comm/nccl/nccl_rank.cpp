@@ -10,7 +10,16 @@ namespace ottava::nccl {
 namespace {
 constexpr auto kPeriod = std::chrono::milliseconds(20);
 constexpr auto kMoment = std::chrono::milliseconds(500);
+// A call of NCCL's that takes longer hangs, and nothing but an abort ends it.
+constexpr auto kLongestCall = std::chrono::seconds(10);
 }  // namespace
+
+void give_up(std::shared_ptr<Handle> handle) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<Handle>>;
+  std::lock_guard lock(mutex);
+  kept.push_back(std::move(handle));
+}
 
 void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
@@ -35,6 +44,12 @@ NcclRank::~NcclRank() {
   cuda::release(gpu_, scratch_);
 }
 
+std::unique_lock<std::timed_mutex> NcclRank::use(Handle& handle) const {
+  std::unique_lock use(handle.use);
+  if (handle.aborted) throw CommError(state_->failure());
+  return use;
+}
+
 void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, const EnteredCall* waiting) {
   const auto begin = Clock::now();
   const std::chrono::duration<double> limit(state_->timeout_seconds());
@@ -42,8 +57,7 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, c
   while (true) {
     ncclResult_t result = ncclSuccess;
     {
-      std::lock_guard lock(mutex_);
-      if (handle->aborted) throw CommError(state_->failure());
+      const auto used = use(*handle);
       check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
     }
     check(result, call);
@@ -71,21 +85,23 @@ void NcclRank::release(const std::shared_ptr<Handle>& handle) noexcept {
   {
     std::lock_guard lock(mutex_);
     std::erase(handles_, handle);
-    if (handle->aborted) return;
-    if (state_->failed()) {
-      handle->aborted = true;
-      ncclCommAbort(handle->comm);
+  }
+  std::unique_lock used(handle->use);
+  if (handle->aborted) return;
+  try {
+    if (!state_->failed()) {
+      check(ncclCommFinalize(handle->comm), "ncclCommFinalize");
+      used.unlock();
+      settle(handle, "ncclCommFinalize");
+      used.lock();
+      ncclCommDestroy(handle->comm);
       return;
     }
-  }
-  try {
-    check(ncclCommFinalize(handle->comm), "ncclCommFinalize");
-    settle(handle, "ncclCommFinalize");
-    ncclCommDestroy(handle->comm);
   } catch (const std::exception& error) {
     state_->fail(error.what());
-    ncclCommAbort(handle->comm);
   }
+  handle->aborted = true;
+  ncclCommAbort(handle->comm);
 }
 
 void NcclRank::issued(size_t index, Issued work) {
@@ -136,6 +152,7 @@ void NcclRank::abort_all() {
     aborted_ = true;
     for (Lane& lane : lanes_) lane.queue.clear();
     for (auto& handle : handles_) {
+      const std::unique_lock used(handle->use, kLongestCall);
       if (std::exchange(handle->aborted, true)) continue;
       aborts.emplace_back([handle, gpu = gpu_] {
         cudaSetDevice(gpu);
@@ -158,7 +175,9 @@ void NcclRank::loop() {
       for (Lane& lane : lanes_) advance(lane);
       for (auto& handle : handles_) {
         ncclResult_t result = ncclSuccess;
-        if (!handle->aborted) check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
+        const std::unique_lock used(handle->use, std::try_to_lock);
+        if (used && !handle->aborted)
+          check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
         check(result, "a collective");
       }
       late = is_late();

@@ -20,11 +20,17 @@ namespace ottava::nccl {
 /// Throws CommError for anything but success and ncclInProgress.
 void check(ncclResult_t result, const char* call);
 
-/// A handle that is shared by communicators with the same members; knows whether it was aborted.
+/// A handle that is shared by communicators with the same members. NCCL takes one thread at a time for it,
+/// and none once an abort has begun.
 struct Handle {
+  std::timed_mutex use;  ///< held while `comm` is used, and for `aborted`
   ncclComm_t comm = nullptr;
   bool aborted = false;
 };
+
+/// Keeps a handle for ever, of a communicator that the rank no longer waits for: NCCL's thread may still
+/// store it there.
+void give_up(std::shared_ptr<Handle> handle);
 
 /// What the NCCL communicators of one rank share: a stream for each lane, on which its collectives run in
 /// program order, and a thread that watches them. NCCL kernels of two lanes may run at once: each takes a few
@@ -44,6 +50,9 @@ class NcclRank {
   Stream& stream(size_t lane) { return lanes_[lane].stream; }
   const std::shared_ptr<RankState>& shared_state() const { return state_; }
   void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
+
+  /// For as long as it lives, no other thread uses the handle. Throws CommError where it was aborted.
+  [[nodiscard]] std::unique_lock<std::timed_mutex> use(Handle& handle) const;
 
   /// To be called after each NCCL call, since communicators do not block: polls until NCCL has accepted the
   /// call, which for a communicator's first calls is when the other ranks have made theirs. Throws CommError;

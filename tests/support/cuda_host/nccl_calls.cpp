@@ -17,6 +17,7 @@ struct GroupedCall {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<GroupedCall> grouped;
+thread_local ncclResult_t group_result = ncclSuccess;  // of the first call that was refused
 
 bool is_pair(const NcclCall& call) { return call.kind == NcclKind::send || call.kind == NcclKind::recv; }
 
@@ -160,7 +161,9 @@ void note_ends(ncclComm& comm, const NcclCall& call) {
 ncclResult_t issue_grouped() {
   std::vector<GroupedCall> calls;
   calls.swap(grouped);
-  ncclResult_t result = ncclSuccess;
+  for (const GroupedCall& c : calls) c.comm->grouping = {};
+  ncclResult_t result = std::exchange(group_result, ncclSuccess);
+  if (result != ncclSuccess) return result;
   while (!calls.empty()) {
     const ncclComm_t comm = calls[0].comm;
     Stream* stream = calls[0].stream;
@@ -185,20 +188,28 @@ ncclResult_t issue_grouped() {
   return result;
 }
 
+/// Why the call would be refused, or null.
+const char* objection_to(ncclComm_t comm, const Stream* stream, const NcclCall& call) {
+  if (const char* reason = objection(comm)) return reason;
+  if (!comm->clique) return "the communicator is not ready";
+  if (!stream || stream->gpu != comm->gpu) return "the stream is not one of the communicator's GPU";
+  return objection(call, comm->rank, static_cast<int>(comm->clique->members.size()), comm->gpu);
+}
+
 ncclResult_t make_call(ncclComm_t comm, cudaStream_t handle, const NcclCall& call) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
-  if (!comm || !comm->clique || comm->is_aborted)
-    return refuse(ncclInvalidArgument, "the communicator is not ready, or was aborted");
-  if (!stream || stream->gpu != comm->gpu)
-    return refuse(ncclInvalidArgument, "the stream is not one of the communicator's GPU");
-  if (const char* reason =
-          objection(call, comm->rank, static_cast<int>(comm->clique->members.size()), comm->gpu)) {
-    return refuse(ncclInvalidArgument, reason);
+  ncclResult_t result = ncclSuccess;
+  if (const char* reason = objection_to(comm, stream, call))
+    result = refuse(ncclInvalidArgument, reason);
+  else if (is_pair(call) && call.peer == comm->rank && group_depth == 0)
+    result = refuse(ncclInvalidUsage, "a send to oneself outside a group");
+  if (result != ncclSuccess) {
+    if (group_depth > 0 && group_result == ncclSuccess) group_result = result;
+    return result;
   }
-  if (is_pair(call) && call.peer == comm->rank && group_depth == 0)
-    return refuse(ncclInvalidUsage, "a send to oneself outside a group");
   grouped.push_back({comm, stream, call});
+  comm->grouping = std::this_thread::get_id();
   return group_depth == 0 ? issue_grouped() : ncclSuccess;
 }
 

@@ -27,6 +27,15 @@ ncclResult_t refuse(ncclResult_t result, std::string reason) {
   return result;
 }
 
+const char* objection(const ncclComm* comm) {
+  if (!comm) return "there is no communicator";
+  if (comm->is_aborted) return "the communicator was aborted";
+  if (comm->is_destroyed) return "the communicator was destroyed";
+  if (comm->grouping != std::thread::id() && comm->grouping != std::this_thread::get_id())
+    return "another thread is in the middle of a group of calls";
+  return nullptr;
+}
+
 void blow(Clique& clique, std::string reason) {
   clique.error = ncclInvalidUsage;
   set_last_error(std::move(reason));
@@ -113,6 +122,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
   auto lock = lock_layer();
+  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
   if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
   if (limit_of(*config) != comm->max_ctas)
     return refuse(ncclInvalidArgument, "a part of a communicator takes other CTAs than the whole");
@@ -127,7 +137,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   auto lock = lock_layer();
   *result = ncclSuccess;
-  if (comm->is_destroyed) return refuse(ncclInvalidArgument, "the communicator was destroyed");
+  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
   if (comm->clique && comm->clique->error != ncclSuccess) {
     *result = comm->clique->error;
   } else if (!comm->clique || comm->clique->joined < static_cast<int>(comm->clique->members.size())) {
@@ -148,6 +158,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto lock = lock_layer();
+  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
   if (comm->captured > 0)
     return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
   if (!comm->launches.empty() || comm->is_launching)
@@ -160,12 +171,14 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   auto lock = lock_layer();
+  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
   comm->is_destroyed = true;
   return comm->visits == 0 ? ncclSuccess : refuse(ncclInvalidUsage, "destroyed with work under way");
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   auto lock = lock_layer();
+  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
   comm->is_aborted = comm->is_destroyed = true;
   comm->launches.clear();
   wake();

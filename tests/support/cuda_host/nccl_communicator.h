@@ -59,6 +59,7 @@ struct ncclComm {
   bool is_launching = false;
   cudaError_t launched = cudaSuccess;  ///< what became of the last launch
   std::jthread launcher;
+  std::thread::id grouping;  ///< the thread whose open group has calls of it: no other may use it
 };
 
 namespace ottava::cuda_host {
@@ -70,6 +71,8 @@ void begin_launching(ncclComm_t comm);
 void set_last_error(std::string reason);
 /// Gives back `result`; the reason is what ncclGetLastError says.
 ncclResult_t refuse(ncclResult_t result, std::string reason);
+/// Why no call may use the communicator now, or null.
+const char* objection(const ncclComm* comm);
 /// All calls of these ranks end in an error from now on.
 void blow(Clique& clique, std::string reason);
 

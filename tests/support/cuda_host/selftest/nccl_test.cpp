@@ -101,6 +101,52 @@ TEST_CASE("in place works where NCCL defines it, and calls of a group go togethe
   CHECK(x.floats() == y.floats());
 }
 
+TEST_CASE("a communicator serves one thread at a time, and none after an abort") {
+  Alone alone;
+  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>(4, 1.0f));
+  float* data = device_pointer<float>(x);
+  const auto all_reduce = [&] {
+    return ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, alone.comm, alone.native());
+  };
+  ncclGroupStart();
+  CHECK(all_reduce() == ncclSuccess);
+  ncclResult_t seen = ncclSuccess, aborted = ncclSuccess;
+  std::thread([&] {
+    ncclResult_t error = ncclSuccess;
+    seen = ncclCommGetAsyncError(alone.comm, &error);
+    aborted = ncclCommAbort(alone.comm);
+  }).join();
+  CHECK(seen == ncclInvalidUsage);
+  CHECK(aborted == ncclInvalidUsage);
+  CHECK(contains(ncclGetLastError(nullptr), "another thread"));
+  CHECK(ncclGroupEnd() == ncclInProgress);
+  alone.settle();
+  Alone other;
+  CHECK(ncclCommAbort(other.comm) == ncclSuccess);
+  ncclResult_t error = ncclSuccess;
+  CHECK(ncclCommGetAsyncError(other.comm, &error) == ncclInvalidUsage);
+  CHECK(contains(ncclGetLastError(nullptr), "was aborted"));
+  CHECK(ncclCommAbort(other.comm) == ncclInvalidUsage);
+}
+
+TEST_CASE("a group with a call that was refused does nothing, and ends") {
+  Alone alone;
+  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>{1, 2, 3, 4}),
+      y(alone.stream, DType::f32, {4}, std::vector<float>(4, 0.0f));
+  ncclGroupStart();
+  CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(y), 4, ncclFloat32, ncclSum, alone.comm,
+                      alone.native()) == ncclSuccess);
+  CHECK(ncclSend(device_pointer<float>(x), 4, ncclFloat32, 1, alone.comm, alone.native()) ==
+        ncclInvalidArgument);
+  CHECK(ncclGroupEnd() == ncclInvalidArgument);
+  alone.settle();
+  CHECK(y.floats()[1] == 0.0f);
+  CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(y), 4, ncclFloat32, ncclSum, alone.comm,
+                      alone.native()) == ncclInProgress);
+  alone.settle();
+  CHECK(y.floats()[1] == 2.0f);
+}
+
 // Communicators that do not block put their calls on the stream from a thread of NCCL's own, some time after
 // ncclGroupEnd has returned: whatever follows must wait until the communicator says that they are there.
 TEST_CASE("a capture takes what NCCL's own thread puts on its stream, if it waits for it") {
