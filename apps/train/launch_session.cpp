@@ -1,19 +1,24 @@
 #include "apps/train/launch_session.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "apps/config/changed_keys.h"
 #include "apps/config/resolved_model.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
+#include "core/listed.h"
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/ranks/agree.h"
+#include "parallel/ranks/gather.h"
 #include "parallel/ranks/local_place.h"
 #include "parallel/ranks/world.h"
 
@@ -55,6 +60,34 @@ void log_determinism(Device device) {
   }
 }
 
+// The keys in which the printed configuration of rank `other` differs from that of rank 0.
+std::string configuration_differences(const std::vector<std::string>& printed, size_t other) {
+  constexpr size_t kNamed = 4;
+  return listed(
+      key_differences({printed[0], "rank 0's configuration"},
+                      {printed[other], fmt::format("rank {}'s configuration", other)}),
+      [&](const KeyDifference& d) {
+        return fmt::format("{} (rank 0 has {}, rank {} has {})", d.key, d.first, other, d.second);
+      },
+      kNamed);
+}
+
+void require_same_configuration(const Config& config, Communicator& control) {
+  const std::string mine = print_config(config);
+  const std::vector<int64_t> hashes =
+      gather_number(control, static_cast<int64_t>(checkpoint::text_checksum(mine)), "the configuration");
+  const auto other = std::ranges::find_if(hashes, [&](int64_t hash) { return hash != hashes[0]; });
+  if (other == hashes.end()) return;
+  const std::vector<std::string> printed = gather_text(control, mine, "the configuration");
+  const std::string differences = configuration_differences(printed, other - hashes.begin());
+  meet_before_refusing(control);
+  fail<ConfigError>(
+      "ranks",
+      "the configuration differs between ranks: {}; {} of {} ranks have rank 0's: start all ranks "
+      "with the same file and the same options",
+      differences, std::ranges::count(hashes, hashes[0]), hashes.size());
+}
+
 // Each machine may have files of its own, some of them out of date.
 void require_same_tokenizer(const Tokenizer& tokenizer, Communicator& control) {
   require_equal_everywhere(
@@ -75,8 +108,7 @@ void work(const Config& config, Device device, World& world, const std::function
   if (world.launch.world_size > 1)
     require_equal_everywhere(*world.control, "the ottava binary",
                              checkpoint::text_checksum(read_file("/proc/self/exe")));
-  require_equal_everywhere(*world.control, "the configuration",
-                           checkpoint::text_checksum(print_config(config)));
+  require_same_configuration(config, *world.control);
   if (config.debug.deterministic) log_determinism(device);
   std::optional<int> capability;
   if (device.is_gpu()) capability = cuda::compute_capability(device.index);

@@ -48,7 +48,18 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
   const std::string program = OTTAVA + job.train();
   SECTION("configurations") {
     check_refused(launch_both(port, program, program + " --optimizer.lr 1"), 2,
-                  "the configuration differs between ranks");
+                  "the configuration differs between ranks: optimizer.lr (rank 0 has 0.002, rank 1 has 1.0); "
+                  "1 of 2 ranks have rank 0's: start");
+  }
+  SECTION("configurations with many differences") {
+    check_refused(
+        launch_both(port, program,
+                    program + " --training.steps 5 --training.seed 3 --optimizer.lr 1 --optimizer.eps 1e-5 "
+                              "--metrics.log_freq 2 --checkpoint.interval 3"),
+        2,
+        "training.steps (rank 0 has 12, rank 1 has 5), training.seed (rank 0 has 0, rank 1 has 3), "
+        "optimizer.lr (rank 0 has 0.002, rank 1 has 1.0), optimizer.eps (rank 0 has 1.0e-08, rank 1 has "
+        "1.0e-05) and 2 more;");
   }
   SECTION("programs") {
     fs::copy_file(OTTAVA, job.in("other"));
