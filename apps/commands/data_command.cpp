@@ -16,6 +16,7 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/encoded_segment.h"
 #include "apps/config/installed.h"
+#include "apps/config/limits.h"
 #include "core/counted.h"
 #include "core/data/chat/conversation.h"
 #include "core/data/corpus.h"
@@ -174,7 +175,7 @@ void add_inspect_data(Command& data) {
               "tokens of conversations that the loss counts: assistant, last or all, as for chat.train_on")
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")
       .option("--seq-len", o->seq_len, "sequence length in tokens, as for training.seq_len")
-      .within(1)
+      .within(1, kMostTokens)
       .option("--documents", o->documents, "number of documents to show")
       .within(0)
       .flag("--verify", o->verify, DataInspectOptions::Verify::contents,

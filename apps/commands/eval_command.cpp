@@ -8,6 +8,7 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
+#include "apps/config/limits.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/evaluator.h"
 #include "apps/generate/saved_model.h"
@@ -84,7 +85,7 @@ void add_eval_command(Command& commands) {
       .option("--max-examples", o->max_examples, "number of questions of each task; -1: all")
       .within(-1)
       .option("--seq-len", o->seq_len, "length in tokens of a sequence, which several choices share")
-      .within(2)
+      .within(2, kMostTokens)
       .option("--batch", o->batch, "sequences per forward pass")
       .within(1)
       .option("--json", o->json, "write the scores and the log-likelihood of every choice to this JSON file")

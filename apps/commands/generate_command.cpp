@@ -8,6 +8,7 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
 #include "apps/commands/given_text.h"
+#include "apps/config/limits.h"
 #include "apps/generate/chat_session.h"
 #include "apps/generate/prompt_tokens.h"
 #include "apps/generate/saved_model.h"
@@ -163,7 +164,7 @@ void add_generate_command(Command& commands) {
       .option("--prompt", o->prompt, "text to continue; without it and --prompt-file, standard input is read")
       .option("--prompt-file", o->prompt_file, "file that contains the text to continue")
       .option("--max-tokens", o->max_tokens, "maximum number of tokens to generate")
-      .within(1)
+      .within(1, kMostTokens)
       .option("--samples", o->samples, "number of continuations")
       .within(1)
       .flag("--chat", o->is_chat, true,
@@ -174,7 +175,7 @@ void add_generate_command(Command& commands) {
       .option("--context", o->context,
               "maximum number of tokens in a conversation with --chat (default: 4096, or the model's context "
               "length if it is shorter)")
-      .within(2)
+      .within(2, kMostTokens)
       .option("--stop", o->stops, "stop before this text; may be repeated")
       .option("--temperature", o->sampling.temperature, "sampling temperature; 0: always the likeliest token")
       .within(0)

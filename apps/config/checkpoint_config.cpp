@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "apps/config/limits.h"
 #include "core/config/problems.h"
 #include "core/config/section.h"
 
@@ -31,7 +32,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
        "advance_data_steps", c.advance_data_steps,
        "after going back to load_step, skip the data of this many steps, such as data on which training "
        "diverged; stages of a mixture, which begin at a position in the data, begin that many steps earlier")
-      .at_least(0)
+      .range(0, kMostSteps)
       .unit("steps");
   s.field("load_only", c.load_only,
           "load a checkpoint but never save; if the run resumes its own checkpoint, metrics go to load_only/ "

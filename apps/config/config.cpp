@@ -11,6 +11,7 @@
 #include "apps/config/foreign_keys.h"
 #include "apps/config/idle_keys.h"
 #include "apps/config/installed.h"
+#include "apps/config/outputs.h"
 #include "core/config/print.h"
 #include "core/config/reader.h"
 #include "core/config/section.h"
@@ -143,6 +144,7 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("profiling", c.profiling);
   check("validation", c.validation);
   check("evaluation", c.evaluation);
+  check_outputs(c, problems);
   if (!problems.sound("model") || !problems.sound("training")) return;
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
     problems.add(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/config/limits.h"
 #include "core/config/problems.h"
 #include "core/config/section.h"
 
@@ -21,7 +22,7 @@ void declare(config::Section& s, EvaluationConfig& c) {
   s.field("prompts", c.prompts,
           "texts for the model to continue, shown in the log, metrics.jsonl and TensorBoard");
   s.field("max_new_tokens", c.max_new_tokens, "tokens to generate for each prompt")
-      .at_least(1)
+      .range(1, kMostTokens)
       .unit("tokens");
   s.field("temperature", c.temperature,
           "sampling temperature, with training.seed as the random seed; 0: always the likeliest token")

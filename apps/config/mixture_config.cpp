@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "apps/config/limits.h"
 #include "core/config/problems.h"
 #include "core/config/section.h"
 #include "core/counted.h"
@@ -86,7 +87,7 @@ void declare(config::Section& s, MixtureSourceConfig& c) {
 }
 
 void declare(config::Section& s, MixtureStageConfig& c) {
-  s.field("from_step", c.from_step, "first step that uses these weights").required().at_least(2);
+  s.field("from_step", c.from_step, "first step that uses these weights").required().range(2, kMostSteps);
   s.field("weights", c.weights,
           "one weight for each source, in the order of training.mixture; 0: stop using the source")
       .required()

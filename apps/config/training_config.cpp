@@ -61,8 +61,8 @@ void declare_batch(config::Section& s, TrainingConfig& c) {
           "x data-parallel ranks")
       .range(-1, kMost)
       .unit("sequences");
-  s.field("seq_len", c.seq_len, "sequence length").range(1, kMost).unit("tokens");
-  s.field("steps", c.steps, "number of optimizer steps in the whole run").at_least(1).unit("steps");
+  s.field("seq_len", c.seq_len, "sequence length").range(1, kMostTokens).unit("tokens");
+  s.field("steps", c.steps, "number of optimizer steps in the whole run").range(1, kMostSteps).unit("steps");
   s.field("epochs", c.epochs,
           "number of passes over the data, used instead of steps, which is then computed from the size of "
           "the data; null: use steps")

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/limits.h"
 #include "apps/config/mixture_config.h"
 #include "core/config/declare.h"
 #include "core/dtype.h"
@@ -24,9 +25,6 @@ struct SkipSpikesConfig {
   double sigma = 0;
   bool operator==(const SkipSpikesConfig&) const = default;
 };
-
-/// Of a local batch: matrices of so many rows keep far from the limit of 64 bits.
-inline constexpr int64_t kMostTokens = 1 << 30;
 
 /// Section `training`. What keys mean: training_config.cpp.
 struct TrainingConfig {

@@ -16,7 +16,7 @@ void declare(config::Section& s, ValidationConfig& c) {
   s.field("local_batch_size", c.local_batch_size, "sequences per data-parallel rank and batch")
       .range(1, kMost)
       .unit("sequences");
-  s.field("seq_len", c.seq_len, "sequence length").range(1, kMost).unit("tokens");
+  s.field("seq_len", c.seq_len, "sequence length").range(1, kMostTokens).unit("tokens");
   s.field("freq", c.freq, "training steps between validations").at_least(1).unit("steps");
   s.field("steps", c.steps,
           "batches per validation, starting over where the data ends; -1: all of the data once")

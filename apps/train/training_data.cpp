@@ -148,6 +148,12 @@ int64_t steps_of_epochs(const Experiment& e, const data::MixedLoader& data, Rank
                                           : weights_by_size(t.mixture, data.sources(), *ranks.control);
   const double epoch = std::accumulate(windows.begin(), windows.end(), 0.0),
                steps = std::ceil(*t.epochs * epoch / e.global_batch - 1e-9);
+  if (!(steps <= kMostSteps)) {
+    meet_before_refusing(*ranks.control);
+    fail<ConfigError>("training.epochs",
+                      "{:g} epochs of {:.0f} windows are {:.3g} steps of {}; expected at most {}", *t.epochs,
+                      epoch, steps, counted(e.global_batch, "sequence"), kMostSteps);
+  }
   log::info("training.epochs {}: {} steps of {} of the {:.0f} windows of an epoch", *t.epochs, steps,
             counted(e.global_batch, "sequence"), epoch);
   return std::max<int64_t>(static_cast<int64_t>(steps), 1);

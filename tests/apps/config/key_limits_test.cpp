@@ -22,6 +22,15 @@ TEST_CASE("values whose sums or products 64 bits cannot hold are refused", "[con
   }
   CHECK_THAT(message("profiling: {profiler_active: 1073741824, profiler_warmup: 1073741824}"),
              Contains("10 steps are fewer than profiler_warmup 1073741824 + profiler_active 1073741824"));
+  for (const char* key :
+       {"training: {steps", "evaluation: {max_new_tokens", "checkpoint: {advance_data_steps"}) {
+    CHECK_THAT(message(fmt::format("{}: 9223372036854775807}}", key)), Contains(" and <= 1073741824, got"));
+    CHECK_THAT(message(fmt::format("{}: 1073741825}}", key)), Contains(" and <= 1073741824, got"));
+  }
+  CHECK_THAT(message("training: {mixture: [{name: a, path: a, weight: 1}], mixture_stages: [{from_step: "
+                     "9223372036854775807, weights: [1]}]}"),
+             Contains("from_step: expected an integer >= 2 and <= 1073741824, got"));
+  CHECK(message("training: {steps: 1073741824}") == "no error");
   for (const char* section : {"training", "validation"}) {
     CHECK_THAT(
         message(fmt::format("{}: {{local_batch_size: 1073741824, seq_len: 1073741824}}", section)),
@@ -30,4 +39,43 @@ TEST_CASE("values whose sums or products 64 bits cannot hold are refused", "[con
                              section)));
     CHECK(message(fmt::format("{}: {{local_batch_size: 32768, seq_len: 32768}}", section)) == "no error");
   }
+}
+
+TEST_CASE("an output that takes the name of another is refused", "[config]") {
+  const auto message = [](const std::string& yaml) {
+    return message_of([&] { config_of_text("job: {dump_folder: out}\n" + yaml); });
+  };
+  const auto taken = [](const std::string& key, const std::string& value, const std::string& by) {
+    return Contains(
+        fmt::format("{}: \"{}\" is taken: the run writes {}; choose another name", key, value, by));
+  };
+  for (const char* name : {"metrics.jsonl", "./metrics.jsonl", "metrics.jsonl/", "metrics.jsonl/deeper"}) {
+    CHECK_THAT(message(fmt::format("checkpoint: {{enable: true, folder: {}}}", name)),
+               taken("checkpoint.folder", name, "its metrics to out/metrics.jsonl"));
+  }
+  CHECK_THAT(message("profiling: {enable_profiling: true, save_traces_folder: events.jsonl}"),
+             taken("profiling.save_traces_folder", "events.jsonl", "its events to out/events.jsonl"));
+  CHECK_THAT(message("metrics: {enable_tensorboard: true, save_tb_folder: decisions.json}"),
+             taken("metrics.save_tb_folder", "decisions.json", "its decisions to out/decisions.json"));
+  CHECK_THAT(message("comm: {save_traces_folder: .lock}"),
+             taken("comm.save_traces_folder", ".lock", "its lock to out/.lock"));
+  const auto saved = [&](const std::string& name, const std::string& more) {
+    return message_of([&] {
+      config_of_text(fmt::format("job: {{dump_folder: out, save_config_file: {}}}\n{}", name, more));
+    });
+  };
+  CHECK_THAT(saved("metrics.jsonl", ""),
+             taken("job.save_config_file", "metrics.jsonl", "its metrics to out/metrics.jsonl"));
+  CHECK_THAT(saved("all", "checkpoint: {enable: true, folder: all}"),
+             taken("job.save_config_file", "all", "its checkpoints to out/all (checkpoint.folder)"));
+  CHECK_THAT(saved("all", "checkpoint: {enable: true, folder: all/saved}"),
+             taken("job.save_config_file", "all", "its checkpoints to out/all/saved (checkpoint.folder)"));
+
+  // What is not written takes no name; files may be in folders, and folders be the same.
+  CHECK(saved("metrics.jsonl", "metrics: {enable_json_lines: false}") == "no error");
+  CHECK(saved("checkpoint/all.yaml", "checkpoint: {enable: true}") == "no error");
+  CHECK(message("checkpoint: {folder: metrics.jsonl}") == "no error");
+  CHECK(message("checkpoint: {enable: true, folder: .}") == "no error");
+  CHECK(message("checkpoint: {enable: true, folder: same}\nprofiling: {enable_profiling: true, "
+                "save_traces_folder: same}") == "no error");
 }

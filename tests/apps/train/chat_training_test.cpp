@@ -117,6 +117,17 @@ TEST_CASE("fine-tuning goes on from any step bit for bit, and epochs say how man
   CHECK(everything_of(*resumed.trainer) == whole);
 }
 
+TEST_CASE("epochs of more steps than a run may have are refused") {
+  ChatTraining chats;
+  for (const char* epochs : {"1e9", "1e300"}) {
+    CHECK_THAT(message_of([&] {
+                 chats.start("long", chats.of({"--training.epochs", epochs}));
+               }),
+               Contains(fmt::format("[training.epochs] {:g} epochs of ", std::stod(epochs))) &&
+                   Contains(" steps of 2 sequences; expected at most 1073741824"));
+  }
+}
+
 TEST_CASE("what was fine-tuned on conversations is a folder that says how to hold one") {
   ChatTraining chats;
   chats.start("tuned", chats.of(kSaving + Overrides{"--training.steps", "3"}))->run();

@@ -1,0 +1,72 @@
+#include "apps/config/outputs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+namespace ottava {
+namespace fs = std::filesystem;
+namespace {
+
+enum class Kind { file, folder };
+
+struct Output {
+  Kind kind = Kind::file;
+  fs::path path;
+  std::string what;                  ///< "the metrics"
+  std::string key = {}, value = {};  ///< which names it, and how; empty for a name of our own
+};
+
+bool is_in(const fs::path& path, const fs::path& folder) {
+  return std::ranges::mismatch(folder, path).in1 == folder.end();
+}
+
+/// Whether both can be written: only folders may be the same or contain each other, and a folder a file.
+bool can_both_be(const Output& a, const Output& b) {
+  if (a.kind == Kind::file && is_in(b.path, a.path)) return false;
+  return !(b.kind == Kind::file && is_in(a.path, b.path));
+}
+
+std::vector<Output> outputs_of(const Config& c) {
+  std::vector<Output> all;
+  const auto add = [&](Kind kind, const std::string& name, std::string what, std::string key = {}) {
+    fs::path path = fs::path(c.job.in_dump_folder(name)).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();  // "checkpoint/"
+    all.push_back({kind, std::move(path), std::move(what), std::move(key), name});
+  };
+  add(Kind::file, ".lock", "its lock");
+  add(Kind::file, "decisions.json", "its decisions");
+  add(Kind::folder, "data_index", "indexes of its data");
+  if (c.metrics.enable_json_lines) {
+    add(Kind::file, "metrics.jsonl", "its metrics");
+    add(Kind::file, "events.jsonl", "its events");
+  }
+  if (c.checkpoint.load_only) add(Kind::folder, "load_only", "metrics and events of this start");
+  if (c.checkpoint.enable) add(Kind::folder, c.checkpoint.folder, "its checkpoints", "checkpoint.folder");
+  if (c.profiling.enable_profiling)
+    add(Kind::folder, c.profiling.save_traces_folder, "its traces", "profiling.save_traces_folder");
+  if (c.metrics.enable_tensorboard)
+    add(Kind::folder, c.metrics.save_tb_folder, "events for TensorBoard", "metrics.save_tb_folder");
+  if (c.comm.trace_buf_size > 0)
+    add(Kind::folder, c.comm.save_traces_folder, "the last calls of its ranks", "comm.save_traces_folder");
+  if (c.job.save_config_file)
+    add(Kind::file, *c.job.save_config_file, "its configuration", "job.save_config_file");
+  return all;
+}
+
+}  // namespace
+
+void check_outputs(const Config& config, config::Problems& problems) {
+  const std::vector<Output> all = outputs_of(config);
+  for (auto later = all.begin(); later != all.end(); ++later) {
+    if (later->key.empty()) continue;
+    const auto other =
+        std::find_if(all.begin(), later, [&](const Output& o) { return !can_both_be(o, *later); });
+    if (other == later) continue;
+    problems.add(later->key, "\"{}\" is taken: the run writes {} to {}{}; choose another name", later->value,
+                 other->what, other->path.string(),
+                 other->key.empty() ? "" : fmt::format(" ({})", other->key));
+  }
+}
+
+}  // namespace ottava

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "apps/config/config.h"
+
+namespace ottava {
+
+/// Adds a problem for every key that gives an output the name of another one in job.dump_folder: where the
+/// run writes a file, nothing else can be, neither a file nor a folder. Folders may be shared.
+void check_outputs(const Config& config, config::Problems& problems);
+
+}  // namespace ottava
