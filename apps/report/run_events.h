@@ -11,8 +11,10 @@
 namespace ottava {
 
 /// What happened to a run, for `ottava report`: `events.jsonl` in the dump folder, one object per line:
-/// {"time": Unix seconds, "event": name, "step": the last whole step, "text": for people, ...}. A start also
-/// has "schema" and the plan. A run that was killed leaves no end; the next start says where it continued.
+/// {"time": Unix seconds, "event": name, "step": the last whole step, "text": for people, ...}. "saved" comes
+/// when a checkpoint is complete, which may be steps after its own, and has the checkpoint's step. A start
+/// also has "schema" and the plan. A run that was killed leaves no end; the next start says where it
+/// continued.
 class RunEvents {
  public:
   static constexpr int64_t kSchema = 1;

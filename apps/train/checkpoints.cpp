@@ -69,7 +69,8 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
   return out;
 }
 
-Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans)
+Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream,
+                         std::function<void(int64_t step)> on_saved, HostSpans* spans)
     : experiment_(experiment),
       config_(experiment.config.checkpoint),
       stream_(stream),
@@ -98,7 +99,8 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                               .snapshot = config_.async_mode == CheckpointConfig::Async::async_with_pinned_mem
                                               ? checkpoint::Snapshot::Memory::pinned
                                               : checkpoint::Snapshot::Memory::pageable,
-                              .spans = spans},
+                              .spans = spans,
+                              .on_saved = std::move(on_saved)},
       group_);
   group_.on_rank_0([&] {
     files_ = model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32);

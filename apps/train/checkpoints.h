@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,8 +22,10 @@ namespace ottava {
 class Checkpoints {
  public:
   /// If the run saves, checks that every rank sees the folder, and reads the files that go beside the
-  /// weights. Throws FileError, ConfigError. `spans` (may be null) records writing, for traces.
-  Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans = nullptr);
+  /// weights. Throws FileError, ConfigError. `on_saved` is called on every rank when a checkpoint is
+  /// complete, with its step. `spans` (may be null) records writing, for traces.
+  Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream,
+              std::function<void(int64_t step)> on_saved, HostSpans* spans = nullptr);
   ~Checkpoints();
 
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }

@@ -41,7 +41,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   record_failures(state, config_.job.in_dump_folder(config_.comm.save_traces_folder),
                   config_.comm.save_traces_file_prefix);
   ranks.coordinates.units = experiment_.shape.pipeline.units_of(ranks.pp->rank());
-  checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
+  checkpoints_ = std::make_unique<Checkpoints>(
+      experiment_, ranks_, stream_, [this](int64_t step) { events_.add("saved", step, ""); }, spans());
   // The first tokens are read while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
   for (ValidationSet& set : validation_->sets()) set.data->start(0);

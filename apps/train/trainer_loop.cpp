@@ -191,7 +191,6 @@ void Trainer::save(bool is_last) {
   if (ranks_.is_first()) note_files(state_, data_->loader());
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
-  if (checkpoints_->saves()) events_.add("saved", state_.step, "");
 }
 
 void Trainer::log_step(const StepOutputs& out) {

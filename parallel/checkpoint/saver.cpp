@@ -180,6 +180,7 @@ void CheckpointSaver::finish() {
   std::unique_ptr<Pending> pending = std::move(pending_);
   if (pending->thread.joinable()) pending->thread.join();
   or_discard(*pending, [&] { commit(*pending); });
+  if (options_.on_saved) options_.on_saved(pending->checkpoint.step);
 }
 
 std::string CheckpointSaver::unfinished_text(std::string_view why) const {

@@ -25,6 +25,8 @@ struct SaveOptions {
   int64_t max_file_bytes = 5'000'000'000;
   Snapshot::Memory snapshot = Snapshot::Memory::pageable;  ///< of begin()
   HostSpans* spans = nullptr;  ///< where writing is noted, for traces; outlives the saver
+  /// Called on every rank when a checkpoint is complete, with its step; may be empty.
+  std::function<void(int64_t step)> on_saved = {};
 };
 
 /// One checkpoint. Texts matter only on rank 0.

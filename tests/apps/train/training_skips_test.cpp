@@ -7,8 +7,12 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <sstream>
 
 #include "apps/train/non_finite.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/listed.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
@@ -21,6 +25,22 @@ using namespace ottava;
 using namespace ottava::test;
 using Catch::Contains;
 namespace fs = std::filesystem;
+
+namespace {
+
+/// The events of a run, each with its step: "start 0, saved 3".
+std::string events_of(const std::string& folder) {
+  std::istringstream lines(read_file(folder + "/events.jsonl"));
+  std::string events;
+  for (std::string line; std::getline(lines, line);) {
+    const Json event = Json::parse(line, "events.jsonl");
+    add_item(events, fmt::format("{} {}", event.at("event", "event").as_string("event"),
+                                 event.at("step", "step").as_integer("step")));
+  }
+  return events;
+}
+
+}  // namespace
 
 TEST_CASE("an update that breaks the weights ends the run at its save, and the checkpoint before it stays") {
   TinyTraining tiny;
@@ -101,6 +121,8 @@ TEST_CASE(
   const std::string reason = "5 consecutive steps had non-finite gradients";
   const CapturedOutput captured;
   CHECK(has(message_of([&] { tiny.start("run", overflowing)->run(); }), reason));
+  const std::string skipped = "skipped 1, skipped 2, skipped 3, skipped 4, ";
+  CHECK(events_of(tiny / "run") == "start 0, " + skipped + "skipped 5, saved 4, failed 5");
   CHECK(tiny.start("run", overflowing)->state().step == 4);
 
   // Behind the tensors comes a file that is too long to be written.
@@ -119,6 +141,14 @@ TEST_CASE(
   CHECK(has(message, reason));
   CHECK(has(captured.text(), "the save in progress was not completed: "));
   CHECK(fs::is_empty(tiny / "full/checkpoint"));
+  CHECK(events_of(tiny / "full") == "start 0, " + skipped + "skipped 5, failed 5");
+}
+
+TEST_CASE("a checkpoint is an event when it is complete, by its own step") {
+  TinyTraining tiny;
+  const std::string mode = GENERATE("disabled", "async");
+  finish(tiny, "run", kSaving + Overrides{"--training.steps", "7", "--checkpoint.async_mode", mode});
+  CHECK(events_of(tiny / "run") == "start 0, saved 3, saved 6, saved 7, finished 7");
 }
 
 TEST_CASE("of two ranks' errors, only the one that both throw completes the save in flight") {

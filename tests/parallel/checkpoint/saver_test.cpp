@@ -28,12 +28,17 @@ TEST_CASE("asynchronous saving keeps the values of the moment it began") {
   std::atomic<int> as_expected = 0;
   run_ranks({2, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
     TinyRank rank(specs, at);
-    CheckpointSaver saver({.folder = folder.path()}, group);
+    std::vector<int64_t> saved;
+    const auto on_saved = [&](int64_t step) {
+      as_expected += fs::exists(step_folder(folder.path(), step));
+      saved.push_back(step);
+    };
+    CheckpointSaver saver({.folder = folder.path(), .on_saved = on_saved}, group);
     as_expected += saver.poll();
     for (int64_t step : {1, 2, 3}) {
       rank.fill(step);
       saver.begin(checkpoint_of(rank, step));
-      as_expected += saver.in_flight();
+      as_expected += saver.in_flight() && std::ssize(saved) == step - 1;
       rank.clear();  // training goes on
       while (!saver.poll()) std::this_thread::yield();
       as_expected += !saver.in_flight();
@@ -42,10 +47,14 @@ TEST_CASE("asynchronous saving keeps the values of the moment it began") {
     saver.begin(checkpoint_of(rank, 4));
     rank.fill(5);
     saver.begin(checkpoint_of(rank, 5));  // finishes step 4
+    as_expected += saved == std::vector<int64_t>{1, 2, 3, 4};
     saver.finish();
+    rank.fill(6);
+    saver.save(checkpoint_of(rank, 6));
+    as_expected += saved == std::vector<int64_t>{1, 2, 3, 4, 5, 6};
   });
-  CHECK(as_expected == 4 * 7);
-  for (int64_t step : {1, 2, 3, 4, 5}) CHECK(load(folder.path(), step, step) == step);
+  CHECK(as_expected == 4 * (7 + 6 + 2));
+  for (int64_t step : {1, 2, 3, 4, 5, 6}) CHECK(load(folder.path(), step, step) == step);
 }
 
 TEST_CASE("copies on the host lie as in their file, modulo a block, with the checksums of their runs") {
