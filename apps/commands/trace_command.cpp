@@ -6,12 +6,16 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "apps/commands/command_line.h"
+#include "core/counted.h"
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
 #include "core/io/output_file.h"
+#include "core/listed.h"
 #include "core/trace/chrome_trace.h"
 #include "core/trace/time_split.h"
 
@@ -24,6 +28,7 @@ namespace fs = std::filesystem;
 
 struct RankFile {
   std::string path, text, host;
+  int64_t world_size = 0;  ///< ranks of the run
   TimeSplit split;
 };
 
@@ -58,7 +63,9 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
       fail<FileError>("trace", "{} has schema {}, but this program reads schema 1", path, schema);
     file.host = about.at("host", path).as_string(path);
     file.split = split_of_events(json, path);
-    ranks[json.at("distributedInfo", path).at("rank", path).as_integer(path)] = std::move(file);
+    const Json& place = json.at("distributedInfo", path);
+    file.world_size = place.at("world_size", path).as_integer(path);
+    ranks[place.at("rank", path).as_integer(path)] = std::move(file);
   }
   if (error) fail<FileError>("trace", "cannot read {}: {}", folder, error.message());
   if (ranks.empty()) {
@@ -68,6 +75,22 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
                     folder);
   }
   return ranks;
+}
+
+// Ranks may have written their files on machines of their own, or none (profiling.profile_ranks). Empty if
+// none is missing.
+std::string missing_text(const std::map<int64_t, RankFile>& ranks) {
+  constexpr size_t kNamed = 8;
+  const int64_t world_size = ranks.begin()->second.world_size;
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world_size; ++rank)
+    if (!ranks.contains(rank)) missing.push_back(rank);
+  if (missing.empty()) return "";
+  return fmt::format("Only {} of the run's {} have a trace in this folder; {} {} missing\n", ranks.size(),
+                     counted(world_size, "rank"), missing.size() == 1 ? "rank" : "ranks",
+                     listed(
+                         missing, [](int64_t rank) { return std::to_string(rank); }, kNamed) +
+                         (missing.size() == 1 ? " is" : " are"));
 }
 
 }  // namespace
@@ -85,12 +108,15 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
           percent(s.communication), percent(s.exposed), percent(s.idle), file.host);
   }
   out << "exposed: communication while nothing is computed; compute + exposed + idle are the whole\n";
+  const std::string missing = missing_text(ranks);
+  out << missing;
   if (command.merged.empty()) return;
   std::vector<std::string> texts;
   for (const auto& [rank, file] : ranks) texts.push_back(file.text);
   const std::string text = merged_traces(texts);
   write_output_file(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
-  print(out, "All ranks: {} (open it at https://ui.perfetto.dev)\n", command.merged);
+  print(out, "{}: {} (open it at https://ui.perfetto.dev)\n",
+        missing.empty() ? "All ranks" : "The ranks that have one", command.merged);
 }
 
 void add_trace_command(Command& commands) {

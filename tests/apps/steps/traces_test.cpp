@@ -189,11 +189,26 @@ TEST_CASE("four ranks trace their steps on one timeline") {
                                 "/profile_traces/iteration_10 --merge " + job.in("all.json.gz"));
   INFO(o.output);
   REQUIRE(o.exit_code == 0);
-  CHECK_THAT(o.output, Catch::Contains("exposed") && Catch::Contains("all.json.gz"));
+  CHECK_THAT(o.output, Catch::Contains("exposed") && Catch::Contains("All ranks: " + job.in("all.json.gz")) &&
+                           !Catch::Contains("missing"));
   const Trace all(job.in("all.json.gz"));
   std::set<int64_t> merged;
   for (const Slice& e : all.slices) merged.insert(e.pid);
   CHECK(merged == pids);
+
+  const auto without = [&](int rank) {
+    fs::remove(trace_path(job, 10, rank));
+    return run_command(OTTAVA + std::string(" trace ") + job.out() + "/profile_traces/iteration_10 --merge " +
+                       job.in("some.json"))
+        .output;
+  };
+  CHECK_THAT(
+      without(1),
+      Catch::Contains("Only 3 of the run's 4 ranks have a trace in this folder; rank 1 is missing\n") &&
+          Catch::Contains("The ranks that have one: " + job.in("some.json")));
+  CHECK_THAT(
+      without(0),
+      Catch::Contains("Only 2 of the run's 4 ranks have a trace in this folder; ranks 0, 1 are missing\n"));
 }
 
 TEST_CASE("stages of a pipeline and ranks that share sequences have tracks, planned and measured") {
