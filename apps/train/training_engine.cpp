@@ -90,12 +90,13 @@ class Watch {
   RankState& rank_;
 };
 
+}  // namespace
+
 // After a failure NCCL's calls end early, and what has been read from the device may be anything.
-void require_no_failure(const RankState& rank) {
+void TrainingEngine::require_no_failure() const {
+  const RankState& rank = ranks_.world->state();
   if (rank.failed()) throw CommError(rank.failure());
 }
-
-}  // namespace
 
 LlamaModel::Loss TrainingEngine::loss() const {
   return {.sum = loss_sum_, .grad_scale = update_->loss_gradient()};
@@ -165,7 +166,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     copy_to_host(stream_, step_sequence_losses_, out.sequence_losses.data());
   }
   update_->read(out);
-  require_no_failure(ranks_.world->state());
+  require_no_failure();
   if (rows.batch != shape_.batch) add_halves(out.sequence_losses, shape_.batch);
   out.loss_sum = loss;
   out.z_loss_sum = z_loss;
@@ -226,7 +227,7 @@ double TrainingEngine::validate(const HostTokens& tokens) try {
   float loss = 0;
   copy_to_host(stream_, loss_sum_, &loss);
   stream_.synchronize();
-  require_no_failure(ranks_.world->state());
+  require_no_failure();
   return loss;
 } catch (const std::exception& error) {
   give_up(error);
@@ -238,7 +239,9 @@ std::vector<float> TrainingEngine::next_logits(std::span<const int32_t> tokens, 
   Arena::Phase phase(arena_, "sample");
   parameters_->begin_forward_only();
   if (float8_) float8_->begin_forward_only(stream_);
-  return token_pass_->run(context(), *model_, tokens, position);
+  std::vector<float> logits = token_pass_->run(context(), *model_, tokens, position);
+  require_no_failure();
+  return logits;
 } catch (const std::exception& error) {
   give_up(error);
   throw;

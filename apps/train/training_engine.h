@@ -62,6 +62,8 @@ class TrainingEngine {
     return rows_of_rank(batch, sequence, ranks_.context_parallel.size());
   }
   void give_up(const std::exception& error) const noexcept;
+  /// Throws CommError if the rank has failed. To be called after synchronizing, before results are used.
+  void require_no_failure() const;
   void begin_part();
   void begin_parameters(const StepContext& context);
   void run_micro_batches(const StepContext& context, const HostTokens& tokens);

@@ -79,6 +79,7 @@ double TrainingEngine::over_stages(double value) {
   ranks_.pp->all_reduce(stream_, {.send = stage_value_, .label = "validation loss"}).wait(stream_);
   copy_to_host(stream_, stage_value_, &value);
   stream_.synchronize();
+  require_no_failure();
   return value;
 }
 

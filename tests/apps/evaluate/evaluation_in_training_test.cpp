@@ -11,6 +11,7 @@
 #include "core/io/file.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/layout_run.h"
 #include "tests/support/message_of.h"
 #include "tests/support/thread_ranks.h"
 
@@ -32,6 +33,33 @@ const Overrides kValidating{"--validation.enable",
                             "32",
                             "--validation.local_batch_size",
                             "2"};
+
+const std::string kLost = "[comm] rank 1 is gone";
+
+/// From the call `label` on, its calls end undone because the rank has failed, as NCCL's do on a GPU: nothing
+/// is thrown where they are issued or waited for.
+class EndingEarly final : public Communicator {
+ public:
+  EndingEarly(const Communicator& instead_of, std::string label)
+      : Communicator({instead_of.axis(), instead_of.world_ranks(), instead_of.rank()},
+                     instead_of.shared_state()),
+        label_(std::move(label)) {}
+
+  std::string_view transport() const override { return "none"; }
+  bool overlaps() const override { return false; }
+
+ private:
+  void issue(Stream&, uint64_t, std::vector<CollectiveCall> calls) override {
+    state().calls().began(calls.front().record);
+    if (calls.front().label == label_) state().fail(kLost);
+    state().calls().ended(calls.front().record);
+  }
+  void wait_for(uint64_t, Stream&) override {}
+  bool is_done(uint64_t) override { return true; }
+  std::unique_ptr<Communicator> make_split(Members) override { return nullptr; }
+
+  std::string label_;
+};
 
 }  // namespace
 
@@ -248,4 +276,36 @@ TEST_CASE("a rank that fails while prompts are continued is named by the others"
   });
   CHECK_THAT(errors[1], Contains("positions [4, 5) do not fit a cache of 4"));
   CHECK_THAT(errors[0], Contains("[comm] rank 1 stopped: " + errors[1]));
+}
+
+TEST_CASE("what a lost rank left unfinished is refused: logits of prompts and sums over stages") {
+  SECTION("logits") {
+    TrainingShape shape = tiny_shape(tiny_llama(), 1, 8);
+    shape.prompts = 2;
+    shape.sample_length = 4;
+    EngineRun run(shape);
+    run->parameters().initialise(7);
+    const std::vector<int32_t> tokens{1, 2};
+    CHECK_FALSE(run->next_logits(tokens, 0).empty());
+    run.ranks().world->state().fail(kLost);
+    CHECK(message_of([&] { run->next_logits(tokens, 1); }) == kLost);
+  }
+  SECTION("sums") {
+    const Layout layout{.micro_batches = 2, .pp = 2};
+    const TrainingShape shape = shape_on(tiny_shape(tiny_llama(), 2, 8), layout);
+    std::string error;
+    std::latch over(2);
+    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      auto ranks = std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
+                                                layout.mesh());
+      if (world.rank() == 0) {
+        ranks->coordinates.units = shape.pipeline.units_of(0);
+        ranks->pp = std::make_unique<EndingEarly>(*ranks->pp, "validation loss");
+        EngineRun run(shape, std::move(ranks), {DeviceType::cpu, 0});
+        error = message_of([&] { run->over_stages(3); });
+      }
+      over.arrive_and_wait();
+    });
+    CHECK(error == kLost);
+  }
 }
