@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "apps/commands/command_line.h"
@@ -21,12 +23,14 @@ using fmt::print;
 
 constexpr double kLarge = 5e6, kLargest = 25e6;
 
-// Runs with the same name are told apart by their folders.
+// Runs with the same name are told apart by their folders, and ranks of one run by their files.
 void tell_apart(std::vector<RunHistory>& runs) {
-  std::multiset<std::string> names;
-  for (const RunHistory& run : runs) names.insert(run.name);
-  for (RunHistory& run : runs)
-    if (names.count(run.name) > 1) run.name = run.folder;
+  for (const auto& part : {&RunHistory::folder, &RunHistory::file}) {
+    std::multiset<std::string> names;
+    for (const RunHistory& run : runs) names.insert(run.name);
+    for (RunHistory& run : runs)
+      if (names.count(run.name) > 1) run.name = run.*part;
+  }
 }
 
 }  // namespace
@@ -37,10 +41,15 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
   std::vector<RunHistory> runs;
   std::vector<std::string> unreadable;
   PageOptions options{.x = command.x};
+  std::map<std::string, std::optional<int>> given;  // by file: which of the runs, if it can be read
   for (const std::string& folder : command.runs) {
+    std::optional<int>& index = given[metrics_file(folder)];
     try {
-      runs.push_back(read_run(folder));
-      if (folder == command.baseline) options.baseline = static_cast<int>(runs.size()) - 1;
+      if (!index) {
+        runs.push_back(read_run(folder));
+        index = static_cast<int>(runs.size()) - 1;
+      }
+      if (folder == command.baseline) options.baseline = *index;
     } catch (const FileError& error) {
       // Other runs may be left out, but another baseline would be another comparison.
       if (command.runs.size() == 1 || folder == command.baseline) throw;

@@ -278,6 +278,14 @@ Column interpolated(const std::vector<int64_t>& steps, Column values) {
   return values;
 }
 
+std::string metrics_file(const std::string& given) {
+  std::error_code unknown;  // what is not there is told when it is read
+  const fs::path path =
+      fs::is_regular_file(given, unknown) ? fs::path(given) : fs::path(given) / "metrics.jsonl";
+  const fs::path canonical = fs::weakly_canonical(path, unknown);
+  return (unknown ? path : canonical).string();
+}
+
 RunHistory read_run(const std::string& given) {
   const bool is_file = fs::is_regular_file(given);
   fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
@@ -294,6 +302,7 @@ RunHistory read_run(const std::string& given) {
         "{} has no metrics.jsonl: give the job.dump_folder of a run with metrics.enable_json_lines: true",
         folder.string());
   }
+  run.file = path;
   MetricsReader metrics(run);
   read_lines(path, run.notes, [&](const Json& json) { metrics.add(json); });
   if (run.steps.empty()) {

@@ -34,9 +34,9 @@ struct TracedTime {
 
 /// What a run left in its dump folder.
 struct RunHistory {
-  std::string name, folder;
-  std::vector<int64_t> steps;  ///< ascending
-  Column times, tokens;        ///< Unix seconds; tokens seen, interpolated() where a line has none
+  std::string name, folder, file;  ///< `file`: of metrics
+  std::vector<int64_t> steps;      ///< ascending
+  Column times, tokens;            ///< Unix seconds; tokens seen, interpolated() where a line has none
   std::map<std::string, Column, std::less<>> columns;
   /// Steps and columns whose number was not finite: "grad_norm is nan".
   std::vector<std::pair<int64_t, std::string>> non_finite;
@@ -59,10 +59,14 @@ struct RunHistory {
 /// neighbours; 0 before the first finite one, and the last one after it.
 Column interpolated(const std::vector<int64_t>& steps, Column values);
 
-/// Reads metrics.jsonl, events.jsonl and the newest trace of `folder` (if that names a metrics.jsonl, of its
-/// folder). Of a line that was written twice, by a run that resumed from an earlier step, the last counts.
-/// Whatever cannot be read becomes a note, and the rest is kept. Throws FileError if there is no line of
-/// metrics at all.
+/// The file of metrics that `given` means, a folder (its metrics.jsonl) or a file. Equal for equal runs
+/// however they are given.
+std::string metrics_file(const std::string& given);
+
+/// Reads metrics.jsonl, events.jsonl and the newest trace of `folder` (if that names a file of metrics, such
+/// as metrics.jsonl or metrics.rank1.jsonl, that file and the others of its folder). Of a line that was
+/// written twice, by a run that resumed from an earlier step, the last counts. Whatever cannot be read
+/// becomes a note, and the rest is kept. Throws FileError if there is no line of metrics at all.
 RunHistory read_run(const std::string& folder);
 
 }  // namespace ottava

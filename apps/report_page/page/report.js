@@ -15,14 +15,25 @@ const number = (v, digits = 4) => {
   if (v === null || v === undefined || Number.isNaN(v)) return "–";
   const size = Math.abs(v);
   if (size >= 1e4 && size < 1e15) return Math.round(v).toLocaleString("en-US");
-  if (v !== 0 && (size < 1e-3 || size >= 1e15)) return v.toExponential(2).replace(/\.?0+e/, "e");
+  if (v !== 0 && (size < 1e-3 || size >= 1e15)) return v.toExponential(Math.max(2, digits - 2)).replace(/\.?0+e/, "e");
   return String(Number(v.toPrecision(digits)));
 };
-const short = (v) => {
+const short = (v, digits = 3) => {
   const units = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]];
-  for (const [size, unit] of units) if (Math.abs(v) >= size) return number(v / size, 3) + unit;
-  return number(v, 4);
+  for (const [size, unit] of units) if (Math.abs(v) >= size) return number(v / size, digits) + unit;
+  return number(v, digits + 1);
 };
+const percent = (v, digits = 3) => number(100 * v, digits) + "%";
+// Labels of an axis: with as many digits as tell its ticks apart. A tick that dygraphs leaves bare stays so.
+const label = (ticks, format) => {
+  const named = ticks.filter((t) => t.label !== "");
+  for (let digits = 3; digits <= 15; ++digits) {
+    named.forEach((t) => (t.label = format(t.v, digits)));
+    if (new Set(named.map((t) => t.label)).size === named.length) break;
+  }
+  return ticks;
+};
+const ticker = (format) => (...place) => label(Dygraph.numericTicks(...place), format);
 const axisNames = { steps: "step", tokens: "tokens", hours: "hours" };
 const state = { x: data.x, smooth: 1, window: null, hidden: new Set() };
 const stroke = (i) => (darkness.matches && !document.documentElement.dataset.print ? dark : light)[i % light.length];
@@ -99,12 +110,27 @@ const tableOf = (chart) => {
   return { columns, rows: sorted.map(([x, cells]) => [x, ...columns.map((_, c) => cells[c] || empty)]) };
 };
 
+// For a logarithmic axis: of a cell, dygraphs would leave out all if one of its three is not above 0. Those become the
+// least that is; where none is, a gap stays.
+const aboveZero = (cell) => {
+  const positive = cell.filter((v) => v > 0);
+  if (!positive.length || (cell[1] !== null && Number.isNaN(cell[1]))) return cell;
+  const least = Math.min(...positive);
+  return cell.map((v) => (v > 0 ? v : least));
+};
+// The range of an x axis where dygraphs finds none: of one place.
+const wholeOf = (rows) => {
+  if (rows.length !== 1) return null;
+  const x = rows[0][0], pad = Math.abs(x) / 2 || 1;
+  return [x - pad, x + pad];
+};
+
 let syncing = false;
 const follow = (source) => {
   if (syncing) return;
   syncing = true;
   for (const c of charts)
-    if (c.graph && c.graph !== source) c.graph.updateOptions({ dateWindow: state.window });
+    if (c.graph && c.graph !== source) c.graph.updateOptions({ dateWindow: state.window || c.whole });
   syncing = false;
 };
 
@@ -117,27 +143,28 @@ const draw = (chart) => {
   if (!all.length) { chart.plot.append($("p", { className: "dim" }, "Nothing to draw for the runs that are shown.")); return; }
   const series = {};
   columns.forEach((c) => {
-    series[c.label] = { color: c.color, strokeWidth: c.points ? 0 : c.dashed ? 1.4 : 1.6, drawPoints: !!(c.points || (c.marked && rows.length < 200)), pointSize: 3,
+    series[c.label] = { color: c.color, strokeWidth: c.points ? 0 : c.dashed ? 1.4 : 1.6, drawPoints: !!(c.points || rows.length < 3 || (c.marked && rows.length < 200)), pointSize: 3,
       strokePattern: c.dashed ? [6, 5] : c.pattern || null };
   });
-  const few = rows.length < 3;
+  chart.whole = wholeOf(rows);
+  const few = rows.length < 3, cells = chart.log ? rows.map(([x, ...row]) => [x, ...row.map(aboveZero)]) : rows;
   let low = all[0], high = all[0];
   for (const v of all) { if (v < low) low = v; if (v > high) high = v; }
   const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
   const range = chart.log ? [low / 1.2, high * 1.2] : [chart.zero ? 0 : low - pad, high + pad];
-  chart.graph = new Dygraph(chart.plot, rows, {
+  chart.graph = new Dygraph(chart.plot, cells, {
     labels: [axisNames[state.x], ...columns.map((c) => c.label)],
     customBars: true, fillAlpha: 0.16, connectSeparatedPoints: true, series, logscale: !!chart.log, drawPoints: few, pointSize: 3,
-    valueRange: range, dateWindow: state.window, gridLineColor: css("--grid"), axisLineColor: css("--line"), legend: "never",
+    valueRange: range, dateWindow: state.window || chart.whole, gridLineColor: css("--grid"), axisLineColor: css("--line"), legend: "never",
     highlightCircleSize: 3.5, animatedZooms: false, rightGap: 10, xRangePad: 6, panEdgeFraction: 0.05,
-    axes: { x: { axisLabelFormatter: short, pixelsPerLabel: 55 }, y: { axisLabelFormatter: short, axisLabelWidth: 46, pixelsPerLabel: 34 } },
+    axes: { x: { ticker: ticker(short), pixelsPerLabel: 55 }, y: { ticker: ticker(short), axisLabelWidth: 50, pixelsPerLabel: 34 } },
     highlightCallback: (_, x, points) => {
       const values = points.filter((p) => p.yval !== null && !Number.isNaN(p.yval))
         .map((p) => (points.length > 1 ? p.name + " " : "") + number(p.yval) + (chart.unit ? " " + chart.unit : ""));
       chart.value.textContent = axisNames[state.x] + " " + number(x, 6) + ":  " + values.join(",  ");
     },
     unhighlightCallback: () => { chart.value.textContent = ""; },
-    zoomCallback: (from, to) => { state.window = chart.graph.isZoomed("x") ? [from, to] : null; follow(chart.graph); },
+    zoomCallback: (from, to) => { state.window = chart.graph.isZoomed("x") ? [from, to] : null; follow(state.window ? chart.graph : null); },
   });
   chart.plot.setAttribute("aria-label", chart.title + ": " + columns.map((c, k) => {
     const v = rows.map((r) => r[k + 1][1]).filter((y) => Number.isFinite(y));
@@ -165,7 +192,7 @@ const tableView = (chart) => {
 const keys = (event, chart) => {
   const g = chart.graph;
   if (!g) return;
-  const [all0, all1] = g.xAxisExtremes();
+  const [all0, all1] = chart.whole || g.xAxisExtremes();
   let [a, b] = g.xAxisRange();
   const width = b - a;
   const moves = { ArrowLeft: [-0.15, -0.15], ArrowRight: [0.15, 0.15], "+": [0.15, -0.15], "=": [0.15, -0.15], "-": [-0.2, 0.2] };
@@ -303,7 +330,6 @@ runs.forEach((r, index) => {
       if (own && bytes[i] !== 255 && kinds[kind].value(bytes[i]) > own) image.data.set([214, 40, 40, 255], 4 * i);
     }
     context.putImageData(image, 0, 0);
-    const percent = (l) => number(100 * l, 3) + "%";
     const limits = [...(limit ? [percent(limit)] : []), ...(dyLimit && dyLimit !== limit ? ["dy " + percent(dyLimit)] : [])];
     const stops = [0, 0.25, 0.5, 0.75, 1].map((t) => `rgb(${ramp(t)})`).join(",");
     legend.replaceChildren(kinds[kind].scale[0], $("i", { style: `background:linear-gradient(90deg,${stops})` }), kinds[kind].scale[1],
@@ -321,7 +347,8 @@ runs.forEach((r, index) => {
     curve.replaceChildren($("h3", { style: "margin-top:10px" }, `${role} of ${layer}`, $("span", { className: "dim", style: "font-weight:400" }, "  " + kinds[kind].name)), plot);
     graph = new Dygraph(plot, f.steps.map((s, i) => { const b = bytes[at.row * columns + i]; return [s, b === 255 ? null : kinds[kind].value(b)]; }), {
       labels: ["step", role], color: stroke(index), strokeWidth: 1.6, gridLineColor: css("--grid"), axisLineColor: css("--line"), legend: "never",
-      includeZero: true, drawPoints: columns < 3, axes: { y: { axisLabelFormatter: kind === "drift" ? short : (v) => number(100 * v, 3) + "%", axisLabelWidth: 56 } } });
+      includeZero: true, drawPoints: columns < 3, dateWindow: wholeOf(f.steps.map((s) => [s])),
+      axes: { x: { ticker: ticker(short) }, y: { ticker: ticker(kind === "drift" ? short : percent), axisLabelWidth: 56 } } });
   };
   const place = (e) => {
     const box = canvas.getBoundingClientRect();

@@ -372,6 +372,50 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
                              Contains("2 runs"));
 }
 
+TEST_CASE("a run given twice is shown once, and ranks of a run by their files") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "mine"), other(folder / "other");
+  run.steps(3), other.steps(3);
+  fs::create_directories(folder / "elsewhere");
+  fs::copy(other.folder(), folder / "elsewhere/mine", fs::copy_options::recursive);
+  fs::create_directory_symlink(run.folder(), folder / "link");
+  for (int rank : {1, 2})
+    fs::copy_file(run.folder() + "/metrics.jsonl", run.folder() + fmt::format("/metrics.rank{}.jsonl", rank));
+  const auto names = [&](const std::vector<std::string>& runs, const std::string& baseline = "") {
+    std::ostringstream out;
+    run_report_command({.runs = runs, .output = folder / "page.html", .baseline = baseline}, out);
+    const std::string page = read_file(folder / "page.html");
+    std::vector<std::string> all;
+    const Json json = island(page);
+    for (const Json& shown : json.at("runs", "p").as_array("r"))
+      all.push_back(shown.at("name", "r").as_string("n"));
+    if (!baseline.empty()) CHECK_THAT(page, Contains("other against mine"));
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  const std::string mine = run.folder(), file = mine + "/metrics.jsonl";
+  CHECK(names({mine, mine}) == Names{"mine"});
+  CHECK(names({mine + "/", file, folder / "link", other.folder(), folder / "other/../mine"}) ==
+        Names{"mine", "other"});
+  CHECK(names({other.folder(), mine, file}, file) == Names{"other", "mine"});
+  CHECK(names({mine, other.folder(), mine + "/metrics.rank1.jsonl", mine + "/metrics.rank2.jsonl"}) ==
+        Names{file, "other", mine + "/metrics.rank1.jsonl", mine + "/metrics.rank2.jsonl"});
+  CHECK(names({mine, folder / "elsewhere/mine"}) == Names{mine, folder / "elsewhere/mine"});
+}
+
+TEST_CASE("a run of a single step is a page") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  run.steps(1).events(MadeRun::start());
+  const std::string page = page_of({read_run(run.folder())});
+  CHECK_THAT(page, Contains("Step 1 of 50; loss from 8.000 to 8.000"));
+  const Json json = island(page);
+  CHECK(series(json, 0, "loss", "last").as_array("l").size() == 1);
+  CHECK(
+      json.at("runs", "p").as_array("r")[0].at("x", "r").at("steps", "x").as_array("s")[0].as_integer("s") ==
+      1);
+}
+
 TEST_CASE("a run is given by its folder or by its metrics.jsonl, from anywhere") {
   TemporaryFolder folder;
   MadeRun run(folder / "mine");
