@@ -1,13 +1,14 @@
 #include "apps/predict/device_table.h"
 
 #include <algorithm>
+#include <cctype>
 #include <span>
 
 #include "apps/predict/built_in_tables.h"
 #include "core/config/nearest.h"
 #include "core/config/source.h"
-#include "core/contains.h"
 #include "core/error.h"
+#include "core/gib.h"
 
 namespace ottava {
 namespace {
@@ -140,6 +141,24 @@ Table find_table(std::string_view name, std::span<const BuiltInTable> built_in, 
   return table;
 }
 
+/// Whether `text` has `part`, with neither a letter nor a digit before and after it.
+bool has_words(std::string_view text, std::string_view part) {
+  const auto is_inside = [&](size_t at) {
+    return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])) != 0;
+  };
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
+    if (!(at > 0 && is_inside(at - 1)) && !is_inside(at + part.size())) return true;
+  return false;
+}
+
+/// Characters of the longest of the table's driver_names that is in the name; 0 if none is.
+size_t longest_part(const DeviceTable& table, std::string_view driver_name) {
+  size_t longest = 0;
+  for (const std::string& part : table.driver_names)
+    if (has_words(driver_name, part)) longest = std::max(longest, part.size());
+  return longest;
+}
+
 }  // namespace
 
 DeviceTable find_device(std::string_view name) {
@@ -154,13 +173,25 @@ std::optional<DeviceTable> device_of_driver(std::string_view driver_name) {
   size_t longest = 0;
   for (const BuiltInTable& built_in : built_in_devices()) {
     const DeviceTable table = find_device(built_in.name);
-    for (const std::string& part : table.driver_names) {
-      if (part.size() <= longest || !contains_text(driver_name, part)) continue;
-      longest = part.size();
-      best = table;
-    }
+    if (const size_t length = longest_part(table, driver_name); length > longest)
+      longest = length, best = table;
   }
   return best;
+}
+
+std::optional<DeviceTable> device_of_driver(std::string_view driver_name, size_t memory_bytes) {
+  std::optional<DeviceTable> table = device_of_driver(driver_name);
+  if (!table) return table;
+  table->name = driver_name;
+  table->memory_gib = gib(memory_bytes);
+  table->sources.insert_or_assign("memory_gib", "this GPU's own");
+  return table;
+}
+
+bool is_of(const DeviceTable& table, std::string_view driver_name) {
+  const size_t length = longest_part(table, driver_name);
+  const std::optional<DeviceTable> best = device_of_driver(driver_name);
+  return length > 0 && (!best || length >= longest_part(*best, driver_name));
 }
 
 }  // namespace ottava

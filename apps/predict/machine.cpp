@@ -34,7 +34,8 @@ double attention_width(const RecordedOperation& o) {
 std::string class_of(const RecordedOperation& o) {
   if (is_product(o)) return fmt::format("products {}", name_of(o.precision));
   if (is_attention(o)) return "attention";
-  if (o.op == "adamw" || o.op == "grad_norm_squared" || o.op == "clip_factor") return "optimizer";
+  if (o.op == "adamw" || o.op.starts_with("muon_") || o.op == "grad_norm_squared" || o.op == "clip_factor")
+    return "optimizer";
   if (o.op.starts_with("cross_entropy")) return "loss";
   constexpr std::array<std::string_view, 11> kQuantize = {
       "quantize",    "dequantize",      "amax",
@@ -71,14 +72,17 @@ bool is_message(const RecordedTransfer::Call& call) {
   return call.collective == "send" || call.collective == "recv";
 }
 
-/// Messages to one rank ahead and from one behind, as a transfer between two: both directions at once.
-RecordedTransfer between_two(const RecordedTransfer& transfer) {
+/// Messages as an exchange of all with all, both directions at once: those of a pipeline and of tensor
+/// parallel go to one neighbour and come from one, those of Muon go to the owners of matrices, which are all
+/// ranks.
+RecordedTransfer as_exchange(const RecordedTransfer& transfer) {
   int64_t sent = 0, received = 0;
   for (const RecordedTransfer::Call& call : transfer.calls)
     (call.collective == "send" ? sent : received) += call.payload_bytes;
+  const int64_t most = std::max(sent, received);
   RecordedTransfer out = transfer;
-  out.ranks = 2;
-  out.calls = {{"all_to_all", transfer.calls[0].label, std::max(sent, received), std::max(sent, received)}};
+  if (transfer.axis == "pp" || transfer.axis == "tp") out.ranks = 2;
+  out.calls = {{"all_to_all", transfer.calls[0].label, most * out.ranks / (out.ranks - 1), most}};
   return out;
 }
 
@@ -86,14 +90,18 @@ RecordedTransfer between_two(const RecordedTransfer& transfer) {
 
 double Machine::seconds_of(const RecordedTransfer& transfer) const {
   if (transfer.ranks == 1) return 0;
-  if (!transfer.calls.empty() && is_message(transfer.calls[0])) return seconds_of(between_two(transfer));
+  if (!transfer.calls.empty() && is_message(transfer.calls[0])) return seconds_of(as_exchange(transfer));
   const int here = std::clamp(ranks_per_node / std::max(transfer.stride, 1), 1, transfer.ranks);
   const int machines = (transfer.ranks + here - 1) / here;
   const bool twice = !transfer.calls.empty() && transfer.calls[0].collective == "all_reduce";
   const double rounds = twice ? 2 : 1;
   const double within = transfer.sent_bytes() / (device.link_gb_per_s * 1e9);
   double between = 0;
-  if (machines > 1) {
+  if (machines > 1 && !transfer.calls.empty() && transfer.calls[0].collective == "all_to_all") {
+    // Nothing of it is for two ranks: what goes to other machines goes through each rank's own adapter.
+    between = transfer.payload_bytes() * network.fabric * (transfer.ranks - here) / transfer.ranks /
+              (network.nic_gb_per_s * 1e9 * network.efficiency);
+  } else if (machines > 1) {
     between = rounds * transfer.payload_bytes() * network.fabric /
               (here * network.nic_gb_per_s * 1e9 * network.efficiency);
   }

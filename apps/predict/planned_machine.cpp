@@ -6,7 +6,6 @@
 #include "apps/decide/available_memory.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
-#include "core/contains.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
@@ -42,6 +41,10 @@ std::optional<DeviceTable> device_of_capability(int capability) {
   return {};
 }
 
+std::optional<DeviceTable> device_here() {
+  return device_of_driver(cuda::device_name(0), cuda::memory_info(0).total_bytes);
+}
+
 constexpr double kGiga = 1e9, kTera = 1e12;
 
 double copy_bytes_per_second() {
@@ -72,10 +75,9 @@ std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Conf
   if (!choice.device.empty()) return named_device(choice, config);
   if (config.training.device.starts_with("cuda")) {
     if (choice.compute_capability > 0) return device_of_capability(choice.compute_capability);
-    return cuda::device_count() > 0 ? device_of_driver(cuda::device_name(0)) : find_device("h100_sxm");
+    return cuda::device_count() > 0 ? device_here() : find_device("h100_sxm");
   }
-  return parse_device(config.training.device).is_gpu() ? device_of_driver(cuda::device_name(0))
-                                                       : find_device(kCpu);
+  return parse_device(config.training.device).is_gpu() ? device_here() : find_device(kCpu);
 }
 
 std::string kept_products(const DeviceTable& device, std::string_view setting, const std::string& library,
@@ -93,9 +95,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
                   .ranks_per_node = choice.ranks_per_node,
                   .has_cudnn_attention = false};
   machine.measured = MeasuredOperations::read(choice.calibration);
-  if (const std::string& gpu = machine.measured.gpu();
-      !gpu.empty() && std::ranges::none_of(machine.device.driver_names,
-                                           [&](const std::string& part) { return contains_text(gpu, part); }))
+  if (const std::string& gpu = machine.measured.gpu(); !gpu.empty() && !is_of(machine.device, gpu))
     fail<ConfigError>(
         "plan", "--calibration was measured on {}, but this plan is for {}: set --device to the measured one",
         gpu, machine.device.name);

@@ -13,8 +13,8 @@ namespace ottava {
 
 /// What a plan is for, as the user gives it.
 struct MachineChoice {
-  /// Table or file; empty: with training.device cuda the GPU of the capability, else this machine's, else an
-  /// H100; with auto this machine's GPU, if it has one; else its CPU.
+  /// Table or file; empty: with training.device cuda the GPU of the capability, else this machine's with its
+  /// own memory, else an H100; with auto this machine's GPU, if it has one; else its CPU.
   std::string device;
   std::string network;                   ///< table or file; empty: ib_400
   std::vector<std::string> calibration;  ///< files of MeasuredOperations

@@ -36,10 +36,22 @@ Layout with(Layout layout, T Layout::*member, T value) {
   return layout;
 }
 
-// Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
-double least_gib(const Layout& l, double parameters) {
+struct ParameterCounts {
+  double of_adamw = 0, of_muon = 0;
+};
+ParameterCounts parameter_counts(const TrainingShape& shape) {
+  ParameterCounts out;
+  for (const ParameterSpec& spec : parameter_table(shape).specs)
+    (spec.rule == UpdateRule::muon ? out.of_muon : out.of_adamw) += spec.numel();
+  return out;
+}
+
+// Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16. AdamW has two
+// moments of the type that the layout says, Muon one in f32.
+double least_gib(const Layout& l, const ParameterCounts& parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
-  return gib(0.95 * parameters / (l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy));
+  const double bytes = parameters.of_adamw * (8 + 2 * moment + copy) + parameters.of_muon * (8 + 4 + copy);
+  return gib(0.95 * bytes / (l.shards() * l.tp * l.pp));
 }
 
 class Search {
@@ -133,7 +145,7 @@ class Search {
       const auto known = std::ranges::find(groups, key, &std::pair<Layout, Group>::first);
       (known == groups.end() ? groups.emplace_back(key, Group{}) : *known).second.push_back(layout);
     }
-    const double parameters = parameter_count(planned_.experiment.shape.model);
+    const ParameterCounts parameters = parameter_counts(planned_.experiment.shape);
     each(groups.size(), [&](size_t i) {
       Group& group = groups[i].second;
       std::ranges::sort(group, {}, &Layout::local_batch);

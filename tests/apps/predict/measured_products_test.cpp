@@ -134,6 +134,7 @@ TEST_CASE("a plan takes reports and kept products of its own device, and refuses
   CHECK(with.by_source[static_cast<size_t>(TimeSource::measured)] > 0);
   CHECK_THROWS_WITH(machine("b200", {cache}),
                     Contains("--calibration was measured on NVIDIA H100 80GB HBM3") && Contains("--device"));
+  CHECK_THROWS_WITH(machine("h100_pcie", {cache}), Contains("this plan is for NVIDIA H100 PCIe 80 GB"));
   CHECK_THROWS_WITH(machine("h100_sxm", {other}), Contains("holds decisions for 4 ranks of a run"));
   std::ofstream(other) << to_json(on_h100({}));
   CHECK_THROWS_WITH(machine("h100_sxm", {other}), Contains("holds no time of a matrix product"));
@@ -141,6 +142,11 @@ TEST_CASE("a plan takes reports and kept products of its own device, and refuses
   decisions.entries = {kept("TN bf16 x bf16 -> bf16 m 1 n 1 k 1", 1)};
   std::ofstream(other) << to_json(decisions);
   CHECK_THROWS_WITH(machine("h100_sxm", {cache, other}), Contains("give files of the same GPU"));
+  decisions.made_for = "matrix products by cuBLASLt 13.1.0 on NVIDIA H100 PCIe";
+  std::ofstream(other) << to_json(decisions);
+  CHECK_THROWS_WITH(
+      machine("h100_sxm", {other}),
+      Contains("--calibration was measured on NVIDIA H100 PCIe, but this plan is for NVIDIA H100 SXM"));
 }
 
 TEST_CASE("a plan for the GPU that runs measured finds what they kept by itself") {

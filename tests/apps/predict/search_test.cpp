@@ -307,6 +307,20 @@ TEST_CASE("where memory decides, a search keeps what fits when it is recorded, t
   }
 }
 
+TEST_CASE("Muon has one moment, with which a search finds what fits") {
+  for (const std::string optimizer : {"AdamW", "Muon"}) {
+    INFO(optimizer);
+    // So many layers that little is needed besides parameters and their state.
+    const Planned p(
+        {"--training.global_batch_size", "1", "--model.n_layers", "48", "--optimizer.name", optimizer}, 1, 1);
+    const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+    const double gib = recorder.record(layout_of(p.planned.experiment)).gib();
+    const SearchResult found = search_layouts(p.config, p.planned, p.machine, {.limit_gib = gib});
+    REQUIRE_FALSE(found.best.empty());
+    CHECK(found.best[0].gib() <= gib);
+  }
+}
+
 TEST_CASE("a plan of 65,536 ranks and one of 16 micro-batches record hardly more than one of one") {
   const Planned one({"--training.global_batch_size", "1"}, 1);
   const auto recorded = [](const Planned& p) {

@@ -5,6 +5,7 @@
 #include "apps/predict/built_in_tables.h"
 #include "apps/predict/device_table.h"
 #include "apps/predict/machine.h"
+#include "apps/predict/planned_machine.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -51,7 +52,51 @@ TEST_CASE("every table of the repository is built in, with a source for each fig
   for (const auto& [name, text] : built_in_networks()) CHECK(find_network(name).sources.size() == 4);
   CHECK(device_of_driver("NVIDIA H100 PCIe")->id == "h100_pcie");
   CHECK(device_of_driver("NVIDIA H100 80GB HBM3")->id == "h100_sxm");
+  CHECK(device_of_driver("NVIDIA A100-SXM4-80GB")->id == "a100_sxm");
   CHECK_FALSE(device_of_driver("NVIDIA GeForce GTX 1080"));
+  // With a Grace CPU they are others.
+  CHECK_FALSE(device_of_driver("NVIDIA GH200 480GB"));
+  CHECK_FALSE(device_of_driver("NVIDIA GB200"));
+}
+
+TEST_CASE("a GPU of a table has its own memory and name") {
+  const DeviceTable small = *device_of_driver("NVIDIA A100-SXM4-40GB", size_t{40} << 30),
+                    usual = find_device("a100_sxm");
+  CHECK(small.id == usual.id);
+  CHECK(small.name == "NVIDIA A100-SXM4-40GB");
+  CHECK(small.memory_gib == 40);
+  CHECK(small.bf16_tflops == usual.bf16_tflops);
+  const MemoryLimit limit = memory_limit({}, {.device = small});
+  CHECK(limit.gib == 40 - usual.reserve_gib);
+  CHECK(limit.of == "NVIDIA A100-SXM4-40GB: 40.0 GiB less 2.0 for libraries");
+  CHECK_FALSE(device_of_driver("NVIDIA GeForce GTX 1080", 8));
+}
+
+TEST_CASE("what was measured is of a table only if no other table names the GPU more exactly") {
+  const std::string sxm = "NVIDIA H100 80GB HBM3", pcie = "NVIDIA H100 PCIe";
+  CHECK(is_of(find_device("h100_sxm"), sxm));
+  CHECK(is_of(find_device("h100_pcie"), pcie));
+  CHECK_FALSE(is_of(find_device("h100_sxm"), pcie));
+  CHECK_FALSE(is_of(find_device("h100_pcie"), sxm));
+  CHECK_FALSE(is_of(find_device("h200_sxm"), "NVIDIA GH200 480GB"));
+  CHECK_FALSE(is_of(find_device("cpu"), sxm));
+  const TemporaryFolder folder;
+  const DeviceTable mine = find_device(file_with(folder, "base: h100_sxm\nname: ours\n"));
+  CHECK(is_of(mine, sxm));
+  CHECK_FALSE(is_of(mine, pcie));
+  CHECK(
+      is_of(find_device(file_with(folder, "base: h100_sxm\ndriver_names: [GH200]\n")), "NVIDIA GH200 480GB"));
+}
+
+TEST_CASE("what the optimizer does is a class, also Muon's part of it") {
+  const auto of = [](const char* op) { return class_of({.op = op, .precision = Precision::bf16}); };
+  for (const char* op : {"adamw", "muon_momentum", "muon_apply", "muon_divide_by_norm", "muon_combine",
+                         "grad_norm_squared", "clip_factor"}) {
+    INFO(op);
+    CHECK(of(op) == "optimizer");
+  }
+  CHECK(of("matmul") == "products bf16");  // of Newton-Schulz too
+  CHECK(of("rms_norm") == "elementwise");
 }
 
 TEST_CASE("a table of one's own starts from another, and mistakes are named") {
@@ -93,4 +138,33 @@ TEST_CASE("a collective takes what its slowest way takes, and its hops") {
   machine.network = find_network("ib_400_shared");
   CHECK(machine.seconds_of(transfer("all_gather", 4, 8, 4'000'000'000, 3'000'000'000)) >
         2 * 4.0 / (50 * 0.74));
+}
+
+TEST_CASE("what is sent to other machines one by one goes through the sender's own adapter") {
+  Machine machine{.device = find_device("h100_sxm"), .network = find_network("ib_400"), .ranks_per_node = 8};
+  const double adapter = 50 * 0.74;  // GB/s
+  // Of 16 ranks on two machines, each sends half of its 16 GB to the other machine.
+  const double hops = (8.4 + 14 * 3.4 + 14) * 1e-6;
+  CHECK(machine.seconds_of(transfer("all_to_all", 16, 1, 16'000'000'000, 15'000'000'000)) ==
+        Approx(8 / adapter + hops));
+  CHECK(machine.seconds_of(transfer("all_to_all", 8, 1, 8'000'000'000, 7'000'000'000)) ==
+        Approx(7.0 / 360 + (8.4 + 7 * 3.4) * 1e-6));
+
+  const auto messages = [](const char* axis, int ranks, int stride, std::initializer_list<int64_t> sent,
+                           int64_t received) {
+    RecordedTransfer out{.axis = axis, .ranks = ranks, .stride = stride};
+    for (const int64_t bytes : sent) out.calls.push_back({"send", "w", bytes, bytes});
+    out.calls.push_back({"recv", "w", received, 0});
+    return out;
+  };
+  // Muon's go to owners on both machines: 8 of the 15 others are on the other one.
+  CHECK(machine.seconds_of(messages("replica", 16, 1, {10'000'000'000, 5'000'000'000}, 12'000'000'000)) ==
+        Approx(15 * 8 / 15.0 / adapter + hops));
+  CHECK(machine.seconds_of(messages("stage", 8, 1, {3'600'000'000}, 7'200'000'000)) ==
+        Approx(7.2 / 360 + (8.4 + 7 * 3.4) * 1e-6));
+  // A stage sends to the next one, which is on another machine or not.
+  CHECK(machine.seconds_of(messages("pp", 4, 8, {4'000'000'000}, 0)) ==
+        Approx(4 / adapter + (8.4 + 14) * 1e-6));
+  CHECK(machine.seconds_of(messages("pp", 4, 1, {3'600'000'000}, 1000)) ==
+        Approx(3.6 / 360 + (8.4 + 3.4) * 1e-6));
 }
