@@ -23,7 +23,7 @@ TrainingShape float8_step() {
       .dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 192, .vocab_size = 320};
   TrainingShape shape = tiny_shape(model, 8, 32);
   shape.model_options.loss_chunk_rows = 32;
-  shape.max_norm = 1;
+  shape.max_norm = 0.2f;
   shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
   shape.parameters.compute = DType::bf16;
   return shape;

@@ -29,7 +29,7 @@ TrainingShape whole_step(bool documents, int64_t kv_heads = 2) {
   TrainingShape shape = tiny_shape(model, 8, 48);
   shape.model_options.loss_chunk_rows = 40;
   shape.block_causal = documents;
-  shape.max_norm = 1;
+  shape.max_norm = 0.2f;
   shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
   return shape;
 }

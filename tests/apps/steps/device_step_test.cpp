@@ -35,7 +35,7 @@ TrainingShape shape_of(const Case& c) {
   TrainingShape shape = tiny_shape(model, 2, c.float8.empty() ? 40 : 48);  // FP8 takes multiples of 16 tokens
   shape.parameters.compute = c.compute;
   shape.model_options.recompute.assign(2, c.recompute);
-  shape.max_norm = 1;
+  shape.max_norm = 0.2f;
   if (!c.float8.empty()) {
     shape = in_float8(shape, {.recipe_name = c.float8});
     REQUIRE(shape.float8_policy.fp8_products() > 0);

@@ -19,6 +19,19 @@ TEST_CASE("a run learns, and its curve is not flat") {
   require_same_bits(train_on(whole_step(), {}, 3), single);
 }
 
+// Else no layout would show that it clips by the norm over all ranks.
+TEST_CASE("the curve shows whether gradients are clipped") {
+  TrainingShape whole = whole_step();
+  const LayoutCurve clipped = train_on(whole, {}, kSteps);
+  for (const double norm : clipped.grad_norm) CHECK(norm > whole.max_norm);
+  whole.max_norm = 0;
+  const LayoutCurve free = train_on(whole, {}, kSteps);
+  double distance = 0;
+  for (size_t step = 0; step < free.loss.size(); ++step)
+    distance = std::max(distance, std::abs(clipped.loss[step] / free.loss[step] - 1));
+  CHECK(distance > 10 * kTolerance);
+}
+
 TEST_CASE("data parallel layouts train as one process does") {
   const TrainingShape whole = whole_step();
   const LayoutCurve single = train_on(whole, {}, kSteps);

@@ -27,7 +27,7 @@ TrainingShape whole_step(DType compute) {
       .dim = 64, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn_dim = 160, .vocab_size = 320};
   TrainingShape shape = tiny_shape(model, 6, 12);
   shape.parameters.compute = compute;
-  shape.max_norm = 1;
+  shape.max_norm = 0.2f;
   shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
   return shape;
 }

@@ -29,7 +29,7 @@ TrainingShape shape_of(DType compute, int64_t micro_batches) {
   shape.micro_batches = micro_batches;
   shape.validation_batch = 2;
   shape.validation_sequence = 6;
-  shape.max_norm = 1;
+  shape.max_norm = 0.2f;
   return shape;
 }
 
