@@ -4,7 +4,7 @@
 
 // Ceiling: memory bandwidth. A tile is read once, 2 bytes per bf16 element, and stays in registers while its
 // groups are measured; a byte per element and output is written. About 5 instructions per element and output,
-// 3 more to count.
+// 3 more to count four of them.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -16,15 +16,37 @@ struct Arguments {
   unsigned tiles_across;
 };
 
-/// A block's 128 x 128 tile of x, of which a thread holds sixteen neighbours in each of four rows.
-struct HeldTile {
+/// A block's 128 x 128 tile of x, of which a thread has sixteen neighbours in each of four rows.
+struct Tile {
   int64_t r0, c0;
   int64_t col, valid;  ///< of the thread's sixteen: the first; how many exist
   int64_t rows;
-  Sixteen x[kTilePasses];
 
   __device__ __forceinline__ int64_t row(int pass) const { return r0 + tile_row(pass); }
   __device__ __forceinline__ int64_t valid_in(int pass) const { return row(pass) < rows ? valid : 0; }
+};
+template <class T>
+__device__ __forceinline__ Tile tile_of_block(const Arguments<T>& a) {
+  Tile t{.r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
+         .c0 = int64_t{blockIdx.x % a.tiles_across} * kTile};
+  t.col = t.c0 + tile_chunk() * 16, t.valid = a.cols - t.col, t.rows = a.rows;
+  return t;
+}
+template <class T>
+__device__ __forceinline__ Sixteen load_of_tile(const Arguments<T>& a, const Tile& t, int pass) {
+  return load_sixteen(a.x + t.row(pass) * a.stride + t.col, t.valid_in(pass), a.to.wide_rows);
+}
+template <class T>
+__device__ __forceinline__ void count_elements(const Arguments<T>& a) {
+  if (blockIdx.x == 0 && threadIdx.x == 0 && a.to.counters) {
+    atomicAdd(a.to.counters, static_cast<unsigned long long>(a.rows * a.cols));
+  }
+}
+
+/// A tile in registers.
+struct HeldTile : Tile {
+  Sixteen x[kTilePasses];
+
   __device__ __forceinline__ uint32_t largest() const {
     uint32_t bits = 0;
 #pragma unroll
@@ -35,37 +57,25 @@ struct HeldTile {
 /// Reads the block's tile; measures and counts it if wanted.
 template <class T>
 __device__ __forceinline__ HeldTile hold_tile(const Arguments<T>& a) {
-  HeldTile t{.r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
-             .c0 = int64_t{blockIdx.x % a.tiles_across} * kTile};
-  t.col = t.c0 + tile_chunk() * 16, t.valid = a.cols - t.col, t.rows = a.rows;
+  HeldTile t{tile_of_block(a), {}};
 #pragma unroll
-  for (int p = 0; p < kTilePasses; ++p) {
-    t.x[p] = load_sixteen(a.x + t.row(p) * a.stride + t.col, t.valid_in(p), a.to.wide_rows);
-  }
+  for (int p = 0; p < kTilePasses; ++p) t.x[p] = load_of_tile(a, t, p);
   if (a.to.largest) raise_amax(a.to.largest, t.largest());
-  if (blockIdx.x == 0 && threadIdx.x == 0 && a.to.counters) {
-    atomicAdd(a.to.counters, static_cast<unsigned long long>(a.rows * a.cols));
-  }
+  count_elements(a);
   return t;
 }
 
-/// The tensor's scale, whose amax is given, or the tile's own; stores the inverses of both outputs.
+/// The scale of the whole tensor or of the tile, by its amax; `stores` is the thread that stores the inverses
+/// of both outputs.
 template <DType kFormat, Granularity kGranularity, class T>
-__device__ __forceinline__ float scale_of_tile(const Arguments<T>& a, const HeldTile& t) {
-  constexpr bool kTensor = kGranularity == Granularity::tensor;
+__device__ __forceinline__ float scale_of_tile(const Arguments<T>& a, const Tile& t, uint32_t amax,
+                                               bool stores) {
   const QuantizeTargets& to = a.to;
-  uint32_t amax;
-  if constexpr (kTensor) {
-    amax = *to.amax;
-  } else {
-    amax = team_max<kTileThreads>(t.largest());
-  }
-  const bool stores = threadIdx.x == 0 && (!kTensor || blockIdx.x == 0);
   const Scale scale = scale_of_group<kFormat>(amax, to.rounding, stores ? to.non_finite : nullptr);
   // The last block of a line also clears the line's padding.
   auto store_line = [&](void* inverses, int64_t first, bool is_last) {
     store_inverse<kGranularity>(inverses, first, scale.inverse);
-    for (int64_t i = first + 1; !kTensor && is_last && i % 4 != 0; ++i) {
+    for (int64_t i = first + 1; kGranularity != Granularity::tensor && is_last && i % 4 != 0; ++i) {
       store_padding<kGranularity>(inverses, i);
     }
   };
@@ -79,18 +89,18 @@ __device__ __forceinline__ float scale_of_tile(const Arguments<T>& a, const Held
   return scale.scale;
 }
 
-/// One 128 x 128 tile per block, which has one scale: the transpose has the same codes.
-template <class T, DType kFormat, Granularity kGranularity>
-__global__ void __launch_bounds__(kTileThreads) uniform_kernel(Arguments<T> a) {
+/// Writes the tile's codes with one scale, so that the transpose has the same ones. values(p) gives the
+/// thread's sixteen of pass p.
+template <DType kFormat, class T, class Values>
+__device__ __forceinline__ void write_uniform(const Arguments<T>& a, const Tile& t, float scale,
+                                              Values&& values) {
   OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
   const QuantizeTargets& to = a.to;
-  const HeldTile t = hold_tile(a);
-  const float scale = scale_of_tile<kFormat, kGranularity>(a, t);
   Losses losses;
 #pragma unroll
   for (int p = 0; p < kTilePasses; ++p) {
     const Codes codes = encode<kFormat>(
-        t.x[p], [&](int) { return scale; }, to.counters != nullptr, losses);
+        values(p), [&](int) { return scale; }, to.counters != nullptr, losses);
     if (to.out) store_codes(to.out + t.row(p) * a.cols + t.col, codes, t.valid_in(p), to.wide_rows);
     if (to.transposed) put_codes(tile, tile_row(p), tile_chunk(), codes);
   }
@@ -99,6 +109,32 @@ __global__ void __launch_bounds__(kTileThreads) uniform_kernel(Arguments<T> a) {
     store_transposed(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
   }
   add_losses(to.counters, losses);
+}
+
+/// One 128 x 128 tile per block, which has a scale of its own.
+template <class T, DType kFormat>
+__global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(Arguments<T> a) {
+  const HeldTile t = hold_tile(a);
+  const uint32_t amax = team_max<kTileThreads>(t.largest());
+  const float scale = scale_of_tile<kFormat, Granularity::block_128x128>(a, t, amax, threadIdx.x == 0);
+  write_uniform<kFormat>(a, t, scale, [&](int p) { return t.x[p]; });
+}
+
+/// One 128 x 128 tile per block, with the tensor's scale, whose amax is given: nothing is kept, and the
+/// registers that this saves let five blocks share an SM.
+template <class T, DType kFormat>
+__global__ void __launch_bounds__(kTileThreads, 5) tensor_kernel(Arguments<T> a) {
+  const Tile t = tile_of_block(a);
+  const float scale =
+      scale_of_tile<kFormat, Granularity::tensor>(a, t, *a.to.amax, blockIdx.x == 0 && threadIdx.x == 0);
+  uint32_t largest = 0;
+  write_uniform<kFormat>(a, t, scale, [&](int p) {
+    const Sixteen x = load_of_tile(a, t, p);
+    if (a.to.largest) largest = max(largest, largest_bits(x));
+    return x;
+  });
+  raise_amax(a.to.largest, largest);
+  count_elements(a);
 }
 
 /// `out` of a tile in which kGroup neighbours of a row share a scale.
@@ -180,7 +216,7 @@ __device__ __forceinline__ void scale_columns(const Arguments<T>& a, const HeldT
 /// One 128 x 128 tile per block, whose rows and columns have scales of their own. Those of whole columns come
 /// from outside; `out` with those of whole rows is quantize_rows()'s.
 template <class T, DType kFormat, Granularity kGranularity>
-__global__ void __launch_bounds__(kTileThreads) grouped_kernel(Arguments<T> a) {
+__global__ void __launch_bounds__(kTileThreads, 4) grouped_kernel(Arguments<T> a) {
   constexpr bool kWholeColumns = kGranularity == Granularity::row;
   constexpr int kGroup = kWholeColumns ? kTile : static_cast<int>(traits(kGranularity).block_columns),
                 kBands = kTile / kGroup;
@@ -225,13 +261,13 @@ void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a
   };
   switch (granularity) {
     case Granularity::tensor:
-      return start(uniform_kernel<T, kFormat, Granularity::tensor>);
+      return start(tensor_kernel<T, kFormat>);
     case Granularity::row:
       return start(grouped_kernel<T, kFormat, Granularity::row>);
     case Granularity::block_1x128:
       return start(grouped_kernel<T, kFormat, Granularity::block_1x128>);
     case Granularity::block_128x128:
-      return start(uniform_kernel<T, kFormat, Granularity::block_128x128>);
+      return start(tile_kernel<T, kFormat>);
     case Granularity::block_1x32:
       return start(grouped_kernel<T, kFormat, Granularity::block_1x32>);
   }

@@ -7,7 +7,17 @@
 namespace ottava::fp8::cuda {
 namespace {
 
-constexpr int kBlock = 256, kKept = 4;  // pieces of sixteen elements per thread
+/// How many threads share a row, and how many make a block; how many pieces of sixteen elements of the row a
+/// thread keeps in registers. The fewer it keeps, the more blocks are on an SM and have loads under way.
+template <int kTeam_, int kBlock_, int kKept_>
+struct Team {
+  static constexpr int kTeam = kTeam_, kBlock = kBlock_, kKept = kKept_;
+  static constexpr int64_t kLongest = int64_t{kTeam} * kKept * 16;  ///< row that is kept whole
+};
+using Warp = Team<32, 256, 4>;
+using SmallBlock = Team<128, 128, 2>;
+using Block = Team<256, 256, 2>;
+using LargeBlock = Team<512, 512, 2>;
 
 template <class T>
 struct Arguments {
@@ -16,9 +26,9 @@ struct Arguments {
   QuantizeTargets to;
 };
 
-/// kTeam threads share a row.
-template <class T, DType kFormat, int kTeam>
-__global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
+template <class T, DType kFormat, class Team>
+__global__ void __launch_bounds__(Team::kBlock) row_kernel(Arguments<T> a) {
+  constexpr int kTeam = Team::kTeam, kBlock = Team::kBlock, kKept = Team::kKept;
   const QuantizeTargets& to = a.to;
   const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam;
   const bool active = row < a.rows;
@@ -69,11 +79,15 @@ void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to)
   dispatch_element(x.dtype, "quantize", [&]<class T>() {
     const Arguments<T> a{pointer<T>(x), x.rows, x.cols, x.stride, to};
     dispatch_format(q.out.codes.dtype, [&]<DType kFormat>() {
-      // A warp for short rows, else a block.
-      const bool is_short = a.cols <= 16 * kKept * 32;
-      const int64_t blocks = is_short ? ceil_div(a.rows, kBlock / 32) : a.rows;
-      launch("quantize", stream, {.grid = grid_of(blocks), .block = kBlock},
-             is_short ? row_kernel<T, kFormat, 32> : row_kernel<T, kFormat, kBlock>, a);
+      const auto start = [&]<class Team>(Team) {
+        launch("quantize", stream,
+               {.grid = grid_of(ceil_div(a.rows, Team::kBlock / Team::kTeam)), .block = Team::kBlock},
+               row_kernel<T, kFormat, Team>, a);
+      };
+      if (a.cols <= Warp::kLongest) return start(Warp{});
+      if (a.cols <= SmallBlock::kLongest) return start(SmallBlock{});
+      if (a.cols <= Block::kLongest) return start(Block{});
+      start(LargeBlock{});
     });
   });
 }

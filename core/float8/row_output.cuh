@@ -49,19 +49,35 @@ __device__ __forceinline__ void for_each_pack(const TwoPacks<P>& packs, Body&& b
   body(packs.second, 1);
 }
 
+/// Elements i and i + 1 as they lie in memory.
+template <int kSize>
+__device__ __forceinline__ uint32_t bits_of_pair(const Pack<__nv_bfloat16, kSize>& pack, int i) {
+  return static_cast<uint32_t>(__bfloat16_as_ushort(pack.values[i])) |
+         static_cast<uint32_t>(__bfloat16_as_ushort(pack.values[i + 1])) << 16;
+}
+
 /// Writes the codes of a pack: eight bytes for a pack of bf16, so that a warp fills 256 bytes, whole lines.
 /// Sixteen bytes would need two neighbouring packs in one thread, but which packs a thread has decides the
 /// order in which a norm adds up its row.
-template <DType kFormat, class T, int kSize>
+template <DType kFormat, int kSize>
 __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, int64_t c,
-                                            const Pack<T, kSize>& pack, float scale, Losses& losses) {
-  Pack<uint16_t, kSize / 2> codes;
+                                            const Pack<__nv_bfloat16, kSize>& pack, float scale,
+                                            Losses& losses) {
+  static_assert(kSize % 4 == 0);
+  Pack<uint32_t, kSize / 4> codes;
 #pragma unroll
-  for (int i = 0; i < kSize; i += 2) {
-    codes.values[i / 2] = static_cast<uint16_t>(
-        encode_pair<kFormat>({pack[i], pack[i + 1]}, {scale, scale}, to.counters, losses));
+  for (int i = 0; i < kSize; i += 4) {
+    const auto pair = [&](int j) { return encode_pair<kFormat>({pack[j], pack[j + 1]}, {scale, scale}); };
+    codes.values[i / 4] = pair(i) | pair(i + 2) << 16;
   }
-  store_pack(reinterpret_cast<uint16_t*>(to.out + row * to.cols), c, codes);
+  store_pack(reinterpret_cast<uint32_t*>(to.out + row * to.cols), c, codes);
+  if (!to.counters) return;
+#pragma unroll
+  for (int i = 0; i < kSize; i += 4) {
+    count_losses<kFormat>(
+        codes.values[i / 4], bits_of_pair(pack, i), bits_of_pair(pack, i + 2), [&](int) { return scale; },
+        losses);
+  }
 }
 
 /// What a thread has seen of its rows.
@@ -164,11 +180,11 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
   }
 }
 /// The same for a team's only row, whose later packs are made twice; then reports.
-template <DType kFormat, Granularity kGranularity, int kTeam, class Make>
+template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks = kRowPacks, class Make>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
   RowsSeen seen;
-  write_row<kFormat, kGranularity, kTeam, kRowPacks>(to, part, seen, make,
-                                                     [&](int64_t c) { return make(kRowPacks, c); });
+  write_row<kFormat, kGranularity, kTeam, kPacks>(to, part, seen, make,
+                                                  [&](int64_t c) { return make(kPacks, c); });
   report(to, seen);
 }
 

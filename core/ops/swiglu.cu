@@ -64,8 +64,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
   raise_amax(a.amax, amax);
 }
 
-constexpr int kRowBlock = 256,
-              kRowPairs = 4;  // where a team makes a row; packs of each half of it, per thread, in registers
+constexpr int kRowBlock = 256;  // where a team makes a row
 
 template <DType kFormat, fp8::Granularity kGranularity, int kTeam>
 __global__ void __launch_bounds__(kRowBlock)
@@ -83,14 +82,22 @@ __global__ void __launch_bounds__(kRowBlock)
   });
 }
 
+/// How many threads make a row, how many a block, packs of each half of the row that a thread keeps in
+/// registers, and blocks that share an SM at least.
+template <int kTeam_, int kThreads_, int kPairs_, int kBlocks_>
+struct RowShape {
+  static constexpr int kTeam = kTeam_, kThreads = kThreads_, kPairs = kPairs_, kBlocks = kBlocks_;
+};
+
 /// kWhole: groups of scales end where the first half does, so that both halves are made together.
-template <DType kFormat, fp8::Granularity kGranularity, bool kWhole, int kThreads, int kTeam>
-__global__ void __launch_bounds__(kThreads)
+template <DType kFormat, fp8::Granularity kGranularity, bool kWhole, class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     backward_float8_kernel(Arguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
   using T = __nv_bfloat16;
   constexpr int kSize = kPackSize<T>;
   using P = Pack<T, kSize>;
   using Both = fp8::cuda::TwoPacks<P>;
+  constexpr int kTeam = Shape::kTeam, kThreads = Shape::kThreads, kPairs = Shape::kPairs;
   const int64_t row = blockIdx.x * int64_t{kThreads / kTeam} + threadIdx.x / kTeam;
   const int64_t half = to.cols / 2 / kSize, start = 2 * row * half;
   const int member = static_cast<int>(threadIdx.x % kTeam);
@@ -107,14 +114,14 @@ __global__ void __launch_bounds__(kThreads)
   auto written = [&](int64_t c) { return load_pack<T, kSize>(a.dgate_up, start + c); };
   fp8::cuda::RowsSeen seen;
   if constexpr (kWhole) {
-    fp8::cuda::write_row<kFormat, kGranularity, kTeam, kRowPairs>(to, {row, active ? half : 0, member}, seen,
-                                                                  make, [&](int64_t c) -> Both {
-                                                                    return {written(c), written(half + c)};
-                                                                  });
+    fp8::cuda::write_row<kFormat, kGranularity, kTeam, kPairs>(to, {row, active ? half : 0, member}, seen,
+                                                               make, [&](int64_t c) -> Both {
+                                                                 return {written(c), written(half + c)};
+                                                               });
   } else {
     for (int64_t c = member; active && c < half; c += kTeam) make(0, c);
     __syncthreads();  // a group's packs are now another thread's
-    fp8::cuda::write_row<kFormat, kGranularity, kTeam, kRowPairs>(
+    fp8::cuda::write_row<kFormat, kGranularity, kTeam, kPairs>(
         to, {row, active ? 2 * half : 0, member}, seen, [&](int, int64_t c) { return written(c); }, written);
   }
   fp8::cuda::report(to, seen);
@@ -139,19 +146,24 @@ void backward_float8(Stream& stream, const SwigluBackward& b) {
   fp8::cuda::check_aligned(name_of(b), b.dout, b.gate_up, b.dgate_up, b.out, b.float8.out.codes);
   fp8::cuda::dispatch_row_output(b.float8, [&]<DType kFormat, Granularity kGranularity>() {
     const auto to = fp8::cuda::row_targets(b.float8);
-    auto start = [&]<bool kWhole, int kThreads, int kTeam>() {
-      launch(name_of(b), stream, {.grid = grid_of(ceil_div(to.rows, kThreads / kTeam)), .block = kThreads},
-             backward_float8_kernel<kFormat, kGranularity, kWhole, kThreads, kTeam>,
-             arguments<__nv_bfloat16>(b), to);
+    auto start = [&]<bool kWhole, class Shape>(Shape) {
+      launch(name_of(b), stream,
+             {.grid = grid_of(ceil_div(to.rows, Shape::kThreads / Shape::kTeam)), .block = Shape::kThreads},
+             backward_float8_kernel<kFormat, kGranularity, kWhole, Shape>, arguments<__nv_bfloat16>(b), to);
     };
-    const int64_t kept = int64_t{kPackSize<__nv_bfloat16>} * kRowPairs,
-                  half = to.cols / 2;  // kept by a thread
+    const int64_t half = to.cols / 2;
     auto by_length = [&]<bool kWhole>() {
-      if (half <= 32 * kept) return start.template operator()<kWhole, 256, 32>();
-      if constexpr (fp8::cuda::kMeasuresRow<kGranularity>) {
-        if (half > 256 * kept) return start.template operator()<kWhole, 512, 512>();
+      const auto as = [&](auto shape) { start.template operator()<kWhole>(shape); };
+      if (half <= 1024) return as(RowShape<32, 256, 4, 2>());
+      if constexpr (!fp8::cuda::kMeasuresRow<kGranularity>) {
+        as(RowShape<256, 256, 2, 4>());
+      } else if (half <= 4096) {
+        as(RowShape<256, 256, 4, 2>());
+      } else {
+        // What a block has just written is read again from the L2 cache sooner than registers for all of it,
+        // with one block on an SM, let the next row begin.
+        as(RowShape<512, 512, 1, 2>());
       }
-      start.template operator()<kWhole, 256, 256>();
     };
     if constexpr (constexpr int64_t kGroup = fp8::cuda::kGroup<kGranularity>; kGroup > 1) {
       if (half % kGroup != 0) return by_length.template operator()<false>();

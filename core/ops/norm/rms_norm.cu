@@ -23,13 +23,12 @@ __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a)
   raise_amax(a.amax, amax);
 }
 
-template <DType kFormat, fp8::Granularity kGranularity, int kTeam>
-__global__ void __launch_bounds__(kNormBlock)
+template <DType kFormat, fp8::Granularity kGranularity, int kTeam, int kPacks>
+__global__ void __launch_bounds__(kNormBlock, kPacks <= kFewNormPacks ? 4 : 1)
     forward_float8_kernel(NormArguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
   constexpr int kSize = kPackSize<__nv_bfloat16>;
-  static_assert(fp8::cuda::kRowPacks == kNormPacks);
-  const auto row = read_norm_row<__nv_bfloat16, kSize, kTeam>(a);
-  fp8::cuda::write_row<kFormat, kGranularity, kTeam>(to, row, [&](int k, int64_t c) {
+  const auto row = read_norm_row<__nv_bfloat16, kSize, kTeam, kPacks>(a);
+  fp8::cuda::write_row<kFormat, kGranularity, kTeam, kPacks>(to, row, [&](int k, int64_t c) {
     const auto y = normalised(row.pack(k, c), row.rstd, load_pack<__nv_bfloat16, kSize>(a.weight, c));
     if (a.y) store_pack(a.y, row.start + c, y);
     return y;
@@ -49,7 +48,8 @@ struct AmaxOfGradient {
 };
 
 template <class T, int kSize, int kBlock, int kTeam, int kPacks>
-__global__ void __launch_bounds__(kBlock) backward_kernel(NormBackwardArguments<T> a, uint32_t* amax) {
+__global__ void __launch_bounds__(kBlock, kPacks <= 2 ? 2 : 1)
+    backward_kernel(NormBackwardArguments<T> a, uint32_t* amax) {
   norm_backward<kSize, kBlock, kTeam, kPacks>(a, AmaxOfGradient{amax});
 }
 
@@ -67,7 +67,7 @@ struct Float8OfGradient {
 };
 
 template <DType kFormat, fp8::Granularity kGranularity, int kBlock, int kTeam, int kPacks>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kPacks <= 2 ? 2 : 1)
     backward_float8_kernel(NormBackwardArguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
   norm_backward<kPackSize<__nv_bfloat16>, kBlock, kTeam, kPacks>(
       a, Float8OfGradient<kFormat, kGranularity>{to, {}});
@@ -76,12 +76,12 @@ __global__ void __launch_bounds__(kBlock)
 void forward_float8(Stream& stream, const RmsNormForward& f) {
   fp8::cuda::check_aligned(name_of(f), f.x, f.residual, f.weight, f.sum, f.y, f.float8.out.codes);
   fp8::cuda::dispatch_row_output(f.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
-    const bool is_short = norm_row_is_short<__nv_bfloat16>(f.x.cols());
-    launch(name_of(f), stream,
-           {.grid = grid_of(ceil_div(f.x.rows(), is_short ? kNormBlock / 32 : 1)), .block = kNormBlock},
-           is_short ? forward_float8_kernel<kFormat, kGranularity, 32>
-                    : forward_float8_kernel<kFormat, kGranularity, kNormBlock>,
-           norm_arguments<__nv_bfloat16>(f), fp8::cuda::row_targets(f.float8));
+    dispatch_norm_forward<__nv_bfloat16>(f.x.cols(), [&]<int kTeam, int kPacks>() {
+      launch(name_of(f), stream,
+             {.grid = grid_of(ceil_div(f.x.rows(), kNormBlock / kTeam)), .block = kNormBlock},
+             forward_float8_kernel<kFormat, kGranularity, kTeam, kPacks>, norm_arguments<__nv_bfloat16>(f),
+             fp8::cuda::row_targets(f.float8));
+    });
   });
 }
 
@@ -116,10 +116,8 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
     if (!rows_are_aligned(cols * int64_t{sizeof(T)}, f.x, f.residual, f.weight, f.sum, f.y)) {
       return launch_forward<T, 1, kNormBlock>(stream, f);
     }
-    if (norm_row_is_short<T>(cols)) return launch_forward<T, kSize, 32>(stream, f);
-    if (cols <= int64_t{kSize} * kNormBlock * kFewNormPacks)
-      return launch_forward<T, kSize, kNormBlock, kFewNormPacks>(stream, f);
-    return launch_forward<T, kSize, kNormBlock>(stream, f);
+    dispatch_norm_forward<T>(
+        cols, [&]<int kTeam, int kPacks>() { launch_forward<T, kSize, kTeam, kPacks>(stream, f); });
   });
 }
 

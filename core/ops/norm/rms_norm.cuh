@@ -11,10 +11,15 @@ namespace ottava::cuda {
 
 inline constexpr int kNormBlock = 256, kNormPacks = 8;  // threads; packs of a row, per thread, in registers
 inline constexpr int kFewNormPacks = 2;  // for rows that need no more: half the registers, twice the blocks
-/// A team is the threads that share a row: a warp for short rows, else the whole block.
-template <class T>
-bool norm_row_is_short(int64_t cols) {
-  return cols <= kPackSize<T> * kNormPacks * 32;
+/// Calls body.operator()<kTeam, kPacks>() with the number of threads that share a row, a warp for short rows,
+/// else the whole block, and of the packs that each of them keeps.
+template <class T, class Body>
+void dispatch_norm_forward(int64_t cols, Body&& body) {
+  constexpr int64_t kSize = kPackSize<T>;
+  if (cols <= kSize * kNormPacks * 32) return body.template operator()<32, kNormPacks>();
+  if (cols <= kSize * kNormBlock * kFewNormPacks)
+    return body.template operator()<kNormBlock, kFewNormPacks>();
+  body.template operator()<kNormBlock, kNormPacks>();
 }
 
 template <class T>

@@ -23,6 +23,12 @@ struct NormBackwardArguments {
   float inverse_cols;
 };
 
+/// What an element of dx is made of.
+template <class P>
+struct NormPacks {
+  P dy, x, through;  ///< through: of dresidual, if there is one
+};
+
 /// Each team walks over rows and sums its share of dweight in registers; a block's teams are added in order.
 /// `output` takes dx: every thread of the block calls its take_row<kTeam, kPacks>(part, make, again). That
 /// calls make(k, c) once for each of the thread's packs, which stores pack c of dx, the thread's k-th, and
@@ -38,6 +44,13 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
   float* partial = a.partial + blockIdx.x * a.packs * kSize;
 
+  // All that a row needs is under way before its sum is waited for.
+  auto load = [&](int64_t start, int64_t c) {
+    NormPacks<P> packs{.dy = load_pack<T, kSize>(a.dy, start + c), .x = load_pack<T, kSize>(a.x, start + c)};
+    if (a.dresidual) packs.through = load_pack<T, kSize>(a.dresidual, start + c);
+    return packs;
+  };
+
   float sums[kPacks][kSize] = {};
   // Columns without a register: one team per block.
   for (int64_t c = member + kKept; c < a.packs; c += kTeam) {
@@ -51,25 +64,25 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
     const RowPart part{row, packs, member};
 
     float dot = 0;
-    P dy_kept[kKeeps ? kPacks : 1], x_kept[kKeeps ? kPacks : 1];
+    NormPacks<P> kept[kKeeps ? kPacks : 1];
     for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
-      const P dy = load_pack<T, kSize>(a.dy, start + c), x = load_pack<T, kSize>(a.x, start + c),
-              w = load_pack<T, kSize>(a.weight, c);
-      if (kKeeps && k < kPacks) dy_kept[kKeeps ? k : 0] = dy, x_kept[kKeeps ? k : 0] = x;
+      const NormPacks<P> packs = load(start, c);
+      const P weight = load_pack<T, kSize>(a.weight, c);
+      if (kKeeps && k < kPacks) kept[kKeeps ? k : 0] = packs;
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) dot = fmaf(dy[i] * w[i], x[i], dot);
+      for (int i = 0; i < kSize; ++i) dot = fmaf(packs.dy[i] * weight[i], packs.x[i], dot);
     });
     const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
 
-    auto write = [&](int64_t c, const P& dy, const P& x, float* column_sums) {
-      const P w = load_pack<T, kSize>(a.weight, c);
-      P dx, through;
-      if (a.dresidual) through = load_pack<T, kSize>(a.dresidual, start + c);
+    auto write = [&](int64_t c, const NormPacks<P>& packs, float* column_sums) {
+      const P weight = load_pack<T, kSize>(a.weight, c);
+      P dx;
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        column_sums[i] = fmaf(dy[i] * x[i], rstd, column_sums[i]);
-        const float inner = fmaf(dy[i], w[i], -(x[i] * slope));
-        dx.set(i, a.dresidual ? fmaf(rstd, inner, through[i]) : rstd * inner);
+        const float dy = packs.dy[i], x = packs.x[i];
+        column_sums[i] = fmaf(dy * x, rstd, column_sums[i]);
+        const float inner = fmaf(dy, weight[i], -(x * slope));
+        dx.set(i, a.dresidual ? fmaf(rstd, inner, packs.through[i]) : rstd * inner);
       }
       store_pack(a.dx, start + c, dx);
       return dx;
@@ -77,9 +90,8 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
     output.template take_row<kTeam, kPacks>(
         part,
         [&](int k, int64_t c) {
-          if (kKeeps && k < kPacks) return write(c, dy_kept[kKeeps ? k : 0], x_kept[kKeeps ? k : 0], sums[k]);
-          return write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
-                       k < kPacks ? sums[k] : partial + c * kSize);
+          if (kKeeps && k < kPacks) return write(c, kept[kKeeps ? k : 0], sums[k]);
+          return write(c, load(start, c), k < kPacks ? sums[k] : partial + c * kSize);
         },
         [&](int64_t c) { return load_pack<T, kSize>(a.dx, start + c); });
   }
@@ -117,8 +129,10 @@ void dispatch_norm_backward(const RmsNormBackward& b, Body&& body) {
   if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual)) {
     return body.template operator()<1, 256, 256, kPacks>();
   }
+  // A block that keeps four packs per thread is alone on its SM; most models' rows need fewer.
+  if (cols <= kSize * 32) return body.template operator()<kSize, 256, 32, 1>();
+  if (cols <= kSize * 2 * 32) return body.template operator()<kSize, 256, 32, 2>();
   if (cols <= kSize * kPacks * 32) return body.template operator()<kSize, 256, 32, kPacks>();
-  // A block that keeps four packs per thread is alone on its SM; most models' rows need only two.
   if (cols <= kSize * 2 * 256) return body.template operator()<kSize, 256, 256, 2>();
   if (cols <= kSize * kPacks * 256) return body.template operator()<kSize, 256, 256, kPacks>();
   return body.template operator()<kSize, 512, 512, kPacks>();
