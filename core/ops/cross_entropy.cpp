@@ -107,7 +107,12 @@ void cross_entropy(Stream& stream, const CrossEntropyBackward& args) {
       }
     });
   };
-  const int64_t bytes = args.forward.logits.bytes() + (args.dlogits.empty() ? 0 : args.dlogits.bytes());
+  // A GPU has some 500 rows under way, and caches of some 50 MB: of longer rows the second pass comes from
+  // memory, too.
+  constexpr int64_t kCachedRow = 96 << 10;
+  const Tensor& logits = args.forward.logits;
+  const bool again = !args.dlogits.empty() && logits.cols() * size_of(logits.dtype) > kCachedRow;
+  const int64_t bytes = (again ? 2 : 1) * logits.bytes() + args.dlogits.bytes();
   run_op(stream, moving("cross_entropy", bytes), cross_entropy, on_cpu, cuda::cross_entropy, args);
 }
 
