@@ -49,6 +49,7 @@ if(OTTAVA_BUNDLE)
   install(DIRECTORY scripts/gpu_check DESTINATION share/ottava/scripts COMPONENT bundle EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.py")
   install(FILES scripts/reference/bench_pytorch.py DESTINATION share/ottava/scripts/reference COMPONENT bundle EXCLUDE_FROM_ALL)
   install(FILES tests/golden/fp8/policy_tables.txt DESTINATION share/ottava/tests/golden/fp8 COMPONENT bundle EXCLUDE_FROM_ALL)
+  install(FILES tests/golden/muon.json DESTINATION share/ottava/tests/golden COMPONENT bundle EXCLUDE_FROM_ALL)
 endif()
 # BUILD: what was built, and the oldest C library it runs on: the newest symbol version that anything here asks for.
 install(CODE "set(_features \"version ${PROJECT_VERSION}\\ngpu ${OTTAVA_CUDA_STATE}\\ncudnn attention ${OTTAVA_CUDNN_STATE}\\n\")

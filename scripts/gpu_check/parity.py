@@ -7,7 +7,7 @@ import re
 import time
 
 from check import Failed, TimedOut, distance, tail
-from models import BOUNDS, MODELS, RECIPES, recipes_of, steps_of
+from models import EARLY, EARLY_STEPS, LATE, MODELS, RECIPES, recipes_of, steps_of
 from report import table
 
 
@@ -15,7 +15,7 @@ from report import table
 class Case:
     model: str
     precision: str
-    bound: float
+    kind: str  # of EARLY and LATE
     extra: tuple
     recipe: str = ""
     if_time_allows: bool = False
@@ -23,15 +23,18 @@ class Case:
     def name(self):
         return f"{self.model} {self.precision}"
 
+    def bounds(self):
+        return f"{EARLY[self.kind]:.0e}, {LATE[self.kind]:.0e}"
+
 
 def float8_case(model, recipe, if_time_allows):
     keys = ("--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name", recipe,
             "--quantize.linear.float8.auto", "false")
-    return Case(model, recipe, BOUNDS["fp8"], (*MODELS[model], *keys), recipe, if_time_allows)
+    return Case(model, recipe, "fp8", (*MODELS[model], *keys), recipe, if_time_allows)
 
 
 def cases():
-    out = [Case(model, dtype, BOUNDS[kind], (*MODELS[model], "--training.mixed_precision_param", dtype))
+    out = [Case(model, dtype, kind, (*MODELS[model], "--training.mixed_precision_param", dtype))
            for dtype, kind in (("bfloat16", "bf16"), ("float32", "f32")) for model in MODELS]
     for model, if_time_allows in (("2 layers, head dim 64", False), ("2 layers, head dim 128", True)):
         out += [float8_case(model, recipe, if_time_allows) for recipe in RECIPES]
@@ -83,21 +86,23 @@ def judge_error(case, error, capability):
 
 
 def judge_losses(case, device, cpu, capability):
-    far = distance(device, cpu)
+    far, early = distance(device, cpu), distance(device[:EARLY_STEPS], cpu[:EARLY_STEPS])
     if capability is not None and case.recipe and case.recipe not in recipes_of(capability):
-        return far, "FAILED: this GPU lacks the recipe and ran it"
-    return far, "agrees" if far <= case.bound else f"FAILED: too far, {far:.2e} > {case.bound:.0e}"
+        return far, early, "FAILED: this GPU lacks the recipe and ran it"
+    if not early <= EARLY[case.kind]:
+        return far, early, f"FAILED: too far in the first {EARLY_STEPS} steps, {early:.2e} > {EARLY[case.kind]:.0e}"
+    return far, early, "agrees" if far <= LATE[case.kind] else f"FAILED: too far, {far:.2e} > {LATE[case.kind]:.0e}"
 
 
 def compare(c, case, capability):
     """(row of the table, data)."""
-    row, data = [case.model, case.precision, "", "", "", f"{case.bound:.0e}"], {"model": case.model, "precision": case.precision}
+    row, data = [case.model, case.precision, "", "", "", "", case.bounds()], {"model": case.model, "precision": case.precision}
     try:
         device = c.train(f"device {case.name()}", c.device, steps_of(c), case.extra)
         cpu = c.curves.losses(case)
-        far, verdict = judge_losses(case, device.curve(), cpu, capability)
-        row[2:5] = f"{cpu[-1]:.4f}", f"{device.curve()[-1]:.4f}", f"{far:.1e}"
-        data |= {"cpu": cpu, "device": device.curve(), "largest_difference": far, "memory": read_memory(device.output)}
+        far, early, verdict = judge_losses(case, device.curve(), cpu, capability)
+        row[2:6] = f"{cpu[-1]:.4f}", f"{device.curve()[-1]:.4f}", f"{early:.1e}", f"{far:.1e}"
+        data |= {"cpu": cpu, "device": device.curve(), "largest_difference": far, "largest_early_difference": early, "memory": read_memory(device.output)}
     except (Failed, concurrent.futures.CancelledError) as e:
         verdict = judge_error(case, e, capability)
         data["error"] = str(e)
@@ -113,7 +118,8 @@ def parity(c):
     answers = [compare(c, case, capability) for case in alone]
     with concurrent.futures.ThreadPoolExecutor(1 if c.dry else 3) as pool:
         answers += pool.map(lambda case: compare(c, case, capability), all_cases[len(alone):])
-    text = table(["model", "precision", "CPU loss", "device loss", "largest distance", "bound", ""], [row for row, _ in answers])
+    text = table(["model", "precision", "CPU loss", "device loss", f"largest distance in {EARLY_STEPS} steps", "in all", "bounds", ""],
+                 [row for row, _ in answers])
     data = {"losses": [item for _, item in answers], "memory": []}
     wrong = [f"{row[0]}, {row[1]}: {row[-1]}" for row, _ in answers if row[-1].startswith("FAILED")]
     if not c.dry:

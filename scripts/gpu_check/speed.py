@@ -115,10 +115,11 @@ def read_bench_train(out):
 
 
 def float8_options(precision):
-    if precision == "bf16":
-        return []
+    free = ["--attention.deterministic", "false"] if precision.endswith("free") else []
+    if precision.startswith("bf16"):
+        return free
     key = "--quantize.linear.float8."
-    options = ["--model.converters", "quantize.linear.float8", key + "auto", str(precision == "auto").lower()]
+    options = [*free, "--model.converters", "quantize.linear.float8", key + "auto", str(precision == "auto").lower()]
     if precision in ("rowwise", "delayed"):
         options += [key + "recipe_name", precision] + ([key + "amax_history_length", "2"] if precision == "delayed" else [])
     if precision == "fp8 fast":
@@ -201,12 +202,13 @@ def step_rows(benchmark, ours, torch):
             key = shape, precision
             if key not in benchmark.ours and key not in benchmark.torch:
                 continue
-            mine, theirs = ours.get(key), torch.get(key)
+            theirs_key = shape, precision.removesuffix(" free")
+            mine, theirs = ours.get(key), torch.get(theirs_key)
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
             rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("utilization_percent", "{:.1f}%"),
                                       ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
-                           if key in benchmark.torch else ("", "", "")),
+                           if theirs_key in benchmark.torch else ("", "", "")),
                          f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))
     return rows
 
