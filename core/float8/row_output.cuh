@@ -8,8 +8,6 @@
 // of 16 bytes.
 namespace ottava::fp8::cuda {
 
-inline constexpr int kRowPacks = 8;  // of a row, per thread, in registers, unless the operation says less
-
 /// RowOutput for a kernel.
 struct RowTargets {
   uint8_t* out;
@@ -180,7 +178,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
   }
 }
 /// The same for a team's only row, whose later packs are made twice; then reports.
-template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks = kRowPacks, class Make>
+template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
   RowsSeen seen;
   write_row<kFormat, kGranularity, kTeam, kPacks>(to, part, seen, make,

@@ -64,16 +64,22 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
   raise_amax(a.amax, amax);
 }
 
-constexpr int kRowBlock = 256;  // where a team makes a row
+/// How many threads make a row, how many a block, how many packs of the row, or pairs of packs of its halves,
+/// a thread keeps in registers, and how many blocks share an SM at least.
+template <int kTeam_, int kThreads_, int kKept_, int kBlocks_>
+struct RowShape {
+  static constexpr int kTeam = kTeam_, kThreads = kThreads_, kKept = kKept_, kBlocks = kBlocks_;
+};
 
-template <DType kFormat, fp8::Granularity kGranularity, int kTeam>
-__global__ void __launch_bounds__(kRowBlock)
+template <DType kFormat, fp8::Granularity kGranularity, class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     forward_float8_kernel(Arguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
   using T = __nv_bfloat16;
-  constexpr int kSize = kPackSize<T>;
-  const int64_t row = blockIdx.x * int64_t{kRowBlock / kTeam} + threadIdx.x / kTeam, packs = to.cols / kSize;
+  constexpr int kSize = kPackSize<T>, kTeam = Shape::kTeam;
+  const int64_t row = blockIdx.x * int64_t{Shape::kThreads / kTeam} + threadIdx.x / kTeam,
+                packs = to.cols / kSize;
   const RowPart part{row, row < to.rows ? packs : 0, static_cast<int>(threadIdx.x % kTeam)};
-  fp8::cuda::write_row<kFormat, kGranularity, kTeam>(to, part, [&](int, int64_t c) {
+  fp8::cuda::write_row<kFormat, kGranularity, kTeam, Shape::kKept>(to, part, [&](int, int64_t c) {
     const int64_t gate = 2 * row * packs + c;
     const auto out =
         swiglu_of(load_pack<T, kSize>(a.gate_up, gate), load_pack<T, kSize>(a.gate_up, gate + packs));
@@ -81,13 +87,6 @@ __global__ void __launch_bounds__(kRowBlock)
     return out;
   });
 }
-
-/// How many threads make a row, how many a block, packs of each half of the row that a thread keeps in
-/// registers, and blocks that share an SM at least.
-template <int kTeam_, int kThreads_, int kPairs_, int kBlocks_>
-struct RowShape {
-  static constexpr int kTeam = kTeam_, kThreads = kThreads_, kPairs = kPairs_, kBlocks = kBlocks_;
-};
 
 /// kWhole: groups of scales end where the first half does, so that both halves are made together.
 template <DType kFormat, fp8::Granularity kGranularity, bool kWhole, class Shape>
@@ -97,7 +96,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   constexpr int kSize = kPackSize<T>;
   using P = Pack<T, kSize>;
   using Both = fp8::cuda::TwoPacks<P>;
-  constexpr int kTeam = Shape::kTeam, kThreads = Shape::kThreads, kPairs = Shape::kPairs;
+  constexpr int kTeam = Shape::kTeam, kThreads = Shape::kThreads, kPairs = Shape::kKept;
   const int64_t row = blockIdx.x * int64_t{kThreads / kTeam} + threadIdx.x / kTeam;
   const int64_t half = to.cols / 2 / kSize, start = 2 * row * half;
   const int member = static_cast<int>(threadIdx.x % kTeam);
@@ -131,13 +130,16 @@ void forward_float8(Stream& stream, const SwigluForward& f) {
   fp8::cuda::check_aligned(name_of(f), f.gate_up, f.out, f.float8.out.codes);
   fp8::cuda::dispatch_row_output(f.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
     const auto to = fp8::cuda::row_targets(f.float8);
-    const bool is_short = to.cols <= kPackSize<__nv_bfloat16> * fp8::cuda::kRowPacks *
-                                         32;  // a warp has the row in its registers
-    launch(name_of(f), stream,
-           {.grid = grid_of(ceil_div(to.rows, is_short ? kRowBlock / 32 : 1)), .block = kRowBlock},
-           is_short ? forward_float8_kernel<kFormat, kGranularity, 32>
-                    : forward_float8_kernel<kFormat, kGranularity, kRowBlock>,
-           arguments<__nv_bfloat16>(f), to);
+    auto start = [&]<class Shape>(Shape) {
+      launch(name_of(f), stream,
+             {.grid = grid_of(ceil_div(to.rows, Shape::kThreads / Shape::kTeam)), .block = Shape::kThreads},
+             forward_float8_kernel<kFormat, kGranularity, Shape>, arguments<__nv_bfloat16>(f), to);
+    };
+    if (to.cols <= 2048) return start(RowShape<32, 256, 8, 2>());  // a warp has the row in its registers
+    if constexpr (fp8::cuda::kMeasuresRow<kGranularity>) {
+      if (to.cols > 8192) return start(RowShape<512, 512, 4, 2>());
+    }
+    start(RowShape<256, 256, 8, 2>());
   });
 }
 

@@ -26,8 +26,8 @@ struct Size {
 };
 // One element, below a vector, ragged in both directions, whole tiles, one past them, parts of tiles in whole
 // vectors, rows longer than a piece of blocks.
-inline constexpr Size kSizes[] = {{1, 1},    {3, 7},     {16, 16},  {33, 50},  {129, 257},
-                                  {260, 40}, {144, 304}, {2, 4200}, {1, 16500}};
+inline constexpr Size kSizes[] = {{1, 1},     {3, 7},    {16, 16},  {33, 50},  {129, 257}, {260, 40},
+                                  {144, 304}, {3, 2600}, {2, 4200}, {2, 9008}, {1, 16500}};
 
 /// Values over many binades, with zeros, so that groups differ and some elements underflow.
 inline std::vector<float> spread_values(int64_t n, uint64_t seed) {

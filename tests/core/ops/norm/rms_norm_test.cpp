@@ -20,7 +20,7 @@ struct Size {
 };
 // One element, less than a vector, an odd tail, whole vectors, more rows than groups of rows, wide rows.
 const Size kSizes[] = {{1, 1},    {3, 7},    {2, 16},   {5, 37},   {70, 64},
-                       {3, 1000}, {2, 4096}, {2, 4104}, {1, 16896}};
+                       {19, 384}, {3, 1000}, {2, 4096}, {2, 4104}, {1, 16896}};
 constexpr float kEps = 1e-5f;
 
 std::vector<double> reference_forward(const std::vector<double>& h, const std::vector<double>& weight,
