@@ -9,7 +9,7 @@ from report import table
 from shapes import DEBUG, PRECISIONS, benchmark_of
 
 BENCH_PYTORCH = str(ROOT / "scripts/reference/bench_pytorch.py")
-TORCH_SECONDS = 60  # of the stage `steps`: kept for PyTorch however long ours takes
+TORCH_SECONDS, TORCH_SHARE = 60, 0.4  # of the stage `steps`, kept for PyTorch however long ours takes: the lesser
 SECONDS_OF_A_RUN = 60  # at least, before a run of ours is given up for the others
 START_SECONDS = 4  # of a process, its libraries and its plan
 TORCH_ATTENTION_SECONDS = 20
@@ -218,7 +218,7 @@ def steps(c):
     wanted = benchmark.ours[:3] if c.dry else benchmark.ours
     torch_wanted = benchmark.torch[:1] if c.dry else benchmark.torch
     installed = c.has_torch() is not False  # where nothing says it, the attempt does
-    until = time.monotonic() + c.seconds_left() - (TORCH_SECONDS if installed else 0)
+    until = time.monotonic() + c.seconds_left() - (min(TORCH_SECONDS, TORCH_SHARE * c.seconds_left()) if installed else 0)
     ours = measure_ours(c, benchmark, wanted, until)
     torch = measure_torch(c, benchmark, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
     header = ["step", "precision", "tokens/s", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
