@@ -96,7 +96,7 @@ __device__ __forceinline__ void write_uniform(const Arguments<T>& a, const Tile&
                                               Values&& values) {
   OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
   const QuantizeTargets& to = a.to;
-  Losses losses;
+  Losses losses{};
 #pragma unroll
   for (int p = 0; p < kTilePasses; ++p) {
     const Codes codes = encode<kFormat>(
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) grouped_kernel(Arguments<T> a
   OTTAVA_SHARED(uint32_t, groups, [kBands][kTile]);
   const QuantizeTargets& to = a.to;
   const HeldTile t = hold_tile(a);
-  Losses losses;
+  Losses losses{};
   if constexpr (!kWholeColumns) {
     if (to.out) write_groups_of_rows<kGroup, kFormat, kGranularity>(a, t, losses);
   }

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Team::kBlock) row_kernel(Arguments<T> a) {
   const Scale scale =
       scale_of_group<kFormat>(amax, to.rounding, member == 0 && active ? to.non_finite : nullptr);
   if (active && member == 0) static_cast<float*>(to.out_inverse)[row] = scale.inverse;
-  Losses losses;
+  Losses losses{};
   auto write = [&](int64_t c, const Sixteen& x) {
     const Codes codes = encode<kFormat>(
         x, [&](int) { return scale.scale; }, to.counters != nullptr, losses);

@@ -80,7 +80,7 @@ __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, i
 
 /// What a thread has seen of its rows.
 struct RowsSeen {
-  Losses losses;
+  Losses losses{};
   uint32_t largest = 0;
 };
 /// Reports what the block's threads have seen. Every thread of the block calls it, once.

@@ -7,7 +7,8 @@
 #include "core/ops/matmul/matmul.h"
 #include "tests/support/devices.h"
 
-namespace ottava::test {
+// Names like Size and kSizes are others' too, and the tests of all folders are one program for GPUs.
+namespace ottava::test::inline products {
 
 /// y [N,O], x [N,K], weight [O,K].
 struct Size {
@@ -73,4 +74,4 @@ class Workspace {
   DeviceBuffer buffer_;
 };
 
-}  // namespace ottava::test
+}  // namespace ottava::test::inline products
