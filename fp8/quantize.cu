@@ -4,7 +4,7 @@
 
 // Ceiling: memory bandwidth. A tile is read once, 2 bytes per bf16 element, and stays in registers while its
 // groups are measured; a byte per element and output is written. About 5 instructions per element and output,
-// 3 more to count four of them.
+// 3 more to count.
 namespace ottava::fp8::cuda {
 namespace {
 
