@@ -46,6 +46,12 @@ int64_t gpu_bytes_in_use(Device device) {
 
 std::string gpu_memory_text(const GpuMemory& m) {
   auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  if (m.besides_bytes < 0) {
+    return fmt::format(
+        "GPU memory: plan {:.1f} MiB; what libraries, connections and graphs took besides cannot be told, "
+        "since other programs gave back at least {:.1f} MiB of this GPU's memory meanwhile",
+        mib(m.plan_bytes), mib(-m.besides_bytes));
+  }
   return fmt::format(
       "GPU memory: plan {:.1f} MiB, and {:.1f} MiB that libraries, connections and graphs took besides ({} "
       "{:.0f} MiB kept for them)",

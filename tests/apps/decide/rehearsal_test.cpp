@@ -283,6 +283,9 @@ TEST_CASE("a GPU's memory is told as plan and what came besides") {
   CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = 1 << 20}) ==
         "GPU memory: plan 3.0 MiB, and 1.0 MiB that libraries, connections and graphs took besides (of the "
         "1024 MiB kept for them)");
+  CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = -(5 << 20)}) ==
+        "GPU memory: plan 3.0 MiB; what libraries, connections and graphs took besides cannot be told, since "
+        "other programs gave back at least 5.0 MiB of this GPU's memory meanwhile");
   CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = kGpuLibraryBytes + 1})
             .find("(more than the 1024 MiB kept for them)") != std::string::npos);
 }
