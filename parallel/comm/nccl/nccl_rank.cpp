@@ -44,7 +44,7 @@ NcclRank::~NcclRank() {
   cuda::release(gpu_, scratch_);
 }
 
-std::unique_lock<std::timed_mutex> NcclRank::use(Handle& handle) const {
+std::unique_lock<std::mutex> NcclRank::use(Handle& handle) const {
   std::unique_lock use(handle.use);
   if (handle.aborted) throw CommError(state_->failure());
   return use;
@@ -152,7 +152,9 @@ void NcclRank::abort_all() {
     aborted_ = true;
     for (Lane& lane : lanes_) lane.queue.clear();
     for (auto& handle : handles_) {
-      const std::unique_lock used(handle->use, kLongestCall);
+      std::unique_lock used(handle->use, std::defer_lock);
+      for (const auto end = Clock::now() + kLongestCall; !used.try_lock() && Clock::now() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       if (std::exchange(handle->aborted, true)) continue;
       aborts.emplace_back([handle, gpu = gpu_] {
         cudaSetDevice(gpu);

@@ -23,7 +23,7 @@ void check(ncclResult_t result, const char* call);
 /// A handle that is shared by communicators with the same members. NCCL takes one thread at a time for it,
 /// and none once an abort has begun.
 struct Handle {
-  std::timed_mutex use;  ///< held while `comm` is used, and for `aborted`
+  std::mutex use;  ///< held while `comm` is used, and for `aborted`
   ncclComm_t comm = nullptr;
   bool aborted = false;
 };
@@ -52,7 +52,7 @@ class NcclRank {
   void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
 
   /// For as long as it lives, no other thread uses the handle. Throws CommError where it was aborted.
-  [[nodiscard]] std::unique_lock<std::timed_mutex> use(Handle& handle) const;
+  [[nodiscard]] std::unique_lock<std::mutex> use(Handle& handle) const;
 
   /// To be called after each NCCL call, since communicators do not block: polls until NCCL has accepted the
   /// call, which for a communicator's first calls is when the other ranks have made theirs. Throws CommError;
