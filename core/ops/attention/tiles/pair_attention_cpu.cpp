@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/cpu/pair_product_kernel.h"
 #include "core/ops/attention/score_rows_kernel.h"
 #include "core/ops/attention/tiles/pair_kernels.h"
@@ -12,6 +14,12 @@ namespace {
 /// Keys that rows of a part see: [first, last) by any, in whole steps, [all_from, all_to) by all.
 struct PartKeys {
   explicit PartKeys(const ScoreTile& t) {
+    // Most parts see all keys of the tile, and nobody asks what a row of theirs sees.
+    if (t.rows == kPairPanel && !t.document_start && t.first_query >= t.first_key + t.keys - 1 &&
+        t.keys % kStep == 0) {
+      first = 0, last = all_to = t.keys;
+      return;
+    }
     for (int64_t i = 0; i < t.rows; ++i) {
       const Visible v = of[i] = visible_keys(t, i);
       all_from = v.begin > all_from ? v.begin : all_from;
@@ -68,6 +76,26 @@ inline void add_product(const bf16* p, int64_t p_row, const bf16* b, int64_t key
             .accumulate = true});
 }
 
+/// Of two vectors in which groups of kGroup lanes belong to a row each: the larger of the two halves of each
+/// group.
+template <int kGroup>
+inline Vec larger_halves(Vec a, Vec b) {
+  constexpr int kHalf = kGroup / 2;
+  const auto half = [&]<int kFirst, int... lane>(std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(a, b, (lane / kHalf * kGroup + lane % kHalf + kFirst)...);
+  };
+  const std::make_integer_sequence<int, kLanes> lanes;
+  return max(half.template operator()<0>(lanes), half.template operator()<kHalf>(lanes));
+}
+/// The largest lane of each of 16 vectors.
+inline Vec largest_lanes(const Vec* v) {
+  Vec two[8], four[4], eight[2];
+  for (int i = 0; i < 8; ++i) two[i] = larger_halves<16>(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) four[i] = larger_halves<8>(two[2 * i], two[2 * i + 1]);
+  for (int i = 0; i < 2; ++i) eight[i] = larger_halves<4>(four[2 * i], four[2 * i + 1]);
+  return larger_halves<2>(eight[0], eight[1]);
+}
+
 /// Sums of a part's rows [32, D]: those of the result, or where rows past the part's would be another head's,
 /// sums of its own, which are added to the result at the end.
 class PartSums {
@@ -111,19 +139,22 @@ class PartSoftmax {
  private:
   void score() {
     const int64_t terms = whole_pair_panels(part_.head_dim);
-    for (int64_t i = 0; i < t_.rows; ++i) most_[i] = splat(-__builtin_inff());
+    for (Vec& most : most_) most = splat(-__builtin_inff());
     finish_stores();
     for (int64_t key = keys_.first; key < keys_.last; key += kStep) {
-      block_scores(part_.q, part_.k + key * terms, part_.head_dim, scores_ + key, t_.stride);
+      block_scores(part_.q, part_.k + key * terms, part_.head_dim, scores_of(key), kStep);
       finish_stores();
       keys_.whole(key) ? raise_maxima<true>(key) : raise_maxima<false>(key);
     }
   }
 
+  /// Of all rows with 32 keys, one row after the other.
+  float* scores_of(int64_t key) const { return scores_ + key * kPairPanel; }
+
   template <bool all_seen>
   void raise_maxima(int64_t key) {
-    const float* scores = scores_ + key;
-    for (int64_t i = 0; i < t_.rows; ++i, scores += t_.stride) {
+    const float* scores = scores_of(key);
+    for (int64_t i = 0; i < t_.rows; ++i, scores += kStep) {
       Vec a = load(scores), b = load(scores + kLanes);
       if constexpr (!all_seen) {
         a = where_seen(seen(keys_.of[i], key), a, -__builtin_inff());
@@ -135,9 +166,11 @@ class PartSoftmax {
 
   void raise_tops() {
     const int64_t d = part_.head_dim;
+    for (int64_t i = 0; i < kPairPanel; i += kLanes)
+      store(tops_ + i, largest_lanes(most_ + i) * t_.scale_log2);
     for (int64_t i = 0; i < t_.rows; ++i) {
       row_sums_[i] = Vec{};
-      const float top = max_lane(most_[i]) * t_.scale_log2, before = s_.row_max[i];
+      const float top = tops_[i], before = s_.row_max[i];
       tops_[i] = top > before ? top : before;
       if (tops_[i] == before) continue;
       const float shrink = exp2(splat(before - tops_[i]))[0];
@@ -167,9 +200,9 @@ class PartSoftmax {
 
   template <bool all_seen>
   void exponentials(int64_t key, bf16* to, int64_t to_row) {
-    const float* scores = scores_ + key;
+    const float* scores = scores_of(key);
     const float scale_log2 = t_.scale_log2;
-    for (int64_t i = 0; i < t_.rows; ++i, scores += t_.stride, to += to_row) {
+    for (int64_t i = 0; i < t_.rows; ++i, scores += kStep, to += to_row) {
       Vec p = exp2(load(scores) * scale_log2 - tops_[i]),
           q = exp2(load(scores + kLanes) * scale_log2 - tops_[i]);
       if constexpr (!all_seen) {
@@ -187,7 +220,7 @@ class PartSoftmax {
   const PartKeys keys_;
   float *scores_, *own_sums_;
   Vec most_[kPairPanel], row_sums_[kPairPanel];
-  float tops_[kPairPanel];
+  alignas(64) float tops_[kPairPanel];
 };
 
 void attend(const SoftmaxTile& s, const PairPart& part) { PartSoftmax(s, part).run(); }
