@@ -12,8 +12,10 @@ namespace {
 template <int kTeam_, int kBlock_, int kKept_>
 struct Team {
   static constexpr int kTeam = kTeam_, kBlock = kBlock_, kKept = kKept_;
-  static constexpr int64_t kLongest = int64_t{kTeam} * kKept * 16;  ///< row that is kept whole
 };
+/// The longest row that a team keeps whole.
+template <class Team>
+inline constexpr int64_t kLongest = int64_t{Team::kTeam} * Team::kKept * 16;
 using Warp = Team<32, 256, 4>;
 using SmallBlock = Team<128, 128, 2>;
 using Block = Team<256, 256, 2>;
@@ -84,9 +86,9 @@ void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to)
                {.grid = grid_of(ceil_div(a.rows, Team::kBlock / Team::kTeam)), .block = Team::kBlock},
                row_kernel<T, kFormat, Team>, a);
       };
-      if (a.cols <= Warp::kLongest) return start(Warp{});
-      if (a.cols <= SmallBlock::kLongest) return start(SmallBlock{});
-      if (a.cols <= Block::kLongest) return start(Block{});
+      if (a.cols <= kLongest<Warp>) return start(Warp{});
+      if (a.cols <= kLongest<SmallBlock>) return start(SmallBlock{});
+      if (a.cols <= kLongest<Block>) return start(Block{});
       start(LargeBlock{});
     });
   });
