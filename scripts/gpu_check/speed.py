@@ -144,7 +144,17 @@ def train_ours(c, shape, precision, until):
     out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
                  "--training.dataset_path", str(c.text), "--training.device", c.device, "--job.dump_folder", str(c.folder("bench")), *keys,
                  *c.without_graphs(c.device)], until=until)
-    return read_bench_train(out)
+    return read_bench_train(out) | {"planned_tokens_per_second": planned_speed(c, keys)}
+
+
+def planned_speed(c, keys):
+    """Tokens/s that `plan` says of this GPU; None where it has no table for it."""
+    try:
+        out = c.run([c.program("ottava"), "plan", "configs/debug.yaml", "--training.device", c.device, *keys], check=False, seconds=20)
+    except Failed:
+        return None
+    said = re.search(r"([\d,]+) tokens/s per rank", out)
+    return int(said.group(1).replace(",", "")) if said else None
 
 
 def measure_ours(c, benchmark, wanted, until):
@@ -205,7 +215,7 @@ def step_rows(benchmark, ours, torch):
             theirs_key = shape, precision.removesuffix(" free")
             mine, theirs = ours.get(key), torch.get(theirs_key)
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
-            rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("utilization_percent", "{:.1f}%"),
+            rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("planned_tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("utilization_percent", "{:.1f}%"),
                                       ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
                            if theirs_key in benchmark.torch else ("", "", "")),
@@ -221,7 +231,7 @@ def steps(c):
     until = time.monotonic() + c.seconds_left() - (min(TORCH_SECONDS, TORCH_SHARE * c.seconds_left()) if installed else 0)
     ours = measure_ours(c, benchmark, wanted, until)
     torch = measure_torch(c, benchmark, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
-    header = ["step", "precision", "tokens/s", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
+    header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
               "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
             "with the peak of its precision.\n\n" + table(header, step_rows(benchmark, ours, torch)))

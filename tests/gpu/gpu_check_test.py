@@ -214,10 +214,13 @@ class Steps(unittest.TestCase):
     def test_figures_of_both_sides(self):
         self.assertEqual(speed.read_bench_train(BENCH)["memory_gib"], 95.12)
         lines = '{"run": "8B:16:8192:1:bf16", "tokens_per_second": 16000, "tflops": 405, "memory_gib": 99}\n{"run": "1B:16:81'
-        c = Bench([(("bench train",), BENCH), (("bench_pytorch",), TimedOut("not done", lines))])
+        plan = "Time per step: 0.798 s (0.598 s to 0.997 s; h200_sxm, mean error 25%); 20,901 tokens/s per rank, mfu 60.1%, util 61.0%"
+        c = Bench([(("bench train",), BENCH), (("plan", "--model.n_layers 16", "--training.seq_len 8192"), plan),
+                   (("bench_pytorch",), TimedOut("not done", lines))])
         text, data = speed.steps(c)
-        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 512 | 49.2% | 95.1 | 94.0 | on | 16000 | 405 | 99.0 | 1.26 |", text)
-        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 512 | 49.2% | 95.1 | 94.0 | on | not measured |  |  |  |", text)
+        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | 16000 | 405 | 99.0 | 1.26 |", text)
+        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | not measured |  |  |  |", text)
+        self.assertIn("| 1B, seq 2048 | bf16 | 20227 |  | 512 | 49.2%", text)  # of which plan says nothing
         self.assertEqual(len(data["torch"]), 1)
 
     def test_the_whole_8b_in_every_precision(self):
@@ -227,10 +230,11 @@ class Steps(unittest.TestCase):
         large = shapes.benchmark_of(140).shapes
         for precision in shapes.PRECISIONS:
             speed.train_ours(c, large["8B, seq 8192"], precision, None)
-        for command in commands:
+        for command in commands:  # each is measured and planned
             self.assertIn("--model.n_layers 32", command)
             self.assertIn("--optimizer.state_dtype bfloat16 --activation_checkpoint.mode selective", command)
-        said = dict(zip(shapes.PRECISIONS, commands))
+        self.assertEqual([command.split()[1] for command in commands[:2]], ["bench", "plan"])
+        said = dict(zip(shapes.PRECISIONS, commands[::2]))
         self.assertNotIn("float8", said["bf16"])
         self.assertNotIn("recipe_name", said["fp8"])
         self.assertIn("recipe_name rowwise", said["rowwise"])
