@@ -172,6 +172,10 @@ def check_command(command):
 
 
 class Commands(unittest.TestCase):
+    def test_cases_for_the_sanitizer_exist(self):
+        for cases in sanitizer.CASES:
+            check_command(["ottava_device_tests", cases])
+
     def test_every_command_is_taken(self):
         kinds, commands = set(), recorded()
         self.assertTrue(any(stage == "op_tests" and "-f" in command for stage, command in commands), "no file of cases was tried")
