@@ -143,7 +143,7 @@ class Sanitizer(unittest.TestCase):
         verdict, says = racecheck(fault, lambda cases: f"All tests passed\n{clean}" if "rope" in cases else fault)
         self.assertEqual(verdict, "ok")
         self.assertIn("nothing wrong in the cases rope rotates*; of a step racecheck itself fails", says)
-        with self.assertRaisesRegex(Failed, "swiglu.agrees.: .*1 in our kernels"):
+        with self.assertRaisesRegex(Failed, "swiglu_forward agrees.: .*1 in our kernels"):
             racecheck(fault, lambda cases: race if "swiglu" in cases else TimedOut("not done"))
         verdict, says = racecheck(fault, lambda cases: fault)
         self.assertEqual((verdict, says[:23]), ("not run", "racecheck itself fails:"))
