@@ -89,8 +89,8 @@ struct Losses {
   uint32_t underflow, saturation;
 };
 /// Adds the losses of the whole block to the counters. Every thread of the block calls it, once. All blocks
-/// share the two addresses, which take about two additions in a nanosecond: one for each warp would keep a
-/// kernel waiting longer than the memory does.
+/// share the two addresses, where additions wait for each other: by each warp they seem to have been a fifth
+/// of the time of a quantization (tests/gpu/README.md).
 __device__ __forceinline__ void add_losses(unsigned long long* counters, Losses seen) {
   if (!counters) return;
   OTTAVA_SHARED(Losses, of_warps, [32]);
@@ -119,9 +119,8 @@ __device__ __forceinline__ uint32_t encode_pair(float2 x, float2 scale) {
 }
 
 /// Adds what four codes lost, whose values are two pairs of bf16 and whose scales are scale_of(0) to (3).
-/// Four at a time in one register, since counting one by one costs as much as the encoding: a fifth of the
-/// time of a kernel whose ceiling is the memory. Only a code of the largest magnitude can be saturated, and
-/// few are.
+/// Four at a time in one register: one by one, counting takes more instructions than encoding. Only a code of
+/// the largest magnitude can be saturated, and few are.
 template <DType kFormat, class ScaleOf>
 __device__ __forceinline__ void count_losses(uint32_t codes, uint32_t low_pair, uint32_t high_pair,
                                              ScaleOf&& scale_of, Losses& seen) {

@@ -215,8 +215,8 @@ def step_rows(benchmark, ours, torch):
             theirs_key = shape, precision.removesuffix(" free")
             mine, theirs = ours.get(key), torch.get(theirs_key)
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
-            rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("planned_tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("utilization_percent", "{:.1f}%"),
-                                      ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
+            rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("planned_tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"),
+                                      ("utilization_percent", "{:.1f}%"), ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
                            if theirs_key in benchmark.torch else ("", "", "")),
                          f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))

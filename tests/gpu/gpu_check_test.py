@@ -667,6 +667,12 @@ class Contract(unittest.TestCase):
         self.assertEqual([a["layout"] for a in red.exception.data["answers"]], ["TN", "NN", "NT"])
         self.assertIn("| e4m3 x e4m3 | tensor | f32 | 0 | False | 96 | 64 | 160 | 3 | 3 |  | 3 |", str(red.exception))
 
+    def test_what_is_offered_and_then_not_run_is_said(self):
+        answers = [{**self.QUESTION, "layout": layout, "algorithms": 3, "ran": ran} for layout, ran in (("TN", "success"), ("NN", "not supported"))]
+        c = Bench([])
+        c.execute = lambda command: (0, "\n".join(map(json.dumps, answers)))
+        self.assertIn("| 160 | 3 | 3, but not supported |", contract.contract(c)[0])
+
     def test_one_that_does_not_start_or_end(self):
         c, runs = Bench([]), []
         c.execute = lambda command: runs.append(command) or (1, "no NVIDIA driver is loaded")
