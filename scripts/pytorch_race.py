@@ -51,8 +51,8 @@ def output(command):
 
 def attention_ceiling(head_dim, products):
     """Of the GEMM peak, forward (2 products) and backward (5) together: core/ops/attention/attention_cpu.cpp. Softmax goes at the rate
-    of multiply-adds, of which the GEMM peak is so many times (`products`): 1 without AMX."""
-    return 7 / (2 * (head_dim + 11 * products) / head_dim + 5 * (head_dim + 4 * products) / head_dim)
+    of AVX-512's multiply-adds, of which the GEMM peak is so many times (`products`): 1 without AMX."""
+    return 7 / (2 * (head_dim + 7 * products) / head_dim + 5 * (head_dim + 3 * products) / head_dim)
 
 
 def ceiling_of(text, head_dim, products):
@@ -133,7 +133,7 @@ def main():
         print(rows[key], flush=True)
         PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights (in rows that say fp32, all of it in FP32), fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
-                        "at the GEMM peak, its attention at 59% and 80% of it at head dimension 16, 85% and 94% at 64 (forward, backward:\n"
+                        "at the GEMM peak, its attention at 70% and 84% of it at head dimension 16, 90% and 96% at 64 (forward, backward:\n"
                         "core/ops/attention/attention_cpu.cpp; less with AMX, whose products are faster than softmax), and everything else as it is.\n\n"
                         + HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|\n"
                         + "".join(rows[k] + "\n" for k in itertools.product(MODELS, ("eager", "compiled")) if k in rows))

@@ -113,10 +113,16 @@ inline Vec select(UVec mask, Vec a, Vec b) {
 
 /// Round to nearest even, NaN kept: the same bits as bf16(float).
 inline HVec to_bf16(Vec v) {
-  UVec u = bits_as<UVec>(v);
-  UVec rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  UVec nan = (u >> 16) | 0x40u;
-  return narrow(select(above(u & 0x7fffffffu, 0x7f800000u), nan, rounded));
+  const UVec u = bits_as<UVec>(v), rounded = u + 0x7fffu + ((u >> 16) & 1u);
+#if defined(__AVX512F__)
+  const __m512 floats = bits_as<__m512>(v);
+  const __m512i kept =
+      _mm512_mask_or_epi32(bits_as<__m512i>(rounded), _mm512_cmp_ps_mask(floats, floats, _CMP_UNORD_Q),
+                           bits_as<__m512i>(u), _mm512_set1_epi32(0x400000));
+  return narrow(bits_as<UVec>(kept) >> 16);
+#else
+  return narrow(select(above(u & 0x7fffffffu, 0x7f800000u), u | 0x400000u, rounded) >> 16);
+#endif
 }
 /// The value that a store to T and a load from it would give.
 template <class T>
@@ -227,36 +233,6 @@ inline void store_with_amax(bf16* p, Vec v, Lanes lanes, UVec& amax) {
   HVec h = to_bf16(keep(v, lanes, 0.0f));
   amax = max_bits(amax, widen(h) << 16 & 0x7fffffffu);
   store_bits(p, h, lanes);
-}
-
-/// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite
-/// reduction by ln 2 and a degree-6 polynomial (the Cephes scheme).
-[[gnu::always_inline]] inline Vec exp(Vec x) {
-  const float kLog2e = 1.44269504088896341f;
-  // A NaN is the second operand, which passes through.
-  const Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
-  Vec shifted =
-      clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
-  Vec n = shifted - 12582912.0f;
-  Vec r = clamped - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-#if defined(__AVX512F__)
-  Vec y = bits_as<Vec>(_mm512_scalef_ps(bits_as<__m512>(p), bits_as<__m512>(n)));
-  return x < -87.33654f ? Vec{} : y;
-#else
-  IVec k = bits_as<IVec>(shifted) - 0x4b400000;
-  IVec half = k >> 1;  // two factors, so that 2^128 overflows to infinity and not into the sign
-  IVec s1 = (half + 127) << 23, s2 = (k - half + 127) << 23;
-  Vec y = p * bits_as<Vec>(s1) * bits_as<Vec>(s2);
-  y = select(below(x, splat(-87.33654f)), Vec{}, y);
-  return select(is_nan(x), x, y);
-#endif
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,3 +1,4 @@
+#include "core/cpu/exponentials.h"
 #include "core/cpu/vec.h"
 #include "core/ops/cross_entropy_kernels.h"
 

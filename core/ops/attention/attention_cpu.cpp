@@ -3,13 +3,14 @@
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/attention/score_rows_kernel.h"
 
-// Ceiling. The softmax of a tile takes some 20 instructions per vector of 16 scores (maximum 2, exponential
-// 13, sum 1, rounding to bf16 2), two of them per cycle with AVX-512: 0.7 cycles per score. Its gradient
-// takes 0.6, having no maximum. The two products of forward take 4 D / 64 cycles in f32, the five of backward
-// 10 D / 64. So of the f32 peak forward can reach D / (D + 11): 59% at head dimension 16, 85% at 64, 92% at
-// 128; backward D / (D + 4): 80%, 94%, 97%. With AMX, four times that peak, forward can reach 26%, 58%, 74%
-// and backward 51%, 81%, 89%; with AVX512-BF16 on Zen 4, twice that peak, 42%, 74%, 85% and 67%, 89%, 94%:
-// tiles/pair_attention_cpu.cpp.
+// Ceiling. With AVX-512 the softmax of a tile takes some 14 instructions per vector of 16 scores (maximum 2,
+// exponential 8 to 10, sum 1, rounding to bf16 2), two of them per cycle: 0.44 cycles per score. Its gradient
+// takes as many, having no maximum but a product. The two products of forward take 4 D / 64 cycles in f32,
+// the five of backward 10 D / 64. So of the f32 peak forward can reach D / (D + 7): 70% at head dimension 16,
+// 90% at 64, 95% at 128; backward D / (D + 3): 84%, 96%, 98%. With AMX, four times that peak, forward can
+// reach 36%, 70%, 82% and backward 57%, 84%, 91%; with AVX512-BF16 on Zen 4, twice that peak, 53%, 82%, 90%
+// and 73%, 91%, 96%: tiles/pair_attention_cpu.cpp. With AVX2, whose exponential takes 12, D / (D + 11) and
+// D / (D + 4) of its f32 peak.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

@@ -1,30 +1,14 @@
 #pragma once
 
-// What kernels do with rows of scores: powers of two, visibility, rounding. For kernel files only.
+// What kernels do with rows of scores: visibility, rounding. For kernel files only.
 
+#include "core/cpu/exponentials.h"
 #include "core/cpu/vec.h"
 #include "core/ops/attention/attention_kernels.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 
-inline constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
-
-/// 2^y to 3 ulp for y in [-126, 127]. Smaller y give 2^-126, which is negligible beside the 1 that every
-/// row's maximum contributes. NaN stays NaN. Computed as 2^n 2^r with |r| <= 1/2, the latter by interpolation
-/// at Chebyshev's nodes (error 2e-07).
-[[gnu::always_inline]] inline Vec exp2(Vec y) {
-  y = max(splat(-126.0f), y);
-  // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
-  const Vec shifted = y + (12582912.0f + 127.0f);
-  const Vec r = y - (shifted - (12582912.0f + 127.0f));
-  Vec p = r * 0.00133813021f + 0.00966636837f;
-  p = p * r + 0.0555038117f;
-  p = p * r + 0.240223497f;
-  p = p * r + 0.693147182f;
-  p = p * r + 1.0f;
-  const UVec power = bits_as<UVec>(shifted) << 23;
-  return p * bits_as<Vec>(power);
-}
+inline constexpr float kLn2 = 0.693147180559945309f;
 
 // Loops over scores take two vectors at a time: the upper halves of both make one vector of bf16.
 inline constexpr int64_t kStep = 2 * kLanes;

@@ -6,9 +6,11 @@
 
 namespace ottava::test {
 
-/// Functions of core/cpu/vec.h over arrays of a multiple of 16 elements, for the instruction set in use.
+/// Functions of core/cpu/vec.h and core/cpu/exponentials.h over arrays of a multiple of 16 elements, for the
+/// instruction set in use.
 struct VecProbe {
-  void (*exp)(const float* x, float* y, int64_t n);
+  using OfArray = void(const float* x, float* y, int64_t n);
+  OfArray *exp, *exp2, *exp2_for_bf16;
   float (*sum)(const float* x);  ///< of 16
   float (*max)(const float* x);  ///< of 16
   /// Of sixteen words: those that swapped<1>, <2>, <4> and <8> make of a; zip_low, zip_high, zip_pairs_low

@@ -1,3 +1,4 @@
+#include "core/cpu/exponentials.h"
 #include "core/cpu/vec.h"
 #include "tests/core/cpu/vec_probe.h"
 
@@ -6,6 +7,12 @@ namespace {
 
 void exp_of(const float* x, float* y, int64_t n) {
   for_each_vec(n, [&](int64_t i, auto lanes) { store(y + i, exp(load(x + i, lanes)), lanes); });
+}
+void exp2_of(const float* x, float* y, int64_t n) {
+  for_each_vec(n, [&](int64_t i, auto lanes) { store(y + i, exp2(load(x + i, lanes)), lanes); });
+}
+void exp2_for_bf16_of(const float* x, float* y, int64_t n) {
+  for_each_vec(n, [&](int64_t i, auto lanes) { store(y + i, exp2_for_bf16(load(x + i, lanes)), lanes); });
 }
 float sum_of(const float* x) { return sum(load(x)); }
 float max_of(const float* x) { return max_lane(load(x)); }
@@ -26,7 +33,8 @@ void kept_of(const float* x, int count, float* y) { store(y, keep(load(x), Part{
 }  // namespace
 
 test::VecProbe vec_probe() {
-  return {exp_of, sum_of, max_of, shuffles_of, narrowed_of, wide_sum_of, roots_of, kept_of};
+  return {exp_of,      exp2_of,     exp2_for_bf16_of, sum_of,   max_of,
+          shuffles_of, narrowed_of, wide_sum_of,      roots_of, kept_of};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

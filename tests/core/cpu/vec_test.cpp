@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,11 +11,12 @@ using namespace ottava;
 
 namespace {
 
-std::vector<float> exp_of(const std::vector<float>& x) {
+std::vector<float> of(test::VecProbe::OfArray* function, const std::vector<float>& x) {
   std::vector<float> y(x.size(), -1.0f);
-  cpu::vec_probe().exp(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  function(x.data(), y.data(), static_cast<int64_t>(x.size()));
   return y;
 }
+std::vector<float> exp_of(const std::vector<float>& x) { return of(cpu::vec_probe().exp, x); }
 
 /// Distance from the exact value in units of the result's last place.
 double ulps(float got, double want) {
@@ -62,6 +64,31 @@ TEST_CASE("exp at its borders: 0 below, infinity above, 1 at 0, NaN kept") {
   CHECK(y[7] == infinity);
   CHECK(y[8] == infinity);
   CHECK(std::isnan(y[9]));
+}
+
+TEST_CASE("exp2 is within 4 ulp, and for bf16 within 3e-6, wherever its result is a normal number") {
+  std::vector<float> x = {0.0f, -0.0f, -126.0f, 127.0f, 0.5f, -0.5f, 0x1p-149f, -0x1p-149f, -0x1p-24f};
+  for (int i = -126 * 4096; i < 127 * 4096; ++i) x.push_back(static_cast<float>(i) * (1 + 0x1p-20f) / 4096);
+  const std::vector<float> y = of(cpu::vec_probe().exp2, x), z = of(cpu::vec_probe().exp2_for_bf16, x);
+  double worst = 0, worst_for_bf16 = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = std::exp2(std::max(static_cast<double>(x[i]), -126.0));
+    worst = std::max(worst, ulps(y[i], want));
+    worst_for_bf16 = std::max(worst_for_bf16, std::abs(z[i] / want - 1));
+  }
+  INFO(worst << " ulp, " << worst_for_bf16);
+  CHECK(worst <= 4);
+  CHECK(worst_for_bf16 <= 3e-6);
+  CHECK(y[0] == 1.0f);
+}
+
+TEST_CASE("exp2 at its borders: negligible below, NaN kept") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (auto* function : {cpu::vec_probe().exp2, cpu::vec_probe().exp2_for_bf16}) {
+    const auto y = of(function, {-126.5f, -1e30f, -infinity, std::numeric_limits<float>::quiet_NaN()});
+    for (size_t i = 0; i < 3; ++i) CHECK((y[i] >= 0 && y[i] <= 0x1.00004p-126f));
+    CHECK(std::isnan(y[3]));
+  }
 }
 
 TEST_CASE("sums and maxima over the lanes of a vector see every lane") {
