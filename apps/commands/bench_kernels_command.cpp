@@ -124,8 +124,8 @@ void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
   out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
 }
 
-void write_json(const std::string& file, const std::vector<Case>& cases, const BenchPeaks& peaks,
-                const Decisions& decisions) {
+void write_json(const std::string& file, Device device, const std::vector<Case>& cases,
+                const BenchPeaks& peaks, const Decisions& decisions) {
   Json report, kernels, decided;
   for (const Decisions::Entry& entry : decisions.entries) decided.set(entry.name, entry.value);
   for (const Case& c : cases) {
@@ -143,7 +143,8 @@ void write_json(const std::string& file, const std::vector<Case>& cases, const B
     if (c.seconds > 0) kernel.set("seconds", c.seconds).set("share_of_peak", c.share_of(peaks));
     kernels.push(std::move(kernel));
   }
-  report.set("copy_bytes_per_second", peaks.bytes_per_second)
+  report.set("device", device.is_gpu() ? cuda::device_name(device.index) : to_string(device))
+      .set("copy_bytes_per_second", peaks.bytes_per_second)
       .set("gemm_flops_per_second", peaks.flops_per_second)
       .set("decisions", std::move(decided))
       .set("kernels", std::move(kernels));
@@ -242,7 +243,7 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   } else {
     peaks = measure_all(step, planned, command.seconds, out);
   }
-  if (!command.json.empty()) write_json(command.json, step.cases, peaks, e.decisions);
+  if (!command.json.empty()) write_json(command.json, planned.device, step.cases, peaks, e.decisions);
   return std::ranges::any_of(step.cases, [](const Case& c) { return !c.problem.empty(); }) ? 1 : 0;
 }
 

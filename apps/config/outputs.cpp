@@ -27,6 +27,14 @@ bool can_both_be(const Output& a, const Output& b) {
   return !(b.kind == Kind::file && is_in(a.path, b.path));
 }
 
+/// The file metrics.rank3.jsonl of the folder, if `path` is that or in it: how many ranks there are is not
+/// known here.
+fs::path file_of_a_rank(const fs::path& folder, const fs::path& path) {
+  const fs::path inside = path.lexically_relative(folder);
+  const std::string first = inside.empty() ? std::string() : inside.begin()->string();
+  return first.starts_with("metrics.rank") && first.ends_with(".jsonl") ? folder / first : fs::path();
+}
+
 std::vector<Output> outputs_of(const Config& c) {
   std::vector<Output> all;
   const auto add = [&](Kind kind, const std::string& name, std::string what, std::string key = {}) {
@@ -57,7 +65,15 @@ std::vector<Output> outputs_of(const Config& c) {
 }  // namespace
 
 void check_outputs(const Config& config, config::Problems& problems) {
-  const std::vector<Output> all = outputs_of(config);
+  std::vector<Output> all = outputs_of(config);
+  if (config.metrics.enable_json_lines && config.metrics.save_for_all_ranks) {
+    const fs::path folder = all.front().path.parent_path();
+    std::vector<Output> of_ranks;
+    for (const Output& o : all)
+      if (fs::path file = file_of_a_rank(folder, o.path); !file.empty())
+        of_ranks.push_back({Kind::file, std::move(file), "the metrics of a rank"});
+    all.insert(all.begin(), of_ranks.begin(), of_ranks.end());
+  }
   for (auto later = all.begin(); later != all.end(); ++later) {
     if (later->key.empty()) continue;
     const auto other =

@@ -103,12 +103,7 @@ void MeasuredOperations::add_products(std::string_view text, const std::string& 
         "{} holds decisions for {}, expected {}... on a GPU: give a file from the folder training.gemm_cache",
         path, kept.made_for, kMadeFor);
   }
-  const std::string gpu = kept.made_for.substr(on + kOn.size());
-  if (!gpu_.empty() && gpu != gpu_)
-    fail<FileError>("calibration",
-                    "{} was measured on {}, but the file before it on {}: give files of the same GPU", path,
-                    gpu, gpu_);
-  gpu_ = gpu;
+  set_device(kept.made_for.substr(on + kOn.size()), path);
   for (const Decisions::Entry& entry : kept.entries) {
     const std::optional<KeptProduct> product = kept_product(entry);
     if (!product) continue;
@@ -124,10 +119,19 @@ void MeasuredOperations::add_products(std::string_view text, const std::string& 
   if (products_.empty()) fail<FileError>("calibration", "{} holds no time of a matrix product", path);
 }
 
+void MeasuredOperations::set_device(const std::string& device, const std::string& path) {
+  if (!device_.empty() && device != device_)
+    fail<FileError>("calibration",
+                    "{} was measured on {}, but the file before it on {}: give files of the same device",
+                    path, device, device_);
+  device_ = device;
+}
+
 void MeasuredOperations::add_report(std::string_view text, const std::string& path) {
   const Json report = Json::parse(text, path);
   gemm_flops_per_second_ = report.at("gemm_flops_per_second", path).as_number("gemm_flops_per_second");
   copy_bytes_per_second_ = report.at("copy_bytes_per_second", path).as_number("copy_bytes_per_second");
+  if (const Json* device = report.find("device")) set_device(device->as_string("device"), path);
   add_decisions(report, path);
   for (const Json& kernel : report.at("kernels", path).as_array("kernels")) {
     const Json* seconds = kernel.find("seconds");

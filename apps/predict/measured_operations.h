@@ -42,12 +42,14 @@ class MeasuredOperations {
   size_t size() const { return exact_.size() + products_.size(); }
   /// Decisions that were in force when operations were measured; the times hold for these.
   const Decisions& decisions() const { return decisions_; }
-  /// The GPU on which products were measured, by its name in the driver; empty: none were.
-  const std::string& gpu() const { return gpu_; }
+  /// The device on which operations were measured: a GPU by its name in the driver, or "cpu". Empty if no
+  /// file says.
+  const std::string& device() const { return device_; }
 
  private:
   void add_report(std::string_view text, const std::string& path);
   void add_products(std::string_view text, const std::string& path);
+  void set_device(const std::string& device, const std::string& path);
   void add_decisions(const Json& report, const std::string& path);
 
   struct Point {
@@ -57,7 +59,7 @@ class MeasuredOperations {
   std::map<std::string, std::vector<Point>> kinds_;  ///< ascending sizes
   double gemm_flops_per_second_ = 0, copy_bytes_per_second_ = 0;
   Decisions decisions_;
-  std::string gpu_;
+  std::string device_;
 };
 
 }  // namespace ottava

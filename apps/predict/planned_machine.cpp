@@ -95,10 +95,11 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
                   .ranks_per_node = choice.ranks_per_node,
                   .has_cudnn_attention = false};
   machine.measured = MeasuredOperations::read(choice.calibration);
-  if (const std::string& gpu = machine.measured.gpu(); !gpu.empty() && !is_of(machine.device, gpu))
+  if (const std::string& on = machine.measured.device();
+      !on.empty() && (on == kCpu ? machine.device.is_gpu() : !is_of(machine.device, on)))
     fail<ConfigError>(
         "plan", "--calibration was measured on {}, but this plan is for {}: set --device to the measured one",
-        gpu, machine.device.name);
+        on, machine.device.name);
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
     machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&

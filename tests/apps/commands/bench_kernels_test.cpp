@@ -154,6 +154,7 @@ TEST_CASE("bench kernels prints a line for each operation, and writes them for p
                        Contains("\nrms_norm_forward ") && Contains("\nrms_norm_backward ") &&
                        Contains("bf16 [64, 128], ") && Contains("\ntogether ") && !Contains("\nmatmul "));
   const Json report = Json::parse(read_file(command.json), "report");
+  CHECK(report.at("device", "report").as_string("device") == "cpu");
   CHECK(report.at("copy_bytes_per_second", "report").as_number("copy") > 0);
   CHECK(report.at("gemm_flops_per_second", "report").as_number("gemm") > 0);
   // What plans are calibrated with: the same operations are found again, others of their kind by their rate.

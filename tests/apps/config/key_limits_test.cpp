@@ -71,6 +71,15 @@ TEST_CASE("an output that takes the name of another is refused", "[config]") {
   CHECK_THAT(saved("all", "checkpoint: {enable: true, folder: all/saved}"),
              taken("job.save_config_file", "all", "its checkpoints to out/all/saved (checkpoint.folder)"));
 
+  const std::string all_ranks = "metrics: {save_for_all_ranks: true}\n";
+  CHECK_THAT(message(all_ranks + "checkpoint: {enable: true, folder: metrics.rank3.jsonl/saved}"),
+             taken("checkpoint.folder", "metrics.rank3.jsonl/saved",
+                   "the metrics of a rank to out/metrics.rank3.jsonl"));
+  CHECK_THAT(saved("metrics.rank12.jsonl", all_ranks),
+             taken("job.save_config_file", "metrics.rank12.jsonl",
+                   "the metrics of a rank to out/metrics.rank12.jsonl"));
+  CHECK(saved("metrics.rank1.jsonl", "") == "no error");
+
   // What is not written takes no name; files may be in folders, and folders be the same.
   CHECK(saved("metrics.jsonl", "metrics: {enable_json_lines: false}") == "no error");
   CHECK(saved("checkpoint/all.yaml", "checkpoint: {enable: true}") == "no error");

@@ -141,12 +141,26 @@ TEST_CASE("a plan takes reports and kept products of its own device, and refuses
   decisions.made_for = "matrix products by cuBLASLt 13.1.0 on NVIDIA H200";
   decisions.entries = {kept("TN bf16 x bf16 -> bf16 m 1 n 1 k 1", 1)};
   std::ofstream(other) << to_json(decisions);
-  CHECK_THROWS_WITH(machine("h100_sxm", {cache, other}), Contains("give files of the same GPU"));
+  CHECK_THROWS_WITH(machine("h100_sxm", {cache, other}), Contains("give files of the same device"));
   decisions.made_for = "matrix products by cuBLASLt 13.1.0 on NVIDIA H100 PCIe";
   std::ofstream(other) << to_json(decisions);
   CHECK_THROWS_WITH(
       machine("h100_sxm", {other}),
       Contains("--calibration was measured on NVIDIA H100 PCIe, but this plan is for NVIDIA H100 SXM"));
+  const auto report = [&](const std::string& device) {
+    std::ofstream(other) << R"({"device": ")" << device
+                         << R"(", "copy_bytes_per_second": 1e9, "gemm_flops_per_second": 1e9, "kernels": [)"
+                         << R"({"name": "x", "precision": "bf16", "operands": "", "flops": 1, "bytes": 1, )"
+                         << R"("seconds": 1}]})";
+    return other;
+  };
+  CHECK_THROWS_WITH(machine("h100_sxm", {report("cpu")}),
+                    Contains("--calibration was measured on cpu, but this plan is for NVIDIA H100 SXM"));
+  CHECK_THROWS_WITH(machine("h100_sxm", {report("NVIDIA H200")}), Contains("was measured on NVIDIA H200"));
+  CHECK_THROWS_WITH(machine("cpu", {report("NVIDIA H200")}), Contains("was measured on NVIDIA H200"));
+  CHECK_THROWS_WITH(machine("h100_sxm", {cache, report("NVIDIA H200")}),
+                    Contains("give files of the same device"));
+  CHECK(machine("h100_sxm", {cache, report("NVIDIA H100 80GB HBM3")}).measured.size() > 1);
 }
 
 TEST_CASE("a plan for the GPU that runs measured finds what they kept by itself") {
@@ -164,7 +178,7 @@ TEST_CASE("a plan for the GPU that runs measured finds what they kept by itself"
   CHECK(found(h100, folder.path()).empty());
   cache.write({kept("TN bf16 x bf16 -> bf16 m 256 n 64 k 512", 0.25)});
   CHECK(found(h100, folder.path()) == cache.file());
-  CHECK(MeasuredOperations::read({cache.file()}).gpu() == gpu);
+  CHECK(MeasuredOperations::read({cache.file()}).device() == gpu);
   CHECK(found(h100, "off").empty());
   CHECK(found(find_device("h100_pcie"), folder.path()).empty());
   CHECK(kept_products(h100, folder.path(), "cuBLASLt 13.2.0", gpu).empty());
