@@ -35,7 +35,7 @@ double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run,
   return times[times.size() / 2];
 }
 
-BenchPeaks measure_peaks(Stream& stream) {
+BenchPeaks measure_peaks(Stream& stream, bool with_f32) {
   const bool on_gpu = stream.device().is_gpu();
   const int64_t elements = int64_t{1} << (on_gpu ? 28 : 25), n = on_gpu ? 8192 : 1024;
   BenchPeaks peaks;
@@ -46,13 +46,17 @@ BenchPeaks measure_peaks(Stream& stream) {
         stream, [&](Stream& s) { copy(s, from, to); }, kPeakSeconds);
     peaks.bytes_per_second = 2.0 * from.bytes() / seconds;
   }
-  Workbench bench(stream.device());
-  auto matrix = [&] { return bench.tensor(DType::bf16, {n, n}); };
-  const Matmul product{.a = matrix(), .b = matrix(), .out = matrix()};
-  bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
-  const double seconds = seconds_per_call(
-      stream, [&](Stream& s) { matmul(s, product); }, kPeakSeconds);
-  peaks.flops_per_second = 2.0 * n * n * n / seconds;
+  const auto product_of = [&](DType dtype) {
+    Workbench bench(stream.device());
+    auto matrix = [&] { return bench.tensor(dtype, {n, n}); };
+    const Matmul product{.a = matrix(), .b = matrix(), .out = matrix()};
+    bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
+    const double seconds = seconds_per_call(
+        stream, [&](Stream& s) { matmul(s, product); }, kPeakSeconds);
+    return 2.0 * n * n * n / seconds;
+  };
+  peaks.flops_per_second = product_of(DType::bf16);
+  if (with_f32) peaks.f32_flops_per_second = product_of(DType::f32);
   return peaks;
 }
 

@@ -12,9 +12,10 @@ double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run,
 
 /// What the device does at best.
 struct BenchPeaks {
-  double bytes_per_second = 0;  ///< of a copy that no cache holds
-  double flops_per_second = 0;  ///< of a large bf16 product
+  double bytes_per_second = 0;      ///< of a copy that no cache holds
+  double flops_per_second = 0;      ///< of a large bf16 product
+  double f32_flops_per_second = 0;  ///< of a large f32 product; 0: not measured
 };
-BenchPeaks measure_peaks(Stream& stream);
+BenchPeaks measure_peaks(Stream& stream, bool with_f32);
 
 }  // namespace ottava

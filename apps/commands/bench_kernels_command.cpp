@@ -40,10 +40,11 @@ struct Case {
   double planned = 0;     ///< the same by the device's table; 0: there is none
   std::string problem;    ///< why not
   bool multiplies() const { return operation.flops > 0; }
+  bool multiplies_f32() const { return multiplies() && operation.precision == Precision::fp32; }
   double share_of(const BenchPeaks& peaks) const {
-    const auto [work, peak] = multiplies() ? std::pair(operation.flops, peaks.flops_per_second)
-                                           : std::pair(operation.bytes, peaks.bytes_per_second);
-    return work / seconds / peak;
+    if (!multiplies()) return operation.bytes / seconds / peaks.bytes_per_second;
+    const double peak = multiplies_f32() ? peaks.f32_flops_per_second : peaks.flops_per_second;
+    return operation.flops / seconds / peak;
   }
 };
 
@@ -143,6 +144,7 @@ void write_json(const std::string& file, Device device, const std::vector<Case>&
     if (c.seconds > 0) kernel.set("seconds", c.seconds).set("share_of_peak", c.share_of(peaks));
     kernels.push(std::move(kernel));
   }
+  if (peaks.f32_flops_per_second > 0) report.set("f32_gemm_flops_per_second", peaks.f32_flops_per_second);
   report.set("device", device.is_gpu() ? cuda::device_name(device.index) : to_string(device))
       .set("copy_bytes_per_second", peaks.bytes_per_second)
       .set("gemm_flops_per_second", peaks.flops_per_second)
@@ -172,7 +174,7 @@ void plan_cases(std::vector<Case>& cases, Stream& stream, const BenchPeaks& peak
   } else {
     machine.device = find_device("cpu");
     machine.device.bf16_tflops = peaks.flops_per_second / 1e12;
-    machine.device.fp32_tflops = measure_peak(stream, Precision::fp32, 0.1) / 1e12;
+    machine.device.fp32_tflops = peaks.f32_flops_per_second / 1e12;
     machine.device.memory_gb_per_s = peaks.bytes_per_second / 1e9;
   }
   for (Case& c : cases) {
@@ -185,9 +187,11 @@ BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double s
   const Stopwatch watch;
   auto left = [&] { return seconds - watch.seconds(); };
   Stream stream = stream_like_steps(experiment.experiment, experiment.device);
-  const BenchPeaks peaks = measure_peaks(stream);
-  out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s\n", peaks.bytes_per_second / 1e9,
+  const bool in_f32 = std::ranges::any_of(step.cases, [](const Case& c) { return c.multiplies_f32(); });
+  const BenchPeaks peaks = measure_peaks(stream, in_f32);
+  out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s", peaks.bytes_per_second / 1e9,
                      peaks.flops_per_second / 1e12)
+      << (in_f32 ? fmt::format(", f32 product {:.3f} TFLOP/s\n", peaks.f32_flops_per_second / 1e12) : "\n")
       << fmt::format("{:<32} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  operands", "operation", "calls",
                      "MB", "GFLOP", "us", "planned us", "of peak", "ms a step")
       << std::endl;

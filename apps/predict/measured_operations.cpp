@@ -130,6 +130,8 @@ void MeasuredOperations::set_device(const std::string& device, const std::string
 void MeasuredOperations::add_report(std::string_view text, const std::string& path) {
   const Json report = Json::parse(text, path);
   gemm_flops_per_second_ = report.at("gemm_flops_per_second", path).as_number("gemm_flops_per_second");
+  if (const Json* f32 = report.find("f32_gemm_flops_per_second"))
+    f32_gemm_flops_per_second_ = f32->as_number("f32_gemm_flops_per_second");
   copy_bytes_per_second_ = report.at("copy_bytes_per_second", path).as_number("copy_bytes_per_second");
   if (const Json* device = report.find("device")) set_device(device->as_string("device"), path);
   add_decisions(report, path);

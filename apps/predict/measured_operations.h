@@ -38,6 +38,7 @@ class MeasuredOperations {
   std::optional<PredictedTime> find(const RecordedOperation& operation) const;
   bool empty() const { return size() == 0; }
   double gemm_flops_per_second() const { return gemm_flops_per_second_; }
+  double f32_gemm_flops_per_second() const { return f32_gemm_flops_per_second_; }  ///< 0: not measured
   double copy_bytes_per_second() const { return copy_bytes_per_second_; }
   size_t size() const { return exact_.size() + products_.size(); }
   /// Decisions that were in force when operations were measured; the times hold for these.
@@ -57,7 +58,7 @@ class MeasuredOperations {
   };
   std::map<std::string, double> exact_, products_;
   std::map<std::string, std::vector<Point>> kinds_;  ///< ascending sizes
-  double gemm_flops_per_second_ = 0, copy_bytes_per_second_ = 0;
+  double gemm_flops_per_second_ = 0, f32_gemm_flops_per_second_ = 0, copy_bytes_per_second_ = 0;
   Decisions decisions_;
   std::string device_;
 };

@@ -64,6 +64,7 @@ void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
 void measure(DeviceTable& cpu, const MeasuredOperations& measured, const MetricsConfig& config) {
   DevicePeaks peaks = find_device_peaks({DeviceType::cpu, 0}, {.metrics = config});
   if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
+  if (measured.f32_gemm_flops_per_second() > 0) peaks.fp32 = measured.f32_gemm_flops_per_second();
   set_rates(cpu, peaks, measured.empty() ? copy_bytes_per_second() : measured.copy_bytes_per_second());
   SoloCommunicator alone;
   cpu.memory_gib = gib(memory_for_rank({DeviceType::cpu, 0}, alone));
