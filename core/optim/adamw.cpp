@@ -1,5 +1,6 @@
 #include "core/optim/adamw.h"
 
+#include "core/cpu/no_subnormals.h"
 #include "core/ops/check.h"
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/tensor_checks.h"
@@ -41,6 +42,7 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
         raise_amax(t.amax, kernels.weight_amax(t.master.as<float>() + c.begin, c.end - c.begin));
       return;
     }
+    const cpu::NoSubnormals flushed;
     const float* correction = t.bias_correction.as<float>();
     const auto& by_compute = t.exp_avg.dtype == DType::f32 ? kernels.f32_states : kernels.bf16_states;
     uint32_t amax = by_compute[t.compute.dtype](

@@ -25,9 +25,10 @@ enum StepScalar : int {
 ///     g = gradient * factor;  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
 ///     p -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * p)   with lr = learning rate * lr_factor,
 ///     c1 = 1 - beta1^t, c2 = 1 - beta2^t, where t counts the updates since this tensor's moments were zero
-/// One entry per parameter shard. `gradient` and `master` are f32, exp_avg and exp_avg_sq f32 or bf16;
-/// `compute` (may be left out) receives the new value in bf16 or f32. master, exp_avg and exp_avg_sq are
-/// updated in place; if factor is 0, nothing changes.
+/// On x86 CPUs what is subnormal (below 1.2e-38) counts as zero: moments of weights that hardly learn fade to
+/// such numbers. One entry per parameter shard. `gradient` and `master` are f32, exp_avg and exp_avg_sq f32
+/// or bf16; `compute` (may be left out) receives the new value in bf16 or f32. master, exp_avg and exp_avg_sq
+/// are updated in place; if factor is 0, nothing changes.
 ///
 /// bf16 states are rounded stochastically (arXiv:1502.02551): one of 2^16 thresholds is added to the f32
 /// bits, which are then truncated. Element e = first_element + index takes word e % 4 of PhiloxStream{seed,

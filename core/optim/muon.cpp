@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cpu/no_subnormals.h"
 #include "core/ops/check.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
@@ -101,6 +102,7 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
         std::fill_n(t.update.at(c.begin), (c.end - c.begin) * size_of(t.update.dtype), 0);
         return;
       }
+      const cpu::NoSubnormals flushed;
       cpu::muon_kernels().momentum[t.update.dtype](t.gradient.as<float>() + c.begin,
                                                    t.momentum.as<float>() + c.begin, t.update.at(c.begin),
                                                    c.end - c.begin, factor, hyper);

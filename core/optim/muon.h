@@ -22,7 +22,7 @@ struct MuonHyper {
 
 /// g = gradient * factor; m += (1 - momentum) (g - m); update = nesterov ? (1-momentum) g + momentum m : m.
 /// gradient and momentum f32, update f32|bf16; momentum is updated in place, update overwritten. If the
-/// factor (adamw.h) is 0, m stays and update is 0.
+/// factor (adamw.h) is 0, m stays and update is 0. Subnormal numbers as in adamw().
 struct MuonMomentum {
   Tensor gradient, momentum, update;
 };

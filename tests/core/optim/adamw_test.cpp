@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
+#include <vector>
 
 #include "core/cost.h"
 #include "core/philox.h"
@@ -219,6 +221,34 @@ TEST_CASE("adamw: a tensor cut into shards gives the same bits as the whole, and
       CHECK(cut.bits() == whole.bits());
       CHECK(again.bits() == other.bits());
     });
+  });
+}
+
+TEST_CASE("adamw: subnormal moments and gradients count for nothing, and on an x86 CPU become zero") {
+  for_each_device_and_dtype([](Stream& stream, DType compute) {
+    constexpr int64_t kCount = 100;
+    constexpr float kLeastNormal = 0x1p-126f;
+    Parameter x(stream, kCount, DType::f32, compute), still(stream, kCount, DType::f32, compute);
+    for (const auto& [parameter, moment, square, gradient] :
+         {std::tuple(&x, 1e-39f, 1e-40f, 1e-41f), std::tuple(&still, 0.0f, 0.0f, 0.0f)}) {
+      parameter->exp_avg.upload_as<float>(std::vector<float>(kCount, moment));
+      parameter->exp_avg_sq.upload_as<float>(std::vector<float>(kCount, square));
+      parameter->gradient.upload_as<float>(std::vector<float>(kCount, gradient));
+    }
+    step(stream, {x.tensor(), still.tensor()});
+    CHECK(x.master.floats() == still.master.floats());
+    for (const DeviceBuffer* moment : {&x.exp_avg, &x.exp_avg_sq}) {
+      for (float value : moment->floats()) {
+        CHECK(std::abs(value) < kLeastNormal);
+#if defined(__SSE__)
+        if (stream.type() == DeviceType::cpu) CHECK(value == 0);
+#endif
+      }
+    }
+    // The thread's own arithmetic is as before.
+    volatile float half = kLeastNormal;
+    half = half * 0.5f;
+    CHECK(half > 0);
   });
 }
 
