@@ -187,11 +187,13 @@ BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double s
   const Stopwatch watch;
   auto left = [&] { return seconds - watch.seconds(); };
   Stream stream = stream_like_steps(experiment.experiment, experiment.device);
-  const bool in_f32 = std::ranges::any_of(step.cases, [](const Case& c) { return c.multiplies_f32(); });
-  const BenchPeaks peaks = measure_peaks(stream, in_f32);
+  // Of a CPU's attention it is a part.
+  const bool takes_f32 = !stream.device().is_gpu() ||
+                         std::ranges::any_of(step.cases, [](const Case& c) { return c.multiplies_f32(); });
+  const BenchPeaks peaks = measure_peaks(stream, takes_f32);
   out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s", peaks.bytes_per_second / 1e9,
                      peaks.flops_per_second / 1e12)
-      << (in_f32 ? fmt::format(", f32 product {:.3f} TFLOP/s\n", peaks.f32_flops_per_second / 1e12) : "\n")
+      << (takes_f32 ? fmt::format(", f32 product {:.3f} TFLOP/s\n", peaks.f32_flops_per_second / 1e12) : "\n")
       << fmt::format("{:<32} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  operands", "operation", "calls",
                      "MB", "GFLOP", "us", "planned us", "of peak", "ms a step")
       << std::endl;

@@ -59,7 +59,11 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
     const bool backward = o.op == "attention_backward";
     part = has_cudnn_attention ? (backward ? device.cudnn_backward : device.cudnn_forward)
                                : (backward ? device.attention_backward : device.attention_forward);
-    part *= std::pow(std::min(1.0, attention_width(o) / 128), 0.4);
+    const double width = attention_width(o),
+                 softmax = backward ? device.softmax_backward : device.softmax_forward;
+    // Where it is known what softmax costs beside the products, one comes after the other.
+    part = softmax > 0 ? 1 / (1 / part + softmax / width * peak / device.fp32_tflops)
+                       : part * std::pow(std::min(1.0, width / 128), 0.4);
   }
   const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) : 0;
   const double memory = o.bytes / (device.memory_gb_per_s * 1e9 * device.memory_efficiency);

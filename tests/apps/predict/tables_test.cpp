@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -27,6 +28,32 @@ RecordedTransfer transfer(std::string_view collective, int ranks, int stride, in
 
 }  // namespace
 
+TEST_CASE("a CPU's attention is its products, then softmax at the rate of f32; a GPU's a part of the peak") {
+  RecordedOperation o{.op = "attention_forward", .precision = Precision::bf16, .flops = 1e12};
+  Machine cpu{.device = find_device("cpu")}, gpu{.device = find_device("h200_sxm")};
+  cpu.has_cudnn_attention = gpu.has_cudnn_attention = false;
+  cpu.device.bf16_tflops = 2;
+  cpu.device.fp32_tflops = 0.5;
+  cpu.device.memory_gb_per_s = 10;
+  for (const int64_t width : {16, 64}) {
+    o.call.tensors = {{nullptr, DType::bf16, {100, 12 * width}},
+                      {nullptr, DType::bf16, {100, 4 * width}},
+                      {nullptr, DType::f32, {1, 4, 100}}};
+    for (const bool backward : {false, true}) {
+      o.op = backward ? "attention_backward" : "attention_forward";
+      const DeviceTable& c = cpu.device;
+      const double products = 1e12 / (2e12 * (backward ? c.attention_backward : c.attention_forward)),
+                   softmax = 1e12 / static_cast<double>(width) / 0.5e12 *
+                             (backward ? c.softmax_backward : c.softmax_forward);
+      CHECK(cpu.time_of(o).seconds == Approx(products + softmax + 1e-6));
+      const DeviceTable& g = gpu.device;
+      const double share = (backward ? g.attention_backward : g.attention_forward) *
+                           std::pow(static_cast<double>(width) / 128, 0.4);
+      CHECK(gpu.time_of(o).seconds == Approx(1e12 / (g.bf16_tflops * 1e12 * share) + g.launch_us * 1e-6));
+    }
+  }
+}
+
 TEST_CASE("every table of the repository is built in, with a source for each figure") {
   for (const auto& [kind, tables] :
        {std::pair{"devices", built_in_devices()}, std::pair{"networks", built_in_networks()}}) {
@@ -42,7 +69,7 @@ TEST_CASE("every table of the repository is built in, with a source for each fig
   for (const auto& [name, text] : built_in_devices()) {
     INFO(name);
     const DeviceTable table = find_device(name);
-    CHECK(table.sources.size() == 21);
+    CHECK(table.sources.size() == (table.is_gpu() ? 21 : 23));  // softmax of its own
     CHECK(table.is_gpu() == (name != "cpu"));
     if (!table.is_gpu()) continue;
     CHECK(device_of_driver("NVIDIA " + table.driver_names.at(0))->id == name);
