@@ -1,12 +1,15 @@
 #include "core/cpu/isa.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/io/file.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace ottava;
 using namespace ottava::cpu;
@@ -54,3 +57,24 @@ TEST_CASE("an instruction set is taken only where every feature is there that it
   }
   CHECK(best_isa({}) == Isa::baseline);
 }
+
+#if defined(__x86_64__)
+TEST_CASE("the set of this machine is the best of the features that the kernel lists") {
+  if (const char* wish = std::getenv("OTTAVA_CPU_ISA"); wish && *wish)
+    return test::skip("OTTAVA_CPU_ISA names the set");
+  std::ifstream lines("/proc/cpuinfo");
+  std::vector<std::string> names;
+  for (std::string line; names.empty() && std::getline(lines, line);) {
+    if (!line.starts_with("flags")) continue;
+    std::istringstream flags(line.substr(line.find(':') + 1));
+    for (std::string name; flags >> name;) {
+      if (name == "bmi1") name = "bmi";
+      names.push_back(name);
+    }
+  }
+  REQUIRE(!names.empty());
+  // Whether the compiler knows avx512_fp16 is not known here.
+  const Isa best = best_isa(std::vector<std::string_view>(names.begin(), names.end()));
+  CHECK(std::min(isa(), Isa::avx512) == std::min(best, Isa::avx512));
+}
+#endif
