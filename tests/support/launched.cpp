@@ -117,6 +117,8 @@ Outcome run_command(const std::string& command, const std::function<void(int gro
   const pid_t child = ::fork();
   if (child == 0) {
     ::setpgid(0, 0);
+    // Under nohup, or in a script's background, tests ignore some of these, and commands would as well.
+    for (int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) ::signal(signal, SIG_DFL);
     ::dup2(ends[1], 1);
     ::dup2(ends[1], 2);
     ::execl("/bin/bash", "bash", "-c", command.c_str(), nullptr);
