@@ -315,7 +315,6 @@ void BlasPlans::State::plan_and_run(Stream& stream, const Key& key, const BlasOp
 BlasPlans::BlasPlans(int device) : state_(std::make_unique<State>()) { state_->device = device; }
 
 BlasPlans::~BlasPlans() {
-  state_->plans.clear();
   if (state_->handle) cublaslt().destroy(state_->handle);
 }
 

@@ -5,31 +5,45 @@
 #include <cmath>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 
 // What is compared is measured by turns.
 
 using namespace ottava;
 
 TEST_CASE("numbers that operations are timed with are like those of training: none is zero or subnormal") {
-  Workbench bench({DeviceType::cpu, 0});
-  const Tensor f32 = bench.tensor(DType::f32, {64, 1024}), bf16s = bench.tensor(DType::bf16, {64, 1024});
-  const auto look = [](const auto* numbers, int64_t count) {
-    int64_t not_normal = 0, positive = 0;
-    float largest = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const auto number = static_cast<float>(numbers[i]);
-      not_normal += !std::isnormal(number);
-      positive += number > 0;
-      largest = std::max(largest, std::abs(number));
+  test::for_each_device([](Stream& stream) {
+    Workbench bench(stream.device());
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      // On a stream that knows nothing of the one that wrote them.
+      const Tensor written = bench.tensor(dtype, {64, 1024}), read = bench.zeros(DType::f32, {64, 1024});
+      dtype == DType::f32 ? copy(stream, written, read) : cast(stream, written, read);
+      std::vector<float> numbers(64 * 1024);
+      copy_to_host(stream, read, numbers.data());
+      stream.synchronize();
+      CHECK(std::ranges::all_of(numbers, [](float x) { return std::isnormal(x); }));
+      const auto positive = std::ranges::count_if(numbers, [](float x) { return x > 0; });
+      CHECK(std::abs(static_cast<double>(positive) / 65536 - 0.5) < 0.05);
+      const float largest = *std::ranges::max_element(numbers);
+      CHECK((largest > 1.9f && largest < 2.1f));
     }
-    CHECK(not_normal == 0);
-    CHECK(std::abs(static_cast<double>(positive) / static_cast<double>(count) - 0.5) < 0.05);
-    CHECK((largest > 1.9f && largest < 2.1f));
-  };
-  look(f32.as<float>(), f32.numel());
-  look(bf16s.as<bf16>(), bf16s.numel());
+  });
+}
+
+TEST_CASE("numbers that results are added to are there when the bench hands them out") {
+  test::for_each_device([](Stream& stream) {
+    Workbench bench(stream.device());
+    const Tensor zeros = bench.zeros(DType::f32, {1000});
+    std::vector<float> numbers(1000, 1.0f);
+    copy_to_host(stream, zeros, numbers.data());
+    stream.synchronize();
+    CHECK(std::ranges::count(numbers, 0.0f) == 1000);
+  });
 }
 
 TEST_CASE("two kinds of work are timed by turns, so that a slow beginning decides nothing") {

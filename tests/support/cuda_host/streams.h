@@ -36,6 +36,7 @@ struct Stream {
   cudaError_t error = cudaSuccess;  ///< the first failure not yet reported
   std::string reason;               ///< what was said about it
   bool running = false;
+  bool is_destroyed = false;                   ///< no longer has a handle, and ends with its work
   std::shared_ptr<Capture> capture = nullptr;  ///< while it takes part in one
   int lane = 0;                                ///< which of the capture's streams it is
 };
@@ -63,6 +64,8 @@ int gpu_at_work();
 Stream* create_stream();
 /// Reports and clears the stream's error.
 cudaError_t destroy_stream(Stream* stream);
+/// As a GPU does: what the stream still has to do is done, but nothing waits for it.
+cudaError_t abandon_stream(Stream* stream);
 /// The stream's failure, if there was one. It passes from the stream to the calling thread, which has to
 /// explain it.
 cudaError_t report(Stream& stream);
