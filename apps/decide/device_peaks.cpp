@@ -31,6 +31,25 @@ double& peak_of(DevicePeaks& peaks, Precision precision) {
   return precision == Precision::fp32 ? peaks.fp32 : precision == Precision::bf16 ? peaks.bf16 : peaks.fp8;
 }
 
+constexpr Precision kPrecisions[] = {Precision::bf16, Precision::fp32, Precision::fp8};
+
+// Raises the peaks on which a utilization above 1 depends, one after the other where several hold it up.
+void raise_what_counts(DevicePeaks& peaks, const std::function<double(const DevicePeaks&)>& utilization) {
+  for (size_t round = 0; round < std::size(kPrecisions); ++round) {
+    const double missing = utilization(peaks);
+    if (!(missing > 1)) return;
+    const DevicePeaks now = peaks;
+    for (Precision precision : kPrecisions) {
+      DevicePeaks higher = now;
+      peak_of(higher, precision) *= 2;
+      if (utilization(higher) < missing) peak_of(peaks, precision) *= missing;
+    }
+    // What was assumed of another's stays so.
+    if (now.bf16 == now.fp32) peaks.bf16 = std::max(peaks.bf16, peaks.fp32);
+    peaks.fp8 = std::max(peaks.fp8, peaks.bf16);
+  }
+}
+
 std::string decision_name(Precision precision, std::string_view gpu) {
   return fmt::format("peak {} of {}", name_of(precision), gpu);
 }
@@ -233,14 +252,16 @@ void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,
     if (search.metrics.peak_tflops_fp8 == 0) peaks.fp8 = peaks.bf16;
     cpu_cache(search).write(higher);
   }
-  if (const double missing = utilization(peaks); missing > 1) {
-    for (Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8})
-      peak_of(peaks, precision) *= missing;
+  raise_what_counts(peaks, utilization);
+  for (Precision precision : kPrecisions) {
+    DevicePeaks old = before;
+    if (peak_of(old, precision) == peak_of(peaks, precision)) continue;
+    log::info(
+        "This run is faster than the {} peak of {:.3e} FLOPS ({}) allows: utilization is relative to {:.3e} "
+        "from here on",
+        name_of(precision), peak_of(old, precision), before.source, peak_of(peaks, precision));
+    return;
   }
-  log::info(
-      "This run is faster than the peak of {:.3e} FLOPS ({}) allows: utilization is relative to {:.3e} from "
-      "here on",
-      before.bf16, before.source, peaks.bf16);
 }
 
 }  // namespace ottava

@@ -46,8 +46,8 @@ struct PeakSearch {
 DevicePeaks find_device_peaks(Device device, const PeakSearch& search = {});
 
 /// Nothing uses more than 100% of a device. While `utilization` (of something that was timed, as a fraction)
-/// is above 1, measures peaks of this CPU again and keeps them; then raises all of them by what is still
-/// missing, and says so in the log.
+/// is above 1, measures peaks of this CPU again and keeps them; then raises those on which it depends
+/// by what is still missing, and says so in the log.
 void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,
                  const std::function<double(const DevicePeaks&)>& utilization);
 

@@ -170,9 +170,21 @@ TEST_CASE("a given peak that a step beats is raised to what the step did, and th
   DevicePeaks peaks = find_device_peaks(kCpu, search);
   raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 4e12 / p.bf16; });
   CHECK(peaks.bf16 == 4e12);
-  CHECK(peaks.fp32 == 2e12);
-  CHECK_THAT(log.text(), Contains("faster than the peak of 1.000e+12 FLOPS "
+  CHECK(peaks.fp8 == 4e12);
+  CHECK(peaks.fp32 == 5e11);  // says nothing of it
+  CHECK_THAT(log.text(), Contains("faster than the bf16 peak of 1.000e+12 FLOPS "
                                   "(metrics.peak_tflops_bf16) allows"));
+  // Of operations of two precisions the one that is furthest above its peak counts first.
+  peaks = {.fp32 = 1e12, .bf16 = 2e12, .fp8 = 2e12, .source = "a data sheet"};
+  raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 1.5e12 / p.fp32; });
+  CHECK((peaks.fp32 == 1.5e12 && peaks.bf16 == 2e12 && peaks.fp8 == 2e12));
+  raise_peaks(peaks, kCpu, search,
+              [](const DevicePeaks& p) { return std::max(6e12 / p.fp32, 5e12 / p.bf16); });
+  CHECK((peaks.fp32 == 6e12 && peaks.bf16 == 5e12 && peaks.fp8 == 5e12));
+  peaks = {.fp32 = 1e12, .bf16 = 1e12, .fp8 = 1e12, .source = "FP32's"};  // where a run uses no other
+  raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 2e12 / p.fp32; });
+  CHECK((peaks.fp32 == 2e12 && peaks.bf16 == 2e12 && peaks.fp8 == 2e12));
+  CHECK_THAT(log.text(), Contains("faster than the fp32 peak of 1.000e+12 FLOPS (a data sheet)"));
 }
 
 TEST_CASE("a run that beats the peaks kept for this CPU measures them again, keeps them and says so") {
