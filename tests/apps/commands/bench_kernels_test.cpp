@@ -215,11 +215,16 @@ TEST_CASE("bench kernels measures with the threads that a run would have, and in
 TEST_CASE("bench kernels ends in time and says what it left out, or only counts, for any device") {
   const std::string none = printed({.file = {}, .overrides = tiny(), .only = "rms_norm*", .seconds = 0});
   CHECK_THAT(none, Contains(" not measured: 0 s were over (--seconds)\n"));
+  const TemporaryFolder folder;
   BenchKernelsCommand counts{.file = {},
                              .overrides = tiny({"--training.device", "cuda", "--model.flavor", "8B"}),
-                             .work = BenchKernelsCommand::Work::count};
+                             .work = BenchKernelsCommand::Work::count,
+                             .json = folder / "counts.json"};
   CHECK_THAT(printed(counts), Contains("on cuda") && Contains("matmul weight gradient") &&
                                   Contains("bf16 [64, 128]") && !Contains("together"));
+  const Json counted = Json::parse(read_file(counts.json), "report");
+  CHECK(!counted.at("kernels", "report").as_array("kernels").empty());
+  CHECK(counted.find("device") == nullptr);  // measured on none
 }
 
 TEST_CASE("bench kernels refuses what it does not know") {

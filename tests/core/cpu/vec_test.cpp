@@ -6,6 +6,7 @@
 
 #include "tests/core/cpu/vec_probe.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace ottava;
 
@@ -80,6 +81,20 @@ TEST_CASE("exp2 is within 4 ulp, and for bf16 within 3e-6, wherever its result i
   CHECK(worst <= 4);
   CHECK(worst_for_bf16 <= 3e-6);
   CHECK(y[0] == 1.0f);
+}
+
+TEST_CASE("exp2 has the same bits with every set that has fused multiply-adds") {
+  if (cpu::isa() < cpu::Isa::avx2) return test::skip("this set has no fused multiply-adds");
+  std::vector<float> x;
+  for (int i = -126 * 512; i < 127 * 512; ++i) x.push_back(static_cast<float>(i) * (1 + 0x1p-19f) / 512);
+  const std::vector<float> y = of(cpu::vec_probe().exp2, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float at = std::max(x[i], -126.0f), n = std::nearbyint(at), r = at - n;
+    float p = 0.00133813021f;
+    for (float c : {0.00966636837f, 0.0555038117f, 0.240223497f, 0.693147182f, 1.0f}) p = std::fma(p, r, c);
+    if (y[i] != std::ldexp(p, static_cast<int>(n))) FAIL("at " << x[i] << ": " << y[i]);
+  }
+  CHECK(x.size() > 100000);
 }
 
 TEST_CASE("exp2 at its borders: negligible below, NaN kept") {
