@@ -99,6 +99,23 @@ inline DVec widen(Vec v) {
 /// x - 0 is x for every x, but 0 + x is not (-0): the compiler would have to keep an addition.
 inline Vec splat(float x) { return x - Vec{}; }
 
+/// a b + c, rounded once where the set has fused multiply-adds. The compiler makes the same of the operators,
+/// but below -O2 it does not.
+inline Vec multiply_add(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return bits_as<Vec>(_mm512_fmadd_ps(bits_as<__m512>(a), bits_as<__m512>(b), bits_as<__m512>(c)));
+#elif defined(__FMA__)
+  return by_register(
+      [](auto x, auto y, auto z) {
+        return bits_as<decltype(x)>(
+            _mm256_fmadd_ps(bits_as<__m256>(x), bits_as<__m256>(y), bits_as<__m256>(z)));
+      },
+      a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 /// Loads and stores of sixteen elements, as floats.
 inline Vec load(const float* p) { return read_lanes<Vec>(p); }
 inline Vec load(const bf16* p) { return bits_as<Vec>(widen(read_lanes<HVec>(p)) << 16); }
