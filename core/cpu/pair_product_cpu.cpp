@@ -81,19 +81,35 @@ void pack_pairs(const void* from, int64_t stride, void* to, Rows block) {
   }
 }
 
+/// to = 32 columns of 32 rows, column by column. Two rows' numbers are interleaved within 128 bits, so that
+/// the transposed words come in two sets of columns, 4 of every 8.
+inline void store_columns(bf16* to, const bf16* from, int64_t stride) {
+  Vec low[kLanes], high[kLanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes; ++r) {
+    const __m512i even = bits_as<__m512i>(load_words(from + 2 * r * stride)),
+                  odd = bits_as<__m512i>(load_words(from + (2 * r + 1) * stride));
+    low[r] = bits_as<Vec>(_mm512_unpacklo_epi16(even, odd));
+    high[r] = bits_as<Vec>(_mm512_unpackhi_epi16(even, odd));
+  }
+  transpose(low);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store_words(to + (i / 4 * 8 + i % 4) * kTerms, bits_as<UVec>(low[i]));
+  transpose(high);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store_words(to + (i / 4 * 8 + 4 + i % 4) * kTerms, bits_as<UVec>(high[i]));
+}
+
 void pack_summed(const void* from, int64_t stride, void* to, Rows block) {
   bf16* target = static_cast<bf16*>(to);
   for (int64_t i = block.begin; i < block.end; i += kTerms) {
     const bf16* row = static_cast<const bf16*>(from) + i * stride;
-    for (int64_t c = 0; c < block.cols; c += kTile, target += kTile * kTerms) {
-      if (i + kTerms <= block.end) {
-        store_transposed(target, [&](int r) {
-          return by_turns(row + c + 2 * r * stride, row + c + (2 * r + 1) * stride);
-        });
-      } else {
-        store_transposed(target, [&](int r) { return pair(row + c, stride, 2 * r, block.end - i); });
-      }
-    }
+    int64_t c = 0;
+    for (; i + kTerms <= block.end && c + kPairPanel <= block.cols;
+         c += kPairPanel, target += kPairPanel * kTerms)
+      store_columns(target, row + c, stride);
+    for (; c < block.cols; c += kTile, target += kTile * kTerms)
+      store_transposed(target, [&](int r) { return pair(row + c, stride, 2 * r, block.end - i); });
   }
 }
 

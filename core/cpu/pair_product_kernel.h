@@ -11,11 +11,34 @@
 
 namespace ottava::cpu::OTTAVA_ISA {
 
+/// Fetches a matrix in as many equal shares as there will be calls.
+class LinesAhead {
+ public:
+  LinesAhead(const PairProduct::Ahead& matrix, int64_t calls) : matrix_(matrix) {
+    if (matrix.rows == 0) return;
+    lines_ = (matrix.bytes + kLine - 1) / kLine;
+    share_ = (matrix.rows * lines_ + calls - 1) / calls;
+  }
+  void fetch() {
+    for (int64_t i = 0; i < share_ && row_ < matrix_.rows; ++i) {
+      __builtin_prefetch(matrix_.at + row_ * matrix_.stride + line_ * kLine, 0, 2);
+      if (++line_ == lines_) line_ = 0, ++row_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const PairProduct::Ahead& matrix_;
+  int64_t lines_ = 0, share_ = 0, row_ = 0, line_ = 0;
+};
+
 /// A panel of B stays in the L1 cache for all panels of A; meanwhile eight of these fetch the next panel of B
 /// into the L2 cache, so that the first need not wait for it.
 inline void multiply(const PairProduct& p) {
   finish_stores();
   const bf16* b = p.b;
+  const int64_t calls = whole_pair_panels(p.n) * whole_pair_panels(p.m) / (kPairPanel * kPairPanel);
+  LinesAhead first(p.ahead[0], calls), second(p.ahead[1], calls);
   for (int64_t j = 0; j < p.n; j += kPairPanel, b += p.b_panel) {
     const bool two_columns = j + kTile < p.n;
     const bf16* next = j + kPairPanel < p.n ? b + p.b_panel : b;
@@ -23,6 +46,8 @@ inline void multiply(const PairProduct& p) {
     float* c = p.c + j;
     for (int64_t i = 0; i < p.m; i += kPairPanel, a += p.a_panel, c += kPairPanel * p.c_row) {
       const bool two_rows = i + kTile < p.m;
+      first.fetch();
+      second.fetch();
       if (!two_rows) {
         sum_1x2(p, a, b, c);
       } else if (!two_columns) {

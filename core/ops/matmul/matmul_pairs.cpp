@@ -1,26 +1,60 @@
 #include "core/ops/matmul/matmul_pairs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/cpu/pair_product.h"
 #include "core/parallel_for.h"
 
 // B is packed into panels of 32 columns that all threads share. A task takes a block of rows, packs its part
 // of A into memory of its own, which stays in the core's L2 cache, and makes one block of columns after
-// another.
+// another. Where there are more terms than that cache has room for, as for gradients of weights, A is packed
+// chunk by chunk; and where a thread's part of the result fits in its cache, so is B, by each thread for
+// itself.
 namespace ottava::cpu {
 namespace {
 
 using Stored = GemmProblem::Stored;
 
 // 256 terms of a panel are 16 KiB: B's stays in the L1 cache while A's come from the L2 cache, where those of
-// 256 rows take 128 KiB and a block's sums 512 KiB. A as a whole may be larger: it is read from end to end.
-constexpr int64_t kChunkTerms = 256, kMostRows = 256, kBlockColumns = 512, kRowsBytes = int64_t{2} << 20;
+// 256 rows take 128 KiB and the sums of a block 512 KiB, or 1 MiB where A is packed chunk by chunk.
+constexpr int64_t kChunkTerms = 256, kMostRows = 256, kFewestRows = 128;
+constexpr int64_t kBlockColumns = 512, kWideBlockColumns = 1024;
+constexpr int64_t kWholeBytes = int64_t{1} << 20;   ///< of a task's A, up to which it is packed as a whole
+constexpr int64_t kSumsBytes = int64_t{5} << 18;    ///< of a task whose B is packed chunk by chunk
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
-constexpr int64_t kGroup = 8;                       ///< panels of B that are packed together
+constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much
 
 int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+/// Rows of a task, such that the thread with the most of them has as few as can be.
+int64_t even_rows(int64_t m, int64_t lanes) {
+  int64_t best = kMostRows;
+  const auto most = [&](int64_t rows) { return parts_of(parts_of(m, rows), lanes) * rows; };
+  for (int64_t rows = kMostRows; rows >= kFewestRows; rows -= kPairPanel) {
+    if (most(rows) < most(best)) best = rows;
+  }
+  return best;
+}
+
+struct BlockShape {
+  int64_t rows = 0, columns = 0;
+};
+/// One block for each thread, with as little as possible to pack; none if its sums are too large, or if A or
+/// B is not stored by terms.
+BlockShape block_of_thread(const GemmProblem& p, int64_t lanes) {
+  BlockShape best;
+  if (p.a != Stored::transposed || p.b != Stored::plain) return best;
+  for (int64_t down = 1; down <= lanes; ++down) {
+    if (lanes % down != 0) continue;
+    const BlockShape block = {whole_pair_panels(parts_of(p.m, down)),
+                              whole_pair_panels(parts_of(p.n, lanes / down))};
+    if (block.rows * block.columns * 4 > kSumsBytes) continue;
+    if (best.rows == 0 || block.rows + block.columns < best.rows + best.columns) best = block;
+  }
+  return best;
+}
 
 struct PairBlocks {
   explicit PairBlocks(const GemmProblem& p)
@@ -28,25 +62,44 @@ struct PairBlocks {
         depth(whole_pair_panels(parts_of(p.k, chunks))),
         panel(chunks * depth * kPairPanel),
         lanes(parallel_threads()) {
-    while (rows > kPairPanel && (rows * chunks * depth * 2 > kRowsBytes || rows >= 2 * p.m)) rows /= 2;
-    strip = std::min(parts_of(p.n, kPairPanel), std::max(kStripBytes / (2 * panel), kGroup));
+    const int64_t panels = parts_of(p.n, kPairPanel);
+    if (const BlockShape block = block_of_thread(p, lanes); block.rows > 0) {
+      a_by_chunk = b_by_chunk = true;
+      rows = block.rows;
+      columns = block.columns;
+      strip = panels;
+      row_blocks = parts_of(p.m, rows);
+      column_parts = parts_of(p.n, columns);
+      return;
+    }
+    a_by_chunk = kMostRows * chunks * depth * 2 > kWholeBytes;
+    columns = a_by_chunk ? kWideBlockColumns : kBlockColumns;
+    rows = a_by_chunk ? even_rows(p.m, lanes) : kMostRows;
+    while (rows > kPairPanel && rows >= 2 * p.m) rows /= 2;
+    strip = std::min(panels, std::max(kStripBytes / (2 * panel), kGroup));
     row_blocks = parts_of(p.m, rows);
-    // A few tasks per thread, so that none waits long for the last.
+    // A few tasks per thread, so that none waits long for the last; but A by chunks is packed anew for each.
+    const int64_t tasks = a_by_chunk ? lanes : 2 * lanes;
     column_parts =
-        lanes == 1 ? 1
-                   : std::min(parts_of(2 * lanes, row_blocks), parts_of(strip, kBlockColumns / kPairPanel));
+        lanes == 1 ? 1 : std::min(parts_of(tasks, row_blocks), parts_of(strip, columns / kPairPanel));
   }
-  int64_t strip_bytes() const { return strip * panel * 2; }
-  int64_t a_bytes() const { return parts_of(rows, kPairPanel) * panel * 2; }
+  int64_t chunk_panel() const { return depth * kPairPanel; }
+  int64_t a_panel() const { return a_by_chunk ? chunk_panel() : panel; }
+  int64_t b_panel() const { return b_by_chunk ? chunk_panel() : panel; }
   /// Stride of sums, such that rows do not share the L1 cache's sets.
-  static constexpr int64_t kStride = kBlockColumns + 16;
-  int64_t lane_bytes() const { return a_bytes() + rows * kStride * 4; }
+  int64_t stride() const { return columns + 16; }
+  int64_t strip_bytes() const { return b_by_chunk ? 0 : strip * panel * 2; }
+  int64_t a_bytes() const { return parts_of(rows, kPairPanel) * a_panel() * 2; }
+  int64_t b_bytes() const { return b_by_chunk ? columns / kPairPanel * b_panel() * 2 : 0; }
+  int64_t lane_bytes() const { return a_bytes() + b_bytes() + rows * stride() * 4; }
 
   int64_t chunks, depth;  ///< of the terms: how many, and how many terms one has
   int64_t panel;          ///< elements of a panel
   int64_t lanes;
-  int64_t rows = kMostRows;  ///< of a task
-  int64_t strip = 0;         ///< panels of B at a time
+  bool a_by_chunk = false, b_by_chunk = false;  ///< else A is packed once for each task, B once for all
+  int64_t rows = 0;                             ///< of a task
+  int64_t columns = 0;                          ///< of a block
+  int64_t strip = 0;                            ///< panels of B at a time
   int64_t row_blocks = 0, column_parts = 0;
 };
 
@@ -56,19 +109,26 @@ struct StoredOperand {
   int64_t stride;
   bool rows_are_terms;
   PairProductKernels::Pack* pack;
-  int64_t count, terms;  ///< of rows or columns, and of what is summed
+  int64_t count;  ///< of rows or columns
 
-  /// Panels from `first` on, `panel` elements apart.
-  void pack_panels(int64_t first, int64_t panels, int64_t panel, bf16* to) const {
-    for (int64_t t = 0; rows_are_terms && t < terms; t += kPairPanel) {
+  /// Terms [begin, end) of panels from `first` on, `panel` elements apart.
+  void pack_panels(int64_t first, int64_t panels, int64_t begin, int64_t end, int64_t panel, bf16* to) const {
+    for (int64_t t = begin; rows_are_terms && t < end; t += kPairPanel) {
       for (int64_t i = 0; i < panels; ++i)
-        pack(at + t * stride + (first + i) * kPairPanel, stride, to + i * panel + t * kPairPanel,
-             {0, std::min(kPairPanel, terms - t), kPairPanel});
+        pack(at + t * stride + (first + i) * kPairPanel, stride, to + i * panel + (t - begin) * kPairPanel,
+             {0, std::min(kPairPanel, end - t), kPairPanel});
     }
     for (int64_t i = 0; !rows_are_terms && i < panels; ++i) {
       const int64_t row = (first + i) * kPairPanel;
-      pack(at + row * stride, stride, to + i * panel, {0, std::min(kPairPanel, count - row), terms});
+      pack(at + row * stride + begin, stride, to + i * panel,
+           {0, std::min(kPairPanel, count - row), end - begin});
     }
+  }
+  /// Where terms [begin, end) of rows or columns [first, last) are.
+  PairProduct::Ahead lines(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    if (rows_are_terms) std::swap(first, begin), std::swap(last, end);
+    return {reinterpret_cast<const char*>(at + first * stride + begin), stride * 2, last - first,
+            (end - begin) * 2};
   }
 };
 
@@ -78,18 +138,10 @@ class PairMatmul {
       : p_(p),
         blocks_(p),
         kernels_(*pair_product_kernels()),
-        a_{static_cast<const bf16*>(a),
-           p.lda,
-           p.a == Stored::transposed,
-           p.a == Stored::transposed ? kernels_.summed : kernels_.rows,
-           p.m,
-           p.k},
-        b_{static_cast<const bf16*>(b),
-           p.ldb,
-           p.b == Stored::plain,
-           p.b == Stored::plain ? kernels_.pairs : kernels_.transposed,
-           p.n,
-           p.k},
+        a_{static_cast<const bf16*>(a), p.lda, p.a == Stored::transposed,
+           p.a == Stored::transposed ? kernels_.summed : kernels_.rows, p.m},
+        b_{static_cast<const bf16*>(b), p.ldb, p.b == Stored::plain,
+           p.b == Stored::plain ? kernels_.pairs : kernels_.transposed, p.n},
         c_(static_cast<char*>(c)),
         scale_(scale ? *scale : 1.0f),
         packed_b_(static_cast<bf16*>(workspace)),
@@ -98,14 +150,10 @@ class PairMatmul {
   void run() const {
     const int64_t all = parts_of(p_.n, kPairPanel);
     for (int64_t first = 0; first < all; first += blocks_.strip) {
-      const int64_t panels = std::min(blocks_.strip, all - first);
-      parallel_for_each(parts_of(panels, kGroup), [&](int64_t group) {
-        const int64_t begin = group * kGroup;
-        b_.pack_panels(first + begin, std::min(kGroup, panels - begin), blocks_.panel,
-                       packed_b_ + begin * blocks_.panel);
-      });
-      parallel_for_each(blocks_.row_blocks * blocks_.column_parts, [&](int64_t task) {
-        const int64_t part = task % blocks_.column_parts, parts = blocks_.column_parts;
+      const int64_t panels = std::min(blocks_.strip, all - first), parts = blocks_.column_parts;
+      if (!blocks_.b_by_chunk) pack_strip(first, panels);
+      parallel_for_each(blocks_.row_blocks * parts, [&](int64_t task) {
+        const int64_t part = task % parts;
         const int64_t begin = panels * part / parts, end = panels * (part + 1) / parts;
         if (begin < end) multiply_rows(task / parts * blocks_.rows, first, begin, end);
       });
@@ -113,37 +161,67 @@ class PairMatmul {
   }
 
  private:
+  /// Panels [first, first + panels) of B. Rows that are terms are read a chunk at a time, as far as they go.
+  void pack_strip(int64_t first, int64_t panels) const {
+    const int64_t group = b_.rows_are_terms ? kTermsGroup : kGroup,
+                  chunks = b_.rows_are_terms ? blocks_.chunks : 1;
+    parallel_for_each(parts_of(panels, group) * chunks, [&](int64_t task) {
+      const int64_t begin = task / chunks * group, term = task % chunks * blocks_.depth,
+                    last = chunks == 1 ? p_.k : std::min(term + blocks_.depth, p_.k);
+      b_.pack_panels(first + begin, std::min(group, panels - begin), term, last, blocks_.panel,
+                     packed_b_ + begin * blocks_.panel + term * kPairPanel);
+    });
+  }
+
   /// Rows from `row` on, with panels [begin, end) of the strip that begins at panel `strip`.
   void multiply_rows(int64_t row, int64_t strip, int64_t begin, int64_t end) const {
     const PairProductThread thread;
     char* own = lanes_ + (blocks_.lanes == 1 ? 0 : parallel_lane()) * blocks_.lane_bytes();
     bf16* packed_a = reinterpret_cast<bf16*>(own);
-    float* sums = reinterpret_cast<float*>(own + blocks_.a_bytes());
+    bf16* own_b = reinterpret_cast<bf16*>(own + blocks_.a_bytes());
+    float* sums = reinterpret_cast<float*>(own + blocks_.a_bytes() + blocks_.b_bytes());
     const int64_t rows = std::min(blocks_.rows, p_.m - row);
-    a_.pack_panels(row / kPairPanel, parts_of(rows, kPairPanel), blocks_.panel, packed_a);
+    const auto pack_a = [&](int64_t term, int64_t last) {
+      a_.pack_panels(row / kPairPanel, parts_of(rows, kPairPanel), term, last, blocks_.a_panel(), packed_a);
+    };
+    if (!blocks_.a_by_chunk) pack_a(0, p_.k);
     PairProduct product{.a_row = kPairPanel,
                         .a_depth = kPairPanel * kPairPanel,
-                        .a_panel = blocks_.panel,
+                        .a_panel = blocks_.a_panel(),
                         .b_depth = b_.rows_are_terms ? 2 * kPairTileElements : kPairTileElements,
                         .b_block = b_.rows_are_terms ? kPairTileElements : 16 * whole_pair_panels(p_.k),
-                        .b_panel = blocks_.panel,
+                        .b_panel = blocks_.b_panel(),
                         .c = sums,
-                        .c_row = PairBlocks::kStride,
+                        .c_row = blocks_.stride(),
                         .m = whole_pair_panels(rows)};
-    for (int64_t panel = begin; panel < end; panel += kBlockColumns / kPairPanel) {
+    for (int64_t panel = begin; panel < end; panel += blocks_.columns / kPairPanel) {
       const int64_t column = (strip + panel) * kPairPanel;
-      const int64_t columns = std::min({kBlockColumns, (end - panel) * kPairPanel, p_.n - column});
+      const int64_t columns = std::min({blocks_.columns, (end - panel) * kPairPanel, p_.n - column});
       product.n = whole_pair_panels(columns);
       for (int64_t chunk = 0; chunk < blocks_.chunks; ++chunk) {
-        const int64_t term = chunk * blocks_.depth;
-        product.a = packed_a + term * kPairPanel;
-        product.b = packed_b_ + panel * blocks_.panel + term * (b_.rows_are_terms ? kPairPanel : 16);
-        product.k = whole_pair_panels(std::min(blocks_.depth, p_.k - term));
+        const int64_t term = chunk * blocks_.depth, last = std::min(term + blocks_.depth, p_.k),
+                      next = std::min(last + blocks_.depth, p_.k);
+        product.a = packed_a;
+        if (blocks_.a_by_chunk) {
+          pack_a(term, last);
+          product.ahead[0] = a_.lines(row, row + rows, last, next);
+        } else {
+          product.a += term * kPairPanel;
+        }
+        if (blocks_.b_by_chunk) {
+          b_.pack_panels(column / kPairPanel, parts_of(columns, kPairPanel), term, last, blocks_.b_panel(),
+                         own_b);
+          product.b = own_b;
+          product.ahead[1] = b_.lines(column, column + columns, last, next);
+        } else {
+          product.b = packed_b_ + panel * blocks_.panel + term * (b_.rows_are_terms ? kPairPanel : 16);
+        }
+        product.k = whole_pair_panels(last - term);
         product.accumulate = chunk > 0;
         kernels_.multiply(product);
       }
       kernels_.store[p_.output]({.from = sums,
-                                 .from_stride = PairBlocks::kStride,
+                                 .from_stride = blocks_.stride(),
                                  .to = c_ + (row * p_.ldc + column) * size_of(p_.output),
                                  .to_stride = p_.ldc,
                                  .factor = scale_,
@@ -171,6 +249,8 @@ bool pairs_take(const GemmProblem& p) {
   };
   return fits(p.a, Stored::transposed, p.m) && fits(p.b, Stored::plain, p.n);
 }
+
+bool pairs_sum_in_cache(const GemmProblem& p) { return block_of_thread(p, parallel_threads()).rows > 0; }
 
 int64_t matmul_pairs_workspace_bytes(const GemmProblem& p) {
   const PairBlocks blocks(p);
