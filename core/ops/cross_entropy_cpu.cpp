@@ -29,6 +29,7 @@ void row_max(const CrossEntropy& a, Rows rows) {
     const float* logits = logits_of(a, i, rows.cols);
     Vec largest = splat(-__builtin_inff());
     for_each_vec(a.valid_columns, [&](int64_t c, auto lanes) {
+      fetch_ahead(logits + c);
       largest = max(largest, keep(load(logits + c, lanes), lanes, -__builtin_inff()));
     });
     static_cast<float*>(a.row_max.data)[i] = max_lane(largest);
@@ -70,6 +71,7 @@ void backward(const CrossEntropyBackward& a, int64_t row, float softmax_scale) {
   // Taken before the row is written: dlogits may be the logits.
   const float at_target = target < 0 ? 0.0f : logits[target];
   for_each_vec(valid, [&](int64_t c, auto lanes) {
+    fetch_target_ahead(gradient + c);
     store(gradient + c, exp(load(logits + c, lanes) - largest) * factor, lanes);
   });
   if (target >= 0) store_partial(gradient + target, exp(splat(at_target) - largest) * factor - scale, 1);

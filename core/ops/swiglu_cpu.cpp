@@ -33,6 +33,7 @@ uint32_t forward(const SwigluForward& a, Rows rows) {
     const T* up = gate + rows.cols;
     T* out = static_cast<T*>(a.out.data) + i * rows.cols;
     for_each_vec(rows.cols, [&](int64_t c, auto lanes) {
+      fetch_ahead(gate + c), fetch_ahead(up + c), fetch_target_ahead(out + c);
       Vec g = load(gate + c, lanes);
       store_with_amax(out + c, g * sigmoid<T>(g) * load(up + c, lanes), lanes, amax);
     });
@@ -42,6 +43,7 @@ uint32_t forward(const SwigluForward& a, Rows rows) {
 
 template <class T>
 uint32_t backward(const SwigluBackward& a, Rows rows) {
+  const bool in_place = a.dgate_up.data == a.gate_up.data;
   UVec amax{};
   for (int64_t i = rows.begin; i < rows.end; ++i) {
     const T* dout = static_cast<const T*>(a.dout.data) + i * rows.cols;
@@ -51,11 +53,15 @@ uint32_t backward(const SwigluBackward& a, Rows rows) {
     T* dup = dgate + rows.cols;
     T* out = a.out.data ? static_cast<T*>(a.out.data) + i * rows.cols : nullptr;
     for_each_vec(rows.cols, [&](int64_t c, auto lanes) {
+      fetch_ahead(dout + c), fetch_ahead(gate + c), fetch_ahead(up + c);
+      if (!in_place) fetch_target_ahead(dgate + c), fetch_target_ahead(dup + c);
       Vec d = load(dout + c, lanes), g = load(gate + c, lanes), u = load(up + c, lanes);
       Vec s = sigmoid<T>(g), silu = g * s;
       store_with_amax(dgate + c, d * u * (s * (1.0f + g * (1.0f - s))), lanes, amax);
       store_with_amax(dup + c, d * silu, lanes, amax);
-      if (out) store(out + c, silu * u, lanes);
+      if (!out) return;
+      fetch_target_ahead(out + c);
+      store(out + c, silu * u, lanes);
     });
   }
   return max_lane(amax);

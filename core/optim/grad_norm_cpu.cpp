@@ -9,6 +9,7 @@ namespace {
 double sum_of_squares(const float* x, int64_t n) {
   DVec total{};
   for_each_vec(n, [&](int64_t i, auto lanes) {
+    fetch_ahead(x + i);
     DVec v = widen(load(x + i, lanes));
     total += v * v;
   });

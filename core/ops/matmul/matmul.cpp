@@ -86,12 +86,12 @@ bool widens(const Stream& stream, const Matmul& args) {
   return args.a.dtype == DType::bf16 && stream.matmul_cache().products().matmul == cpu::Bf16Products::widened;
 }
 
-/// Measured on two cores: with AMX products of 3 to 5 GFLOP take 0.85 to 0.95 of oneDNN's time, larger ones
+/// Measured on two cores: with AMX products of 1.5 to 5 GFLOP take 0.85 to 0.95 of oneDNN's time, larger ones
 /// 0.6 to 0.85, smaller ones as long or longer, but for gradients of weights whose result the threads' caches
 /// hold, 0.7 to 0.9; with AVX512-BF16 on Zen 4 0.97 to 1.1.
 bool in_pairs(const GemmProblem& p) {
   if (!cpu::multiplies_bf16_by_amx() || !cpu::pairs_take(p)) return false;
-  return 2.0 * p.m * p.n * p.k >= (cpu::pairs_sum_in_cache(p) ? 2.5e8 : 3e9);
+  return 2.0 * p.m * p.n * p.k >= (cpu::pairs_sum_in_cache(p) ? 2.5e8 : 1.5e9);
 }
 
 constexpr int64_t kLeastBand = 128;  // fewer rows than that are slower by more than they save

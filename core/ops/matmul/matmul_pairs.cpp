@@ -116,7 +116,7 @@ struct StoredOperand {
     for (int64_t t = begin; rows_are_terms && t < end; t += kPairPanel) {
       for (int64_t i = 0; i < panels; ++i)
         pack(at + t * stride + (first + i) * kPairPanel, stride, to + i * panel + (t - begin) * kPairPanel,
-             {0, std::min(kPairPanel, end - t), kPairPanel});
+             {0, std::min(kPairPanel, end - t), std::min(kPairPanel, count - (first + i) * kPairPanel)});
     }
     for (int64_t i = 0; !rows_are_terms && i < panels; ++i) {
       const int64_t row = (first + i) * kPairPanel;
@@ -124,6 +124,8 @@ struct StoredOperand {
            {0, std::min(kPairPanel, count - row), end - begin});
     }
   }
+  /// Rows or columns with the zeros that are packed with them.
+  int64_t whole(int64_t number) const { return rows_are_terms ? number : whole_pair_panels(number); }
   /// Where terms [begin, end) of rows or columns [first, last) are.
   PairProduct::Ahead lines(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     if (rows_are_terms) std::swap(first, begin), std::swap(last, end);
@@ -193,11 +195,11 @@ class PairMatmul {
                         .b_panel = blocks_.b_panel(),
                         .c = sums,
                         .c_row = blocks_.stride(),
-                        .m = whole_pair_panels(rows)};
+                        .m = a_.whole(rows)};
     for (int64_t panel = begin; panel < end; panel += blocks_.columns / kPairPanel) {
       const int64_t column = (strip + panel) * kPairPanel;
       const int64_t columns = std::min({blocks_.columns, (end - panel) * kPairPanel, p_.n - column});
-      product.n = whole_pair_panels(columns);
+      product.n = b_.whole(columns);
       for (int64_t chunk = 0; chunk < blocks_.chunks; ++chunk) {
         const int64_t term = chunk * blocks_.depth, last = std::min(term + blocks_.depth, p_.k),
                       next = std::min(last + blocks_.depth, p_.k);
@@ -244,10 +246,11 @@ class PairMatmul {
 
 bool pairs_take(const GemmProblem& p) {
   if (p.input != DType::bf16 || !pair_product_kernels() || std::min({p.m, p.n, p.k}) < kFewest) return false;
-  const auto fits = [&](Stored stored, Stored rows_are_terms, int64_t count) {
-    return stored == rows_are_terms ? count % 32 == 0 : p.k % 16 == 0;
-  };
-  return fits(p.a, Stored::transposed, p.m) && fits(p.b, Stored::plain, p.n);
+  const bool a_by_terms = p.a == Stored::transposed, b_by_terms = p.b == Stored::plain;
+  // A last half panel of A needs whole ones of B, and the other way round; what is stored by rows has whole
+  // ones.
+  const bool one_is_whole = (!a_by_terms || p.m % 32 == 0) || (!b_by_terms || p.n % 32 == 0);
+  return one_is_whole && (a_by_terms ? p.m : p.k) % 16 == 0 && (b_by_terms ? p.n : p.k) % 16 == 0;
 }
 
 bool pairs_sum_in_cache(const GemmProblem& p) { return block_of_thread(p, parallel_threads()).rows > 0; }

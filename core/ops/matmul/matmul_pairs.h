@@ -7,7 +7,8 @@
 namespace ottava::cpu {
 
 /// True if matmul_pairs() takes the product: bf16, large enough, on a CPU that multiplies it directly. Rows
-/// of A and B as stored must have a multiple of 16 elements, and of 32 where the sum does not run along them.
+/// of A and B as stored must have a multiple of 16 elements, those of one of them a multiple of 32 if the sum
+/// runs along neither.
 bool pairs_take(const GemmProblem& problem);
 /// True if A and B are stored by terms, as for a gradient of weights, and the result's part of each thread
 /// fits in its cache: then both are packed while they are multiplied, and read but once or twice.

@@ -11,6 +11,7 @@ template <class T>
 inline float sum_of_squares(const T* x, int64_t cols) {
   Vec squares{};
   for_each_vec(cols, [&](int64_t c, auto lanes) {
+    fetch_ahead(x + c);
     Vec h = load(x + c, lanes);
     squares += h * h;
   });
@@ -22,6 +23,7 @@ template <class T>
 inline float add_and_sum_squares(const T* a, const T* b, T* out, int64_t cols) {
   Vec squares{};
   for_each_vec(cols, [&](int64_t c, auto lanes) {
+    fetch_ahead(a + c), fetch_ahead(b + c), fetch_target_ahead(out + c);
     Vec h = rounded_to<T>(load(a + c, lanes) + load(b + c, lanes));
     store(out + c, h, lanes);
     squares += h * h;
@@ -37,6 +39,7 @@ inline float reciprocal_rms(float squares, int64_t cols, float eps) {
 template <class T>
 inline void normalise_row(const T* h, const T* weight, float rstd, T* y, int64_t cols, UVec& amax) {
   for_each_vec(cols, [&](int64_t c, auto lanes) {
+    fetch_target_ahead(y + c);
     store_with_amax(y + c, load(h + c, lanes) * rstd * load(weight + c, lanes), lanes, amax);
   });
 }
@@ -56,11 +59,14 @@ template <class T>
 inline void norm_row_backward(const NormRow<T>& row, float rstd, int64_t cols, UVec& amax) {
   Vec dot{};
   for_each_vec(cols, [&](int64_t c, auto lanes) {
+    fetch_ahead(row.dy + c), fetch_ahead(row.h + c);
     dot += load(row.dy + c, lanes) * load(row.weight + c, lanes) * load(row.h + c, lanes);
   });
   const float slope = rstd * rstd * sum(dot) / static_cast<float>(cols);
   for_each_vec(cols, [&](int64_t c, auto lanes) {
     Vec g = load(row.dy + c, lanes), h = load(row.h + c, lanes), w = load(row.weight + c, lanes);
+    if (row.through) fetch_ahead(row.through + c);
+    fetch_target_ahead(row.dx + c);
     Vec through = row.through ? load(row.through + c, lanes) : Vec{};
     store(row.dweight + c, load(row.dweight + c, lanes) + g * h * rstd, lanes);
     store_with_amax(row.dx + c, rstd * (g * w - h * slope) + through, lanes, amax);

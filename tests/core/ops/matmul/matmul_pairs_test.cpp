@@ -96,9 +96,9 @@ std::vector<GemmProblem> problems() {
     for (Stored b : {Stored::plain, Stored::transposed}) {
       for (auto [m, n, k] :
            {std::array<int64_t, 3>{64, 64, 64}, {96, 608, 80}, {288, 96, 592}, {320, 1088, 2080}}) {
-        // Only what is stored by rows may end within a panel.
-        if (a == Stored::plain) m += 5;
-        if (b == Stored::transposed) n += 7;
+        // Only what is stored by rows may end within a tile, and both within a panel.
+        m += a == Stored::plain ? 5 : m % 96 == 0 ? 16 : 0;
+        n += b == Stored::transposed ? 7 : m % 32 == 0 ? 16 : 0;
         found.push_back({.a = a, .b = b, .m = m, .n = n, .k = k});
       }
     }
@@ -164,6 +164,14 @@ TEST_CASE("products that are not multiplied in pairs are known as such") {
   CHECK_FALSE(takes([](GemmProblem& p) { p.m = 63; }));
   CHECK_FALSE(takes([](GemmProblem& p) { p.b = Stored::plain; }));
   CHECK_FALSE(takes([](GemmProblem& p) { p.a = Stored::transposed; }));
+  const auto by_terms = [&](int64_t m, int64_t n) {
+    return cpu::pairs_take(
+        {.input = DType::bf16, .a = Stored::transposed, .b = Stored::plain, .m = m, .n = n, .k = 100});
+  };
+  CHECK(by_terms(96, 112));
+  CHECK(by_terms(112, 96));
+  CHECK_FALSE(by_terms(112, 112));
+  CHECK_FALSE(by_terms(96, 104));
 }
 
 TEST_CASE("a large product of bf16 agrees with its definition, whatever multiplies it") {
