@@ -20,7 +20,8 @@ using Stored = GemmProblem::Stored;
 // 256 rows take 128 KiB and the sums of a block 512 KiB, or 1 MiB where A is packed chunk by chunk.
 constexpr int64_t kChunkTerms = 256, kMostRows = 256, kFewestRows = 128;
 constexpr int64_t kBlockColumns = 512, kWideBlockColumns = 1024;
-constexpr int64_t kWholeBytes = int64_t{1} << 20;   ///< of a task's A, up to which it is packed as a whole
+// Of a task's A, up to which it is packed as a whole: stored by rows, and by terms.
+constexpr int64_t kRowsBytes = int64_t{2} << 20, kTermsBytes = int64_t{1} << 20;
 constexpr int64_t kSumsBytes = int64_t{5} << 18;    ///< of a task whose B is packed chunk by chunk
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
 constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
@@ -72,7 +73,7 @@ struct PairBlocks {
       column_parts = parts_of(p.n, columns);
       return;
     }
-    a_by_chunk = kMostRows * chunks * depth * 2 > kWholeBytes;
+    a_by_chunk = kMostRows * chunks * depth * 2 > (p.a == Stored::transposed ? kTermsBytes : kRowsBytes);
     columns = a_by_chunk ? kWideBlockColumns : kBlockColumns;
     rows = a_by_chunk ? even_rows(p.m, lanes) : kMostRows;
     while (rows > kPairPanel && rows >= 2 * p.m) rows /= 2;

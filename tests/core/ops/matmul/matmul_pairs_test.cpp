@@ -87,15 +87,18 @@ struct Example {
   std::vector<float> a, b, before;
 };
 
-/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last has
-/// more terms than are packed as a whole, and a result that one thread's cache does not hold, but those of
-/// two do.
+/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last two
+/// have more terms than are packed as a whole, stored by terms and by rows; the result of the last but one
+/// does not fit in one thread's cache, but in those of two.
 std::vector<GemmProblem> problems() {
   std::vector<GemmProblem> found;
   for (Stored a : {Stored::plain, Stored::transposed}) {
     for (Stored b : {Stored::plain, Stored::transposed}) {
-      for (auto [m, n, k] :
-           {std::array<int64_t, 3>{64, 64, 64}, {96, 608, 80}, {288, 96, 592}, {320, 1088, 2080}}) {
+      for (auto [m, n, k] : {std::array<int64_t, 3>{64, 64, 64},
+                             {96, 608, 80},
+                             {288, 96, 592},
+                             {320, 1088, 2080},
+                             {64, 64, 4112}}) {
         // Only what is stored by rows may end within a tile, and both within a panel.
         m += a == Stored::plain ? 5 : m % 96 == 0 ? 16 : 0;
         n += b == Stored::transposed ? 7 : m % 32 == 0 ? 16 : 0;
