@@ -40,6 +40,7 @@ uint32_t rotate(const Rope& a, Rows rows) {
     const int64_t position = positions ? positions[n] : n % a.sequence;
     const float* cos_sin = static_cast<const float*>(a.table.data) + position * head_dim;
     T* x = static_cast<T*>(a.qkv.data) + n * rows.cols;
+    // Not 8 KiB ahead, where values may be: they are not rotated.
     fetch(x + 2 * rows.cols, heads * head_dim * static_cast<int64_t>(sizeof(T)));
     if (head_dim == 16) {
       rotate_heads_of_16(x, cos_sin, heads, sign, amax);

@@ -23,6 +23,7 @@ constexpr int64_t kBlockColumns = 512, kWideBlockColumns = 1024;
 // Of a task's A, up to which it is packed as a whole: stored by rows, and by terms.
 constexpr int64_t kRowsBytes = int64_t{2} << 20, kTermsBytes = int64_t{1} << 20;
 constexpr int64_t kSumsBytes = int64_t{5} << 18;    ///< of a task whose B is packed chunk by chunk
+constexpr int64_t kFewestSums = 64;                 ///< of it, for each number that is packed for a term
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
 constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much
@@ -42,8 +43,9 @@ int64_t even_rows(int64_t m, int64_t lanes) {
 struct BlockShape {
   int64_t rows = 0, columns = 0;
 };
-/// One block for each thread, with as little as possible to pack; none if its sums are too large, or if A or
-/// B is not stored by terms.
+/// One block for each thread, with as little as possible to pack; none if its sums are too large, if A or B
+/// is not stored by terms, or if so many threads share the result that each would mostly pack: with blocks of
+/// 64 x 128 nothing is gained over oneDNN, with 128 x 256 a tenth.
 BlockShape block_of_thread(const GemmProblem& p, int64_t lanes) {
   BlockShape best;
   if (p.a != Stored::transposed || p.b != Stored::plain) return best;
@@ -51,8 +53,9 @@ BlockShape block_of_thread(const GemmProblem& p, int64_t lanes) {
     if (lanes % down != 0) continue;
     const BlockShape block = {whole_pair_panels(parts_of(p.m, down)),
                               whole_pair_panels(parts_of(p.n, lanes / down))};
-    if (block.rows * block.columns * 4 > kSumsBytes) continue;
-    if (best.rows == 0 || block.rows + block.columns < best.rows + best.columns) best = block;
+    const int64_t sums = block.rows * block.columns, packed = block.rows + block.columns;
+    if (sums * 4 > kSumsBytes || sums < kFewestSums * packed) continue;
+    if (best.rows == 0 || packed < best.rows + best.columns) best = block;
   }
   return best;
 }
@@ -126,7 +129,7 @@ struct StoredOperand {
     }
   }
   /// Rows or columns with the zeros that are packed with them.
-  int64_t whole(int64_t number) const { return rows_are_terms ? number : whole_pair_panels(number); }
+  int64_t padded(int64_t number) const { return rows_are_terms ? number : whole_pair_panels(number); }
   /// Where terms [begin, end) of rows or columns [first, last) are.
   PairProduct::Ahead lines(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     if (rows_are_terms) std::swap(first, begin), std::swap(last, end);
@@ -196,11 +199,11 @@ class PairMatmul {
                         .b_panel = blocks_.b_panel(),
                         .c = sums,
                         .c_row = blocks_.stride(),
-                        .m = a_.whole(rows)};
+                        .m = a_.padded(rows)};
     for (int64_t panel = begin; panel < end; panel += blocks_.columns / kPairPanel) {
       const int64_t column = (strip + panel) * kPairPanel;
       const int64_t columns = std::min({blocks_.columns, (end - panel) * kPairPanel, p_.n - column});
-      product.n = b_.whole(columns);
+      product.n = b_.padded(columns);
       for (int64_t chunk = 0; chunk < blocks_.chunks; ++chunk) {
         const int64_t term = chunk * blocks_.depth, last = std::min(term + blocks_.depth, p_.k),
                       next = std::min(last + blocks_.depth, p_.k);

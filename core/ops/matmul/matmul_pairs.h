@@ -10,8 +10,9 @@ namespace ottava::cpu {
 /// of A and B as stored must have a multiple of 16 elements, those of one of them a multiple of 32 if the sum
 /// runs along neither.
 bool pairs_take(const GemmProblem& problem);
-/// True if A and B are stored by terms, as for a gradient of weights, and the result's part of each thread
-/// fits in its cache: then both are packed while they are multiplied, and read but once or twice.
+/// True if A and B are stored by terms, as for a gradient of weights, and each thread's part of the result
+/// fits in its cache and is worth packing for: then both are packed while they are multiplied, and read but
+/// once or twice.
 bool pairs_sum_in_cache(const GemmProblem& problem);
 /// C (+)= (scale) A B of GemmProblem with all threads. Sums are added in the order of k: bitwise the same for
 /// any number of threads. `scale` may be null. `workspace` has matmul_pairs_workspace_bytes(problem) bytes.

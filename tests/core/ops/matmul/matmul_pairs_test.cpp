@@ -151,6 +151,8 @@ TEST_CASE("a gradient of weights is summed in the threads' caches where its part
   CHECK(fits(512, 1280, Stored::transposed, 2));
   CHECK_FALSE(fits(1280, 1024, Stored::transposed, 3));  // in one direction: 427 rows are 448
   CHECK(fits(1280, 1024, Stored::transposed, 4));
+  CHECK(fits(256, 256, Stored::transposed, 2));
+  CHECK_FALSE(fits(256, 256, Stored::transposed, 16));  // blocks of 64 x 64: mostly packing
 }
 
 TEST_CASE("products that are not multiplied in pairs are known as such") {
