@@ -51,8 +51,9 @@ def output(command):
 
 def attention_ceiling(head_dim, products):
     """Of the GEMM peak, forward (2 products) and backward (5) together: core/ops/attention/attention_cpu.cpp. Softmax goes at the rate
-    of AVX-512's multiply-adds, of which the GEMM peak is so many times (`products`): 1 without AMX."""
-    return 7 / (2 * (head_dim + 7 * products) / head_dim + 5 * (head_dim + 3 * products) / head_dim)
+    of AVX-512's multiply-adds, of which the GEMM peak is so many times (`products`): 1 without instructions for pairs of bf16."""
+    softmax = 5 if products > 1.5 else 7
+    return 7 / (2 * (head_dim + softmax * products) / head_dim + 5 * (head_dim + 3 * products) / head_dim)
 
 
 def ceiling_of(text, head_dim, products):
@@ -134,7 +135,7 @@ def main():
         PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights (in rows that say fp32, all of it in FP32), fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
                         "at the GEMM peak, its attention at 70% and 84% of it at head dimension 16, 90% and 96% at 64 (forward, backward:\n"
-                        "core/ops/attention/attention_cpu.cpp; less with AMX, whose products are faster than softmax), and everything else as it is.\n\n"
+                        "core/ops/attention/attention_cpu.cpp; otherwise where bf16 is multiplied in pairs, faster than softmax goes), and everything else as it is.\n\n"
                         + HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|\n"
                         + "".join(rows[k] + "\n" for k in itertools.product(MODELS, ("eager", "compiled")) if k in rows))
         put_into_results()

@@ -43,11 +43,12 @@ struct PairProductKernels {
   void (*end_thread)();
   void (*multiply)(const PairProduct&);
   /// Packs `rows` of a strided bf16 matrix with N = rows.cols columns (a multiple of 16) as an operand. Fills
-  /// with zeros up to multiples of 32: rows in all four, columns in the first two.
+  /// with zeros up to multiples of 32: rows in all five, columns in the first two.
   using Pack = void(const void* from, int64_t stride, void* to, Rows rows);
   Pack* rows;        ///< [rows / 32][N / 32][32, 32]: an A
   Pack* transposed;  ///< [rows / 16][N / 32] tiles: a B of which rows are columns
   Pack* pairs;       ///< [rows / 32][N / 16] tiles: a B
+  Pack* folded;      ///< as `pairs`, for an A of which terms r and r + 16 of 32 alternate
   Pack* summed;      ///< [rows / 32][N, 32]: an A of which rows are terms
   /// Writes rows of sums, times a factor, to a matrix, or adds them to it; chosen by the type of `to`. bf16
   /// is rounded to nearest even.

@@ -66,20 +66,27 @@ inline UVec by_turns(const bf16* even, const bf16* odd) {
   return bits_as<UVec>(
       odd ? _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(odd)), 16)) : low);
 }
-inline UVec pair(const bf16* from, int64_t stride, int64_t row, int64_t end) {
-  if (row >= end) return UVec{};
-  return by_turns(from + row * stride, row + 1 < end ? from + (row + 1) * stride : nullptr);
+/// Two rows, of which those at `end` and later do not exist.
+inline UVec pair(const bf16* from, int64_t stride, int64_t even, int64_t odd, int64_t end) {
+  if (even >= end) return UVec{};
+  return by_turns(from + even * stride, odd < end ? from + odd * stride : nullptr);
 }
 
-void pack_pairs(const void* from, int64_t stride, void* to, Rows block) {
+/// Of 32 rows, the pairs r of rows[0] r and rows[0] r + rows[1].
+template <int64_t kBetweenPairs, int64_t kBetweenRows>
+void pack_pairs_of(const void* from, int64_t stride, void* to, Rows block) {
   bf16* target = static_cast<bf16*>(to);
   for (int64_t i = block.begin; i < block.end; i += kTerms) {
     for (int64_t c = 0; c < block.cols; c += kTile) {
-      for (int64_t r = 0; r < kTerms; r += 2, target += kTerms)
-        store_words(target, pair(static_cast<const bf16*>(from) + c, stride, i + r, block.end));
+      for (int64_t r = 0; r < kTerms / 2; ++r, target += kTerms) {
+        const int64_t even = i + r * kBetweenPairs;
+        store_words(target,
+                    pair(static_cast<const bf16*>(from) + c, stride, even, even + kBetweenRows, block.end));
+      }
     }
   }
 }
+constexpr auto pack_pairs = pack_pairs_of<2, 1>, pack_folded = pack_pairs_of<1, kTerms / 2>;
 
 /// to = 32 columns of 32 rows, column by column. Two rows' numbers are interleaved within 128 bits, so that
 /// the transposed words come in two sets of columns, 4 of every 8.
@@ -109,7 +116,7 @@ void pack_summed(const void* from, int64_t stride, void* to, Rows block) {
          c += kPairPanel, target += kPairPanel * kTerms)
       store_columns(target, row + c, stride);
     for (; c < block.cols; c += kTile, target += kTile * kTerms)
-      store_transposed(target, [&](int r) { return pair(row + c, stride, 2 * r, block.end - i); });
+      store_transposed(target, [&](int r) { return pair(row + c, stride, 2 * r, 2 * r + 1, block.end - i); });
   }
 }
 
@@ -132,8 +139,9 @@ void store_sums(const PairProductKernels::Store& s, Rows block) {
 }  // namespace
 
 PairProductKernels pair_product_kernels() {
-  return {begin_thread,    end_thread, multiply,    pack_rows,
-          pack_transposed, pack_pairs, pack_summed, {store_sums<float>, store_sums<bf16>}};
+  return {begin_thread, end_thread,      multiply,
+          pack_rows,    pack_transposed, pack_pairs,
+          pack_folded,  pack_summed,     {store_sums<float>, store_sums<bf16>}};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -39,8 +39,10 @@ inline void multiply(const PairProduct& p) {
   const bf16* b = p.b;
   const int64_t calls = whole_pair_panels(p.n) * whole_pair_panels(p.m) / (kPairPanel * kPairPanel);
   LinesAhead first(p.ahead[0], calls), second(p.ahead[1], calls);
-  for (int64_t j = 0; j < p.n; j += kPairPanel, b += p.b_panel) {
+  for (int64_t j = 0, panels = 1; j < p.n; j += panels * kPairPanel, b += panels * p.b_panel) {
     const bool two_columns = j + kTile < p.n;
+    // Sums of one tile of rows wait for each other: four of them, not two, go by turns.
+    panels = p.m <= kTile && j + 3 * kTile < p.n ? 2 : 1;
     const bf16* next = j + kPairPanel < p.n ? b + p.b_panel : b;
     const bf16* a = p.a;
     float* c = p.c + j;
@@ -48,7 +50,9 @@ inline void multiply(const PairProduct& p) {
       const bool two_rows = i + kTile < p.m;
       first.fetch();
       second.fetch();
-      if (!two_rows) {
+      if (panels == 2) {
+        sum_1x4(p, a, b, c);
+      } else if (!two_rows) {
         sum_1x2(p, a, b, c);
       } else if (!two_columns) {
         sum_2x1(p, a, b, c);

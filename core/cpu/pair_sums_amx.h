@@ -95,7 +95,74 @@ inline void sum_1x2(const PairProduct& p, const bf16* a, const bf16* b, float* c
   _tile_stored(1, c + kTile, c_bytes);
 }
 
+inline void sum_1x4(const PairProduct& p, const bf16* a, const bf16* b, float* c) {
+  const int64_t a_bytes = p.a_row * 2, b_bytes = kTerms * 2, c_bytes = p.c_row * 4;
+  const bf16* next = b + p.b_panel;
+  OTTAVA_TILE_BEGIN(0, c);
+  OTTAVA_TILE_BEGIN(1, c + kTile);
+  OTTAVA_TILE_BEGIN(2, c + 2 * kTile);
+  OTTAVA_TILE_BEGIN(3, c + 3 * kTile);
+  for (int64_t k = 0; k < p.k; k += kTerms, a += p.a_depth, b += p.b_depth, next += p.b_depth) {
+    _tile_loadd(4, a, a_bytes);
+    _tile_loadd(5, b, b_bytes);
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(6, b + p.b_block, b_bytes);
+    _tile_dpbf16ps(1, 4, 6);
+    _tile_loadd(7, next, b_bytes);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_loadd(5, next + p.b_block, b_bytes);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kTile, c_bytes);
+  _tile_stored(2, c + 2 * kTile, c_bytes);
+  _tile_stored(3, c + 3 * kTile, c_bytes);
+}
+
 #undef OTTAVA_TILE_BEGIN
+
+/// c [steps][32, 32] = a panel of A with `steps` panels of B, packed with `terms` terms. If those are a
+/// tile's, 16 columns are written while the next are summed.
+inline void sum_steps(const bf16* rows, const bf16* keys, int64_t terms, int64_t steps, float* c) {
+  constexpr int64_t kBytes = kTerms * 2, kRowBytes = kPairPanel * 4, kLower = kTile * kPairPanel,
+                    kStepElements = kPairPanel * kPairPanel;
+  if (terms > kTerms) {
+    const PairProduct p{.a_row = kTerms,
+                        .a_depth = kPairPanel * kTerms,
+                        .b_depth = kPairTileElements,
+                        .b_block = kTile * terms,
+                        .c_row = kPairPanel,
+                        .k = terms};
+    for (int64_t i = 0; i < steps; ++i, keys += kPairPanel * terms, c += kStepElements)
+      sum_2x2(p, rows, keys, c, keys);
+    return;
+  }
+  _tile_loadd(4, rows, kBytes);
+  _tile_loadd(5, rows + kTile * kTerms, kBytes);
+  const bf16* const end = keys + steps * kPairPanel * kTerms;
+  const auto left = [&] {
+    _tile_loadd(6, keys, kBytes);
+    _tile_zero(0);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_zero(1);
+    _tile_dpbf16ps(1, 5, 6);
+  };
+  left();
+  for (;; c += kStepElements) {
+    _tile_loadd(7, keys + kTile * kTerms, kBytes);
+    _tile_zero(2);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_zero(3);
+    _tile_dpbf16ps(3, 5, 7);
+    _tile_stored(0, c, kRowBytes);
+    _tile_stored(1, c + kLower, kRowBytes);
+    keys += kPairPanel * kTerms;
+    if (keys != end) left();
+    _tile_stored(2, c + kTile, kRowBytes);
+    _tile_stored(3, c + kTile + kLower, kRowBytes);
+    if (keys == end) break;
+  }
+}
 
 // GCC 12's intrinsics for loading tiles do not declare that they read memory.
 inline void finish_stores() { asm volatile("" ::: "memory"); }

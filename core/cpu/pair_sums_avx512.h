@@ -80,5 +80,21 @@ inline void sum_2x1(const PairProduct& p, const bf16* a, const bf16* b, float* c
 inline void sum_1x2(const PairProduct& p, const bf16* a, const bf16* b, float* c) {
   for (int64_t i = 0; i < kTile; i += kPairRows) sum_pairs<2>(p, a + i * p.a_row, b, c + i * p.c_row, b);
 }
+inline void sum_1x4(const PairProduct& p, const bf16* a, const bf16* b, float* c) {
+  sum_1x2(p, a, b, c);
+  sum_1x2(p, a, b + p.b_panel, c + 2 * kTile);
+}
+
+/// c [steps][32, 32] = a panel of A with `steps` panels of B, packed with `terms` terms.
+inline void sum_steps(const bf16* rows, const bf16* keys, int64_t terms, int64_t steps, float* c) {
+  const PairProduct p{.a_row = kTerms,
+                      .a_depth = kPairPanel * kTerms,
+                      .b_depth = kPairTileElements,
+                      .b_block = kTile * terms,
+                      .c_row = kPairPanel,
+                      .k = terms};
+  for (int64_t i = 0; i < steps; ++i, keys += kPairPanel * terms, c += kPairPanel * kPairPanel)
+    sum_2x2(p, rows, keys, c, keys);
+}
 
 }  // namespace ottava::cpu::OTTAVA_ISA

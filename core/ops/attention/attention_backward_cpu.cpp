@@ -89,16 +89,13 @@ class Backward {
       kernels_.delta[t_.dtype](a_, delta_, {begin, end, a_.heads.head_dim}, heads);
     });
     // The first key tiles are seen by the most queries, so the longest tasks come first.
-    parallel_for_each(t_.pairs() * layout_.split, [&](int64_t task) {
+    const int64_t together = layout_.split == 1 ? t_.pairs_together() : 1;
+    parallel_for_each(t_.pairs() * layout_.split / together, [&](int64_t task) {
       const int lane = t_.lanes == 1 ? 0 : parallel_lane();
       const TileProducts::Use use(*products_);
-      float* dq = slots_ + (layout_.split > 1 ? task : lane) * layout_.slot_elements;
-      std::fill_n(dq, layout_.slot_elements, 0.0f);
-      const int64_t pair = task % t_.pairs(), first_key_tile = task / t_.pairs();
-      for (int64_t i = first_query_tile(first_key_tile); i < t_.query_tiles(); ++i)
-        pack_queries(pair, i, lane);
-      for (int64_t i = first_key_tile; i < t_.key_tiles(); i += layout_.split) key_tile(pair, i, lane, dq);
-      for (int64_t i = 0; layout_.split == 1 && i < t_.query_tiles(); ++i) store_dq(pair, i, {.from = dq});
+      for (int64_t i = task * together; i < (task + 1) * together; ++i)
+        key_tiles(i % t_.pairs(), i / t_.pairs(), lane,
+                  slots_ + (layout_.split > 1 ? i : lane) * layout_.slot_elements);
     });
     if (layout_.split == 1) return;
     parallel_for(t_.pairs() * t_.query_tiles(), 1, [&](int64_t begin, int64_t end) {
@@ -142,6 +139,14 @@ class Backward {
       pack(Operand::left, l.q, l.dout);
       if (l.summed_q != l.q) pack(Operand::summed, l.summed_q, l.summed_dout);
     }
+  }
+
+  /// Every split-th key tile of a pair, and with all of them its dQ; dq is a slot.
+  void key_tiles(int64_t pair, int64_t first, int lane, float* dq) const {
+    std::fill_n(dq, layout_.slot_elements, 0.0f);
+    for (int64_t i = first_query_tile(first); i < t_.query_tiles(); ++i) pack_queries(pair, i, lane);
+    for (int64_t i = first; i < t_.key_tiles(); i += layout_.split) key_tile(pair, i, lane, dq);
+    for (int64_t i = 0; layout_.split == 1 && i < t_.query_tiles(); ++i) store_dq(pair, i, {.from = dq});
   }
 
   /// dK and dV of one key tile, and its share of dQ: dq is [query tile][group, queries, D].

@@ -7,10 +7,11 @@
 // exponential 8 to 10, sum 1, rounding to bf16 2), two of them per cycle: 0.44 cycles per score. Its gradient
 // takes as many, having no maximum but a product. The two products of forward take 4 D / 64 cycles in f32,
 // the five of backward 10 D / 64. So of the f32 peak forward can reach D / (D + 7): 70% at head dimension 16,
-// 90% at 64, 95% at 128; backward D / (D + 3): 84%, 96%, 98%. With AMX, four times that peak, forward can
-// reach 36%, 70%, 82% and backward 57%, 84%, 91%; with AVX512-BF16 on Zen 4, twice that peak, 53%, 82%, 90%
-// and 73%, 91%, 96%: tiles/pair_attention_cpu.cpp. With AVX2, whose exponential takes 12, D / (D + 11) and
-// D / (D + 4) of its f32 peak.
+// 90% at 64, 95% at 128; backward D / (D + 3): 84%, 96%, 98%. With AVX2, whose exponential takes 12, D / (D +
+// 11) and D / (D + 4) of its f32 peak.
+// Where bf16 is multiplied in pairs (tiles/pair_attention_cpu.cpp), forward takes 10 instructions. With AMX,
+// four times the f32 peak, it can reach D / (D + 20): 44%, 76%, 86%, backward 57%, 84%, 91%; with AVX512-BF16
+// on Zen 4, twice that peak, 62%, 86%, 93% and 73%, 91%, 96%.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

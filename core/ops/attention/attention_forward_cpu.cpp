@@ -63,11 +63,14 @@ class Forward {
   void run() {
     constexpr int64_t kPairsPerThread = 8;
     const int64_t tasks_of_pair = t_.pairs() >= kPairsPerThread * t_.lanes ? 1 : t_.query_tiles();
-    parallel_for_each(t_.pairs() * tasks_of_pair, [&](int64_t task) {
+    const int64_t together = tasks_of_pair == 1 ? t_.pairs_together() : 1;
+    parallel_for_each(t_.pairs() / together * tasks_of_pair, [&](int64_t task) {
       const int lane = t_.lanes == 1 ? 0 : parallel_lane();
       const TileProducts::Use use(*products_);
-      for (int64_t i = task % tasks_of_pair; i < t_.query_tiles(); i += tasks_of_pair)
-        query_tile(task / tasks_of_pair, t_.query_tiles() - 1 - i, lane);
+      for (int64_t pair = task / tasks_of_pair * together, end = pair + together; pair < end; ++pair) {
+        for (int64_t i = task % tasks_of_pair; i < t_.query_tiles(); i += tasks_of_pair)
+          query_tile(pair, t_.query_tiles() - 1 - i, lane);
+      }
     });
   }
 

@@ -43,6 +43,12 @@ AttentionTiling::AttentionTiling(Bf16Products products, DType dtype, AttentionHe
       keys(kKeys),
       lanes(parallel_threads()) {}
 
+int64_t AttentionTiling::pairs_together() const {
+  constexpr int64_t kLine = 64, kTasksPerThread = 4;
+  const int64_t together = std::max<int64_t>(kLine / (heads.head_dim * size_of(dtype)), 1);
+  return kv_heads % together == 0 && pairs() >= kTasksPerThread * together * lanes ? together : 1;
+}
+
 char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t bytes) {
   if (workspace.dtype != DType::u8 || workspace.empty() || workspace.bytes() < bytes) {
     fail<MemoryError>(

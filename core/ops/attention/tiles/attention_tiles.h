@@ -35,6 +35,9 @@ struct AttentionTiling {
   int64_t end_of_keys() const { return first_query + sequence; }
   int64_t key_tiles() const { return (end_of_keys() + keys - 1) / keys; }
   int64_t pairs() const { return batch * kv_heads; }
+  /// Pairs that one thread takes one after the other, because their rows share lines of the caches; 1 where
+  /// threads would lack work.
+  int64_t pairs_together() const;
   int64_t tile_rows() const { return group * queries; }
   int64_t tile_bytes(int64_t elements) const { return elements * size_of(tile); }
   /// Distance between rows of scores.

@@ -1,12 +1,14 @@
 #include <utility>
 
+#include "core/cpu/no_subnormals.h"
 #include "core/cpu/pair_product_kernel.h"
 #include "core/ops/attention/score_rows_kernel.h"
 #include "core/ops/attention/tiles/pair_kernels.h"
 
 // Ceiling, with AMX. At head dimension 16, where half of the terms of scores are padding, the products of a
-// score take 0.3 cycles and their loads and stores as many again; at 64 the products take 0.9. Softmax and
-// its gradient take 0.9 at any, by the count of instructions in attention_cpu.cpp.
+// score take 0.3 cycles and their loads and stores as many again; at 64 the products take 0.9. Of softmax, 16
+// scores take 10 instructions (scale, exponential 6, sum, rounding, half of a pair), of its gradient 14, two
+// in a cycle: 0.75 cycles for a score in both.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -20,6 +22,7 @@ struct PartKeys {
       first = 0, last = all_to = t.keys;
       return;
     }
+    for (int64_t i = t.rows; i < kPairPanel; ++i) of[i] = {};
     for (int64_t i = 0; i < t.rows; ++i) {
       const Visible v = of[i] = visible_keys(t, i);
       all_from = v.begin > all_from ? v.begin : all_from;
@@ -33,7 +36,7 @@ struct PartKeys {
   /// True if all of its rows see all keys of a step. Rows that are not there see none.
   bool whole(int64_t key) const { return all_from <= key && key + kStep <= all_to; }
 
-  Visible of[kPairPanel] = {};
+  Visible of[kPairPanel];  ///< unless all rows see all keys
   int64_t all_from = 0, all_to = INT64_MAX, first = INT64_MAX, last = 0;
 };
 
@@ -46,17 +49,6 @@ inline UVec seen(const Visible& visible, int64_t key) {
 }
 inline Vec where_seen(UVec mask, Vec v, float other) {
   return bits_as<Vec>(select(mask, bits_as<UVec>(v), bits_as<UVec>(splat(other))));
-}
-
-/// c [32, 32] = 32 rows with 32 keys, both packed.
-inline void block_scores(const bf16* rows, const bf16* keys, int64_t head_dim, float* c, int64_t c_row) {
-  sum_2x2({.a_row = kTerms,
-           .a_depth = kPairPanel * kTerms,
-           .b_depth = kPairTileElements,
-           .b_block = kTile * whole_pair_panels(head_dim),
-           .c_row = c_row,
-           .k = head_dim},
-          rows, keys, c, keys);
 }
 
 /// sums [32, D] += p [32, keys] B
@@ -76,32 +68,40 @@ inline void add_product(const bf16* p, int64_t p_row, const bf16* b, int64_t key
             .accumulate = true});
 }
 
-/// Of two vectors in which groups of kGroup lanes belong to a row each: the larger of the two halves of each
-/// group.
-template <int kGroup>
-inline Vec larger_halves(Vec a, Vec b) {
+/// Of two vectors in which groups of kGroup lanes belong to a row each: the two halves of each group,
+/// combined.
+template <int kGroup, class Combine>
+inline Vec combined_halves(Vec a, Vec b, Combine combine) {
   constexpr int kHalf = kGroup / 2;
   const auto half = [&]<int kFirst, int... lane>(std::integer_sequence<int, lane...>) {
     return __builtin_shufflevector(a, b, (lane / kHalf * kGroup + lane % kHalf + kFirst)...);
   };
   const std::make_integer_sequence<int, kLanes> lanes;
-  return max(half.template operator()<0>(lanes), half.template operator()<kHalf>(lanes));
+  return combine(half.template operator()<0>(lanes), half.template operator()<kHalf>(lanes));
 }
-/// The largest lane of each of 16 vectors.
-inline Vec largest_lanes(const Vec* v) {
+/// All lanes of each of 16 vectors, combined.
+template <class Combine>
+inline Vec combined_lanes(const Vec* v, Combine combine) {
   Vec two[8], four[4], eight[2];
-  for (int i = 0; i < 8; ++i) two[i] = larger_halves<16>(v[2 * i], v[2 * i + 1]);
-  for (int i = 0; i < 4; ++i) four[i] = larger_halves<8>(two[2 * i], two[2 * i + 1]);
-  for (int i = 0; i < 2; ++i) eight[i] = larger_halves<4>(four[2 * i], four[2 * i + 1]);
-  return larger_halves<2>(eight[0], eight[1]);
+  for (int i = 0; i < 8; ++i) two[i] = combined_halves<16>(v[2 * i], v[2 * i + 1], combine);
+  for (int i = 0; i < 4; ++i) four[i] = combined_halves<8>(two[2 * i], two[2 * i + 1], combine);
+  for (int i = 0; i < 2; ++i) eight[i] = combined_halves<4>(four[2 * i], four[2 * i + 1], combine);
+  return combined_halves<2>(eight[0], eight[1], combine);
 }
+
+/// Two vectors by turns, of which the upper halves are bf16.
+inline UVec by_turns(UVec even, UVec odd) { return (even >> 16) | (odd & 0xffff0000u); }
+
+/// Rounds to nearest, ties away from zero, in the upper halves. NaNs of which all low bits are set would
+/// become zeros; none arise here.
+inline UVec rounded(Vec v) { return bits_as<UVec>(v) + 0x8000u; }
 
 /// Sums of a part's rows [32, D]: those of the result, or where rows past the part's would be another head's,
 /// sums of its own, which are added to the result at the end.
 class PartSums {
  public:
   PartSums(float* result, float* own, int64_t rows, int64_t d)
-      : result_(result), sums_(rows == kPairPanel ? result : own), elements_(rows * d) {
+      : result_(result), sums_(rows == kPairPanel ? result : own), elements_(rows * d), d_(d) {
     if (sums_ == own) __builtin_memset(own, 0, kPairPanel * d * sizeof(float));
   }
   PartSums(const PartSums&) = delete;
@@ -110,16 +110,26 @@ class PartSums {
       store(result_ + i, load(result_ + i) + load(sums_ + i));
   }
   float* get() const { return sums_; }
+  void scale(int64_t row, float factor) const {
+    for (int64_t i = row * d_; i < (row + 1) * d_; i += kLanes) {
+      store(result_ + i, load(result_ + i) * factor);
+      if (sums_ != result_) store(sums_ + i, load(sums_ + i) * factor);
+    }
+  }
 
  private:
   float *result_, *sums_;
-  int64_t elements_;
+  int64_t elements_, d_;
 };
 
 // AMX's unit powers down after some 1500 cycles without work, and waking it takes 900 (measured on Granite
-// Rapids): softmax and gradient go by steps that are shorter, with products between
-// them.
+// Rapids): softmax and gradient go by groups of keys that take less, with products between them. Groups of
+// 128 keys take forward 8% longer than those of 64, groups of 64 backward 3% longer than those of 32.
 
+/// Softmax without the maximum of what is to come: 2^(x - m) is as exact for any m, as long as it does not
+/// overflow. m is a row's maximum in the first keys that it sees, and rises where later exponentials are very
+/// large. What a row's m becomes depends on nothing but its own scores, in groups of keys that begin at
+/// multiples of kGroup.
 class PartSoftmax {
  public:
   PartSoftmax(const SoftmaxTile& s, const PairPart& part)
@@ -127,106 +137,122 @@ class PartSoftmax {
         t_(s.tile),
         part_(part),
         keys_(s.tile),
-        scores_(reinterpret_cast<float*>(part.memory)),
-        own_sums_(scores_ + kPairPanel * t_.stride) {}
+        sums_(s.sums, reinterpret_cast<float*>(part.memory), t_.rows, part.head_dim) {
+    for (int64_t i = 0; i < kPairPanel; ++i) {
+      tops_[i] = i < t_.rows ? s.row_max[i] : 0;
+      nothing_seen_ &= i >= t_.rows || tops_[i] == -__builtin_inff();
+      totals_[i] = Vec{};
+    }
+  }
 
   void run() {
-    score();
-    raise_tops();
-    add_values();
+    const int64_t d = part_.head_dim, terms = whole_pair_panels(d);
+    for (int64_t first = keys_.first, end = 0; first < keys_.last; first = end) {
+      end = least(first / kGroup * kGroup + kGroup, keys_.last);
+      finish_stores();
+      sum_steps(part_.q, part_.k + first * terms, terms, (end - first) / kStep, scores_);
+      finish_stores();
+      if (nothing_seen_ || !exponentials(first, end)) {
+        raise_tops(first, end);
+        exponentials(first, end);
+      }
+      for (int64_t i = 0; i < kPairPanel; ++i) totals_[i] += group_[i];
+      add_product(probabilities_, kGroup, part_.right + first * d, end - first, d, sums_.get());
+    }
+    alignas(64) float totals[kPairPanel];
+    for (int64_t i = 0; i < kPairPanel; i += kLanes)
+      store(totals + i, combined_lanes(totals_ + i, [](Vec a, Vec b) { return a + b; }));
+    for (int64_t i = 0; i < t_.rows; ++i) {
+      s_.row_sum[i] += totals[i];
+      s_.row_max[i] = tops_[i];
+    }
   }
 
  private:
-  void score() {
-    const int64_t terms = whole_pair_panels(part_.head_dim);
-    for (Vec& most : most_) most = splat(-__builtin_inff());
-    finish_stores();
-    for (int64_t key = keys_.first; key < keys_.last; key += kStep) {
-      block_scores(part_.q, part_.k + key * terms, part_.head_dim, scores_of(key), kStep);
-      finish_stores();
-      keys_.whole(key) ? raise_maxima<true>(key) : raise_maxima<false>(key);
-    }
+  static constexpr int64_t kGroup = 2 * kStep;
+  static constexpr float kLargest = 0x1p24f;  ///< sum of a lane
+
+  /// Of a group's keys, whose sums go to group_. False if some are too large.
+  bool exponentials(int64_t first, int64_t end) {
+    for (Vec& sum : group_) sum = Vec{};
+    for (int64_t key = first; key < end; key += kStep)
+      keys_.whole(key) ? exponentials_of<true>(first, key) : exponentials_of<false>(first, key);
+    UVec most{};
+    for (const Vec& sum : group_) most = max_bits(most, bits_as<UVec>(sum));
+    return !too_large(most);
   }
 
-  /// Of all rows with 32 keys, one row after the other.
-  float* scores_of(int64_t key) const { return scores_ + key * kPairPanel; }
+  /// Also true for NaN. Of what is at least zero, numbers and bits have the same order.
+  static bool too_large(UVec sums) { return max_lane(sums) > __builtin_bit_cast(uint32_t, kLargest); }
 
   template <bool all_seen>
-  void raise_maxima(int64_t key) {
-    const float* scores = scores_of(key);
-    for (int64_t i = 0; i < t_.rows; ++i, scores += kStep) {
-      Vec a = load(scores), b = load(scores + kLanes);
-      if constexpr (!all_seen) {
-        a = where_seen(seen(keys_.of[i], key), a, -__builtin_inff());
-        b = where_seen(seen(keys_.of[i], key + kLanes), b, -__builtin_inff());
-      }
-      most_[i] = max(most_[i], max(a, b));
-    }
-  }
-
-  void raise_tops() {
-    const int64_t d = part_.head_dim;
-    for (int64_t i = 0; i < kPairPanel; i += kLanes)
-      store(tops_ + i, largest_lanes(most_ + i) * t_.scale_log2);
-    for (int64_t i = 0; i < t_.rows; ++i) {
-      row_sums_[i] = Vec{};
-      const float top = tops_[i], before = s_.row_max[i];
-      tops_[i] = top > before ? top : before;
-      if (tops_[i] == before) continue;
-      const float shrink = exp2(splat(before - tops_[i]))[0];
-      s_.row_max[i] = tops_[i];
-      s_.row_sum[i] *= shrink;
-      float* sums = s_.sums + i * d;
-      for (int64_t c = 0; c < d; c += kLanes) store(sums + c, load(sums + c) * shrink);
-    }
-  }
-
-  void add_values() {
-    constexpr int64_t kTogether = 2 * kStep;
-    alignas(64) bf16 probabilities[kPairPanel * kTogether];
-    __builtin_memset(static_cast<void*>(probabilities), 0, sizeof probabilities);
-    const PartSums sums(s_.sums, own_sums_, t_.rows, part_.head_dim);
-    for (int64_t first = keys_.first; first < keys_.last; first += kTogether) {
-      const int64_t count = least(kTogether, keys_.last - first);
-      for (int64_t j = 0; j < count; j += kStep) {
-        keys_.whole(first + j) ? exponentials<true>(first + j, probabilities + j, kTogether)
-                               : exponentials<false>(first + j, probabilities + j, kTogether);
-      }
-      add_product(probabilities, kTogether, part_.right + first * part_.head_dim, count, part_.head_dim,
-                  sums.get());
-    }
-    for (int64_t i = 0; i < t_.rows; ++i) s_.row_sum[i] += sum(row_sums_[i]);
-  }
-
-  template <bool all_seen>
-  void exponentials(int64_t key, bf16* to, int64_t to_row) {
-    const float* scores = scores_of(key);
+  void exponentials_of(int64_t first, int64_t key) {
+    const float* from = scores_ + (key - first) * kPairPanel;
+    bf16* to = probabilities_ + key - first;
     const float scale_log2 = t_.scale_log2;
-    for (int64_t i = 0; i < t_.rows; ++i, scores += kStep, to += to_row) {
-      Vec p = exp2_for_bf16(load(scores) * scale_log2 - tops_[i]),
-          q = exp2_for_bf16(load(scores + kLanes) * scale_log2 - tops_[i]);
+    for (int64_t i = 0; i < kPairPanel; ++i, from += kStep, to += kGroup) {
+      Vec p = exp2_for_bf16(load(from) * scale_log2 - tops_[i]),
+          q = exp2_for_bf16(load(from + kLanes) * scale_log2 - tops_[i]);
       if constexpr (!all_seen) {
         p = where_seen(seen(keys_.of[i], key), p, 0);
         q = where_seen(seen(keys_.of[i], key + kLanes), q, 0);
       }
-      row_sums_[i] += p + q;
-      store_tile(to, p, q);
+      group_[i] += p + q;
+      store_words(to, by_turns(rounded(p), rounded(q)));
     }
+  }
+
+  template <bool all_seen>
+  void raise_maxima(int64_t first, int64_t key, Vec* most) const {
+    const float* from = scores_ + (key - first) * kPairPanel;
+    for (int64_t i = 0; i < kPairPanel; ++i, from += kStep) {
+      Vec a = load(from), b = load(from + kLanes);
+      if constexpr (!all_seen) {
+        a = where_seen(seen(keys_.of[i], key), a, -__builtin_inff());
+        b = where_seen(seen(keys_.of[i], key + kLanes), b, -__builtin_inff());
+      }
+      most[i] = max(most[i], max(a, b));
+    }
+  }
+
+  /// Where rows see their first keys, or such as have a much larger score than those before.
+  void raise_tops(int64_t first, int64_t end) {
+    Vec most[kPairPanel];
+    for (Vec& m : most) m = splat(-__builtin_inff());
+    for (int64_t key = first; key < end; key += kStep)
+      keys_.whole(key) ? raise_maxima<true>(first, key, most) : raise_maxima<false>(first, key, most);
+    alignas(64) float tops[kPairPanel];
+    for (int64_t i = 0; i < kPairPanel; i += kLanes)
+      store(tops + i, combined_lanes(most + i, [](Vec a, Vec b) { return max(a, b); }) * t_.scale_log2);
+    for (int64_t i = 0; i < t_.rows; ++i) {
+      const float before = tops_[i];
+      const bool first_seen = before == -__builtin_inff();
+      if (!(tops[i] > before) || !(first_seen || too_large(bits_as<UVec>(group_[i])))) continue;
+      tops_[i] = tops[i];
+      if (first_seen) continue;
+      const float factor = first_lane(exp2(splat(before - tops[i])));
+      totals_[i] = totals_[i] * factor;
+      s_.row_sum[i] *= factor;
+      sums_.scale(i, factor);
+    }
+    nothing_seen_ = false;
   }
 
   const SoftmaxTile& s_;
   const ScoreTile t_;
   const PairPart& part_;
   const PartKeys keys_;
-  float *scores_, *own_sums_;
-  Vec most_[kPairPanel], row_sums_[kPairPanel];
-  alignas(64) float tops_[kPairPanel];
+  const PartSums sums_;
+  bool nothing_seen_ = true;
+  Vec group_[kPairPanel], totals_[kPairPanel];
+  alignas(64) float tops_[kPairPanel], scores_[kPairPanel * kGroup];
+  alignas(64) bf16 probabilities_[kPairPanel * kGroup];
 };
 
-void attend(const SoftmaxTile& s, const PairPart& part) { PartSoftmax(s, part).run(); }
-
-/// Two rows by turns, of which the upper halves are bf16.
-inline UVec by_turns(UVec even, UVec odd) { return (even >> 16) | (odd & 0xffff0000u); }
+void attend(const SoftmaxTile& s, const PairPart& part) {
+  const NoSubnormals none;
+  PartSoftmax(s, part).run();
+}
 
 class PartGradient {
  public:
@@ -236,7 +262,7 @@ class PartGradient {
         part_(part),
         keys_(g.tile),
         dscore_rows_(reinterpret_cast<bf16*>(part.memory)),
-        own_sums_(reinterpret_cast<float*>(part.memory) + kPairPanel * t_.stride) {
+        own_sums_(reinterpret_cast<float*>(dscore_rows_ + kPairPanel * t_.stride)) {
     for (int64_t i = 0; i < t_.rows; ++i) {
       lse_log2_[i] = g.lse[i] * kLog2e;
       delta_[i] = g.delta[i];
@@ -244,8 +270,7 @@ class PartGradient {
   }
 
   void run(float* dq) {
-    const int64_t d = part_.head_dim, terms = whole_pair_panels(d);
-    finish_stores();
+    const int64_t d = part_.head_dim;
     for (int64_t key = 0; key < t_.stride; key += kStep) {
       bf16* p = static_cast<bf16*>(g_.probabilities) + key * kTerms;
       bf16* dscores = static_cast<bf16*>(g_.dscores) + key * kTerms;
@@ -254,9 +279,8 @@ class PartGradient {
           __builtin_memset(static_cast<void*>(to), 0, 2 * kPairTileElements * sizeof(bf16));
         continue;
       }
-      block_scores(part_.q, part_.k + key * terms, d, scores_, kStep);
-      block_scores(part_.dout, part_.v + key * terms, d, dprobabilities_, kStep);
-      finish_stores();
+      if (const int64_t first = keys_.first + (key - keys_.first) / kGroup * kGroup; key == first)
+        multiply_group(key);
       t_.rows == kPairPanel&& keys_.whole(key) ? block<true>(key, p, dscores) : block<false>(key, p, dscores);
     }
     if (keys_.first == keys_.last) return;
@@ -266,7 +290,19 @@ class PartGradient {
   }
 
  private:
-  /// 16 keys of two rows, rounded as store_tile() does, in their upper halves.
+  static constexpr int64_t kGroup = kStep;
+
+  void multiply_group(int64_t key) {
+    const int64_t terms = whole_pair_panels(part_.head_dim), steps = least(kGroup, keys_.last - key) / kStep;
+    finish_stores();
+    sum_steps(part_.q, part_.k + key * terms, terms, steps, scores_);
+    sum_steps(part_.dout, part_.v + key * terms, terms, steps, dprobabilities_);
+    finish_stores();
+  }
+  /// Of the rows of a step, in its group.
+  int64_t of_step(int64_t key) const { return (key - keys_.first) % kGroup * kPairPanel; }
+
+  /// 16 keys of two rows, rounded, in their upper halves.
   struct Vectors {
     UVec p[2], dscores[2];
   };
@@ -275,17 +311,16 @@ class PartGradient {
   Vectors vectors(int64_t row, int64_t key, int64_t at) const {
     Vectors result;
     for (int r = 0; r < 2; ++r) {
-      const float* scores = scores_ + (row + r) * kStep + at;
-      const float* dprobabilities = dprobabilities_ + (row + r) * kStep + at;
-      Vec p = exp2_for_bf16(load(scores) * t_.scale_log2 - lse_log2_[row + r]);
-      Vec dscores = p * (load(dprobabilities) - delta_[row + r]);
+      const int64_t from = of_step(key) + (row + r) * kStep + at;
+      Vec p = exp2_for_bf16(load(scores_ + from) * t_.scale_log2 - lse_log2_[row + r]);
+      Vec dscores = p * (load(dprobabilities_ + from) - delta_[row + r]);
       if constexpr (!all_seen) {
         const UVec mask = seen(keys_.of[row + r], key + at);
         p = where_seen(mask, p, 0);
         dscores = where_seen(mask, dscores, 0);
       }
-      result.p[r] = bits_as<UVec>(p) + 0x8000u;
-      result.dscores[r] = bits_as<UVec>(dscores) + 0x8000u;
+      result.p[r] = rounded(p);
+      result.dscores[r] = rounded(dscores);
     }
     return result;
   }
@@ -300,7 +335,7 @@ class PartGradient {
       store_words(dscores, by_turns(a.dscores[0], a.dscores[1]));
       store_words(dscores + kPairTileElements, by_turns(b.dscores[0], b.dscores[1]));
       for (int r = 0; r < 2; ++r)
-        store_upper_halves(dscore_rows_ + (i + r) * t_.stride + key, a.dscores[r], b.dscores[r]);
+        store_words(dscore_rows_ + (i + r) * t_.stride + key, by_turns(a.dscores[r], b.dscores[r]));
     }
   }
 
@@ -311,10 +346,13 @@ class PartGradient {
   bf16* dscore_rows_;
   float* own_sums_;
   float lse_log2_[kPairPanel] = {}, delta_[kPairPanel] = {};
-  alignas(64) float scores_[kPairPanel * kStep], dprobabilities_[kPairPanel * kStep];
+  alignas(64) float scores_[kPairPanel * kGroup], dprobabilities_[kPairPanel * kGroup];
 };
 
-void differentiate(const GradientTile& g, const PairPart& part, float* dq) { PartGradient(g, part).run(dq); }
+void differentiate(const GradientTile& g, const PairPart& part, float* dq) {
+  const NoSubnormals none;
+  PartGradient(g, part).run(dq);
+}
 
 }  // namespace
 

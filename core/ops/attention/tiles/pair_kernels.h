@@ -23,9 +23,9 @@ struct PairAttentionKernels {
   void (*differentiate)(const GradientTile&, const PairPart&, float* dq);
 };
 
-/// Bytes of PairPart::memory.
+/// Bytes of PairPart::memory: rows of dscores, sums.
 inline int64_t pair_part_bytes(int64_t stride, int64_t head_dim) {
-  return kPairPanel * (stride + head_dim) * static_cast<int64_t>(sizeof(float));
+  return kPairPanel * (stride * size_of(DType::bf16) + head_dim * size_of(DType::f32));
 }
 
 }  // namespace ottava::cpu

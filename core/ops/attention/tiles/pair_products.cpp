@@ -19,7 +19,7 @@ int64_t PairProducts::packed_bytes(Operand operand, int64_t count) const {
 void PairProducts::pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const {
   const auto pack = operand == Operand::left         ? products_.rows
                     : operand == Operand::transposed ? products_.transposed
-                    : operand == Operand::right      ? products_.pairs
+                    : operand == Operand::right      ? products_.folded
                                                      : products_.summed;
   pack(from, stride, to, {0, count, t_.heads.head_dim});
 }

@@ -51,6 +51,52 @@ TEST_CASE("attention with scores far apart rescales its sums") {
   });
 }
 
+TEST_CASE("attention whose later scores would overflow beside a row's first ones agrees with the reference") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (const float growth : {8.0f, 256.0f}) {
+      for (const Case& c : {Case{1, 2, 1, 16, 300}, Case{1, 1, 1, 64, 200}}) {
+        for (bool documents : {false, true}) {
+          auto qkv = normal_values(c.tokens() * c.layout().row(), 1, dtype);
+          for (int64_t t = c.sequence / 2; t < c.sequence; ++t) {
+            for (int64_t e = 0; e < c.kv_heads * c.head_dim; ++e)
+              qkv[static_cast<size_t>(t * c.layout().row() + c.heads * c.head_dim + e)] *= growth;
+          }
+          check_values(stream, dtype, c, documents, qkv);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("what a row of attention gives does not depend on how far another row's scores reach") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    const Case c{1, 1, 1, 16, 300};
+    const int64_t row = c.layout().row(), changed = 200;
+    auto qkv = normal_values(c.tokens() * row, 1);
+    Problem problem(stream, dtype, c, qkv, false);
+    problem.dout.upload(normal_values(c.tokens() * c.head_dim, 2));
+    const auto other_rows = [&] {
+      problem.qkv.upload(qkv);
+      problem.forward(stream);
+      problem.backward(stream);
+      std::vector<float> values;
+      const auto out = problem.out.floats(), dqkv = problem.dqkv.floats();
+      for (int64_t t = 0; t < c.sequence; ++t) {
+        if (t == changed) continue;
+        values.insert(values.end(), &out[static_cast<size_t>(t * c.head_dim)],
+                      &out[static_cast<size_t>(t * c.head_dim)] + c.head_dim);
+        values.insert(values.end(), &dqkv[static_cast<size_t>(t * row)],
+                      &dqkv[static_cast<size_t>(t * row)] + c.head_dim);
+      }
+      return values;
+    };
+    const auto before = other_rows();
+    for (int64_t e = 0; e < c.head_dim; ++e) qkv[static_cast<size_t>(changed * row + e)] *= 300;
+    const auto after = other_rows();
+    CHECK(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)) == 0);
+  });
+}
+
 TEST_CASE(
     "attention agrees with the reference for any number of threads, also when they share one pair of heads") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
