@@ -61,8 +61,9 @@ void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
   cpu.memory_gb_per_s = copied / kGiga;
 }
 
-void measure(DeviceTable& cpu, const MeasuredOperations& measured, const MetricsConfig& config) {
-  DevicePeaks peaks = find_device_peaks({DeviceType::cpu, 0}, {.metrics = config});
+void measure(DeviceTable& cpu, const MeasuredOperations& measured, const Config& config) {
+  DevicePeaks peaks = find_device_peaks({DeviceType::cpu, 0},
+                                        {.metrics = config.metrics, .cache = config.training.gemm_cache});
   if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
   if (measured.f32_gemm_flops_per_second() > 0) peaks.fp32 = measured.f32_gemm_flops_per_second();
   set_rates(cpu, peaks, measured.empty() ? copy_bytes_per_second() : measured.copy_bytes_per_second());
@@ -109,7 +110,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   }
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (machine.ranks_per_node == 0) machine.ranks_per_node = std::min(ranks, cores);
-  measure(machine.device, machine.measured, planned.experiment.config.metrics);
+  measure(machine.device, machine.measured, planned.experiment.config);
   const double here = std::min(ranks, machine.ranks_per_node);
   const double threads = planned.experiment.config.training.threads;
   // Rates are those of so many threads; without the key, of all cores.

@@ -18,6 +18,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/traffic_formula.h"
+#include "tests/support/variable.h"
 
 // A plan is made without ranks, and holds for those that train.
 
@@ -219,6 +220,19 @@ TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided w
   CHECK_THROWS_WITH(gib({}, {report("odd.json", "perhaps")}),
                     Contains("cpu.bf16_attention was decided as 'perhaps' (" + folder.path() +
                              "/odd.json), expected direct or widened"));
+}
+
+TEST_CASE("a plan for this CPU keeps its peaks where training.gemm_cache says") {
+  const TemporaryFolder home, given;
+  const Variable cache("XDG_CACHE_HOME", home.path().c_str());
+  const auto files_in = [](const std::string& folder) {
+    return std::distance(std::filesystem::recursive_directory_iterator(folder), {});
+  };
+  printed({.overrides = small_model({"--training.gemm_cache", "off"})});
+  CHECK(files_in(home.path()) == 0);
+  printed({.overrides = small_model({"--training.gemm_cache", given.path()})});
+  CHECK(files_in(home.path()) == 0);
+  CHECK(files_in(given.path()) == 1);
 }
 
 TEST_CASE("a plan says where its vocabulary is not that of the run") {

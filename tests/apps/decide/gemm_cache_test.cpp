@@ -1,14 +1,13 @@
 #include "apps/decide/gemm_cache.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 
 #include "core/io/file.h"
 #include "core/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/variable.h"
 
 // Only the file; what runs do with it: rehearsal_test.cpp.
 
@@ -18,20 +17,6 @@ namespace {
 
 const std::string kLibrary = "cuBLASLt 13.1.0 on NVIDIA H200";
 const std::string kAlgorithm(128, '7');
-
-/// Sets a variable of the environment while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    value ? setenv(name, value, 1) : unsetenv(name);
-  }
-  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
 
 std::vector<std::string> names(const Decisions& d) {
   std::vector<std::string> out;
