@@ -1,5 +1,6 @@
 #include "apps/decide/memory_need.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "apps/decide/available_memory.h"
@@ -18,13 +19,16 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
                           .recv = view_of(all.data(), {std::ssize(all)}),
                           .label = "memory"})
       .wait(host);
-  MemoryNeed worst{mine[0], mine[1]};
-  if (device.is_gpu()) worst.share = 1;
+  std::vector<MemoryNeed> needs;
   for (size_t i = 0; i < all.size(); i += 2) {
-    if (all[i + 1] - all[i] < worst.available - worst.bytes)
-      worst.bytes = all[i], worst.available = all[i + 1];
+    needs.push_back({all[i], all[i + 1]});
+    if (device.is_gpu()) needs.back().share = 1;
   }
-  return worst;
+  return tightest(needs);
+}
+
+MemoryNeed tightest(std::span<const MemoryNeed> needs) {
+  return *std::ranges::min_element(needs, {}, &MemoryNeed::spare);
 }
 
 }  // namespace ottava

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "apps/config/experiment.h"
 
 namespace ottava {
@@ -11,11 +13,15 @@ struct MemoryNeed {
   /// page cache of saves and whatever else the machine does; on a GPU it has been set aside already
   /// (memory_for_rank()).
   double share = 0.8;
-  bool fits() const { return static_cast<double>(bytes) <= share * static_cast<double>(available); }
+  double spare() const { return share * static_cast<double>(available) - static_cast<double>(bytes); }
+  bool fits() const { return spare() >= 0; }
 };
 /// The need of `experiment` with this shape, including the snapshot of asynchronous checkpoints in host
 /// memory. Every rank makes the call.
 MemoryNeed memory_need(const Experiment& experiment, const TrainingShape& shape, RankGroups& ranks,
                        Device device);
+/// Of all ranks' needs, in their order, the one with least to spare: if it fits, all do. Of equal ones the
+/// first, so that ranks that compare the same needs decide the same.
+MemoryNeed tightest(std::span<const MemoryNeed> needs);
 
 }  // namespace ottava
