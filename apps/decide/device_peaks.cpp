@@ -72,7 +72,11 @@ MeasurementCache cpu_cache(const PeakSearch& search) {
       .name = "peaks",
       .title = "peaks of ",
       .things = "Peaks of matrix products",
-      .is_entry = [](const Decisions::Entry& e) { return parse_peak(e) > 0; }};
+      .is_entry = [](const Decisions::Entry& e) { return parse_peak(e) > 0; },
+      // A slower moment says nothing.
+      .stays = [](const Decisions::Entry& kept,
+                  const Decisions::Entry& other) { return parse_peak(kept) >= parse_peak(other); },
+      .version = 1};  // at first products in FP32 had a subnormal number as an operand
   const char* bf16 = !cpu::dnnl_multiplies_bf16() ? "" : cpu::dnnl_uses_amx() ? " amx" : " avx512_bf16";
   return {kPeaks, search.cache,
           fmt::format("{}, {}, {}, {}{}", cpu_model(), counted(parallel_threads(), "thread"),

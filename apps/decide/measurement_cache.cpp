@@ -1,14 +1,22 @@
 #include "apps/decide/measurement_cache.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/descriptor.h"
 #include "core/io/file.h"
 #include "core/log.h"
+#include "core/number.h"
 
 namespace ottava {
 namespace {
@@ -26,10 +34,37 @@ fs::path folder_of(std::string_view setting) {
   return {};
 }
 
+constexpr std::string_view kVersion = ", measured in way ";
+
+// Whether both are for the same subject, each measured in some way.
+bool differs_in_version(std::string_view made_for, std::string_view subject) {
+  if (!made_for.starts_with(subject)) return false;
+  made_for.remove_prefix(subject.size());
+  if (made_for.empty()) return true;
+  return made_for.starts_with(kVersion) && parse_number<int>(made_for.substr(kVersion.size())).has_value();
+}
+
+// Only the process that has it writes into the folder. The folder itself is locked, so that no file is left
+// in it. A file system that knows no locks, or another process that hangs with this one, costs at most that
+// an entry is measured again.
+class FolderLock {
+ public:
+  explicit FolderLock(const fs::path& folder)
+      : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    constexpr int kTries = 200;
+    for (int i = 0; i < kTries && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+
+ private:
+  Descriptor folder_;
+};
+
 }  // namespace
 
 MeasurementCache::MeasurementCache(const Kind& kind, std::string_view setting, std::string_view subject)
-    : kind_(kind), made_for_(fmt::format("{}{}", kind.title, subject)) {
+    : kind_(kind), subject_(fmt::format("{}{}", kind.title, subject)), made_for_(subject_) {
+  if (kind.version > 0) made_for_ += fmt::format("{}{}", kVersion, kind.version);
   if (setting == "off") return;
   const fs::path folder = folder_of(setting);
   if (folder.empty()) return;
@@ -50,8 +85,10 @@ MeasurementCache::MeasurementCache(const Kind& kind, std::string_view setting, s
 Decisions MeasurementCache::parse() const {
   Decisions cached = parse_decisions(read_file(file_), file_);
   const std::string where = fmt::format("{} cache", kind_.name);
-  if (cached.made_for != made_for_)
+  if (cached.made_for != made_for_) {
+    if (differs_in_version(cached.made_for, subject_)) return {.made_for = made_for_};
     fail<FileError>(where, "{} holds {}, expected {}", file_, cached.made_for, made_for_);
+  }
   for (const Decisions::Entry& e : cached.entries) {
     if (!kind_.is_entry(e))
       fail<FileError>(where, "{}: '{}' = '{}' is none of {}", file_, e.name, e.value, kind_.things);
@@ -74,7 +111,9 @@ void MeasurementCache::write(const std::vector<Decisions::Entry>& entries) const
   if (file_.empty() || entries.empty()) return;
   Decisions all{.made_for = made_for_};
   try {
-    fs::create_directories(fs::path(file_).parent_path());
+    const fs::path folder = fs::path(file_).parent_path();
+    fs::create_directories(folder);
+    const FolderLock lock(folder);
     std::error_code error;
     if (fs::exists(file_, error)) {
       try {
@@ -83,6 +122,8 @@ void MeasurementCache::write(const std::vector<Decisions::Entry>& entries) const
       }
     }
     for (const Decisions::Entry& entry : entries) {
+      const Decisions::Entry* kept = all.find(entry.name);
+      if (kept && kind_.stays && kind_.stays(*kept, entry)) continue;
       std::erase_if(all.entries, [&](const Decisions::Entry& e) { return e.name == entry.name; });
       all.entries.push_back(entry);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "apps/decide/decide.h"
 #include "core/cuda/blas_plans.h"
@@ -31,15 +32,21 @@ std::vector<fs::path> files_in(const std::string& folder) {
   return out;
 }
 
-/// Peaks of this CPU as a slower moment would have measured them, kept in the folder's only file.
-void keep_low_peaks(const std::string& folder) {
+/// Sets the peaks of this CPU that are kept in the folder's only file, and what the file says it is for.
+void keep_peaks(
+    const std::string& folder, const std::string& value,
+    const std::function<void(std::string& made_for)>& change = [](std::string&) {}) {
   find_device_peaks(kCpu, {.cache = folder});
   REQUIRE(files_in(folder).size() == 1);
   const fs::path file = files_in(folder)[0];
-  Decisions low = parse_decisions(read_file(file.string()), file.string());
-  for (Decisions::Entry& e : low.entries) e.value = "2e+06";
-  std::ofstream(file, std::ios::trunc) << to_json(low);
+  Decisions kept = parse_decisions(read_file(file.string()), file.string());
+  for (Decisions::Entry& e : kept.entries) e.value = value;
+  change(kept.made_for);
+  std::ofstream(file, std::ios::trunc) << to_json(kept);
 }
+
+/// As a slower moment would have measured them.
+void keep_low_peaks(const std::string& folder) { keep_peaks(folder, "2e+06"); }
 
 Experiment settled(const TinyTraining& tiny) {
   const Config c =
@@ -156,6 +163,16 @@ TEST_CASE(
   CHECK(peaks.bf16 > 3e6);
   CHECK(peaks.fp8 == peaks.bf16);
   CHECK(find_device_peaks(kCpu, search).bf16 == Approx(peaks.bf16).epsilon(1e-3));
+
+  // One that another process has found to be higher meanwhile stays.
+  keep_low_peaks(folder.path());
+  peaks = find_device_peaks(kCpu, search);
+  keep_peaks(folder.path(), "2e+18");
+  raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 3e6 / p.bf16; });
+  CHECK(find_device_peaks(kCpu, search).bf16 == 2e18);
+  // One that an older program has measured does not.
+  keep_peaks(folder.path(), "2e+18", [](std::string& made_for) { made_for.resize(made_for.rfind(',')); });
+  CHECK(find_device_peaks(kCpu, search).bf16 < 1e18);
 
   set_parallel_threads(parallel_threads() + 1);
   find_device_peaks(kCpu, search);
