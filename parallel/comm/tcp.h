@@ -54,7 +54,7 @@ class Listener {
 };
 
 /// Tries the endpoint's addresses until the deadline, calling `between_attempts` (may be null) after each
-/// failure. Throws CommError.
+/// failure, which may throw to give up. Throws CommError.
 Connection connect_to(const std::string& endpoint, double timeout_seconds,
                       const std::function<void()>& between_attempts = nullptr);
 

@@ -69,13 +69,14 @@ void Exchange::finish() {
   auto ended = Clock::now(), moved = ended;
   uint64_t progress = state_->progress_count();
   while (left > 0) {
+    // Before anything moves: after a failure the buffers may be gone already.
+    if (state_->failed()) throw CommError(state_->failure());
     ended_.clear();
     port_->test(tickets_, ended_);
     for (const MessagePort::Ended& message : ended_) check(message);
     left -= ended_.size();
     if (!ended_.empty()) state_->note_progress();
     if (left == 0) break;
-    if (state_->failed()) throw CommError(state_->failure());
     auto now = Clock::now();
     if (!ended_.empty()) ended = now;
     if (const uint64_t count = state_->progress_count(); std::exchange(progress, count) != count) moved = now;

@@ -81,8 +81,12 @@ MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int ta
 void TcpPort::connect(int rank) {
   Peer& peer = peers_[rank];
   // All ranks connect before they move anything. If there are more than a listener's queue holds, each has to
-  // accept those that wait for it, or none would get through.
-  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, [&] { accept_connections(); });
+  // accept those that wait for it, or none would get through. A rank that has failed waits for nobody: who
+  // settles its calls does not wait for long.
+  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, [&] {
+    if (state_->failed()) throw CommError(state_->failure());
+    accept_connections();
+  });
   Hello hello{token_, state_->rank()};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
     peer.out_closed = true;

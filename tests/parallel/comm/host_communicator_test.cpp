@@ -5,6 +5,7 @@
 #include <latch>
 #include <thread>
 
+#include "parallel/comm/messages/exchange.h"
 #include "parallel/ranks/agree.h"
 #include "parallel/ranks/rank_groups.h"
 #include "tests/parallel/comm/communicator_conformance.h"
@@ -87,6 +88,20 @@ TEST_CASE("when a rank has given up, no call of its own uses its buffers") {
   world->recv(stream, {.tensor = view_of(x.data(), {std::ssize(x)}), .from = 1, .label = "x"});
   while (!port->is_busy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   world->abort("no more text");
+  CHECK(port->is_abandoned);
+}
+
+TEST_CASE("what begins to wait after its rank has failed moves nothing more") {
+  auto port = std::make_shared<BusyPort>();
+  auto state = std::make_shared<RankState>(0, 2);
+  std::vector<float> x(100);
+  {
+    Exchange exchange(port, state);
+    exchange.receive(x.data(), std::ssize(x), 1, 0);
+    state->fail("no more text");
+    CHECK_THROWS_WITH(exchange.finish(), "no more text");
+  }
+  CHECK_FALSE(port->is_busy);
   CHECK(port->is_abandoned);
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "tests/parallel/comm/communicator_conformance.h"
@@ -245,6 +246,26 @@ TEST_CASE("a message that takes longer than the time limit arrives as long as so
   });
   for (const std::string& error : errors) CHECK(error == "");
   CHECK(seconds > 1.5);
+}
+
+TEST_CASE("a rank that fails while it connects to another gives up") {
+  struct Alone final : Bootstrap {
+    int rank() const override { return 0; }
+    int size() const override { return 2; }
+    std::vector<std::string> all_gather(std::string_view mine) override {
+      return {std::string(mine), fmt::format("{};;{}", host_name(), nobody.number())};
+    }
+    HeldPort nobody;
+  } bootstrap;
+  auto state = std::make_shared<RankState>(0, 2);
+  TcpPort port(bootstrap, "127.0.0.1", state, {.connect_seconds = 20});
+  std::thread failing([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    state->fail("rank 1 is gone");
+  });
+  float x = 0;
+  CHECK_THROWS_WITH(port.send(&x, sizeof x, 1, 0), "rank 1 is gone");
+  failing.join();
 }
 
 TEST_CASE("a call that the others do not make ends at the time limit") {
