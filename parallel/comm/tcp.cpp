@@ -8,8 +8,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -134,6 +136,20 @@ std::optional<std::string> Connection::next() {
   std::string message = buffer_.substr(sizeof length, length);
   buffer_.erase(0, sizeof length + length);
   return message;
+}
+
+// Two descriptors per rank, and one for the ledgers of ranks 0 and 1: more than the usual 1024 from 250 ranks
+// on. MPI takes some of its own.
+OpenFiles allow_open_files(int ranks) {
+  rlimit limit{};
+  const rlim_t need = static_cast<rlim_t>(ranks) * 3 + 256;
+  const auto result = [&](rlim_t allowed) {
+    return OpenFiles{static_cast<int64_t>(need), static_cast<int64_t>(std::min(allowed, need))};
+  };
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) return result(need);
+  limit.rlim_cur = std::min(need, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return result(limit.rlim_cur);
 }
 
 std::optional<int> bind_port(int descriptor, int port) {

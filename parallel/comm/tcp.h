@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -33,6 +34,12 @@ class Connection {
   Descriptor descriptor_;
   std::string buffer_;
 };
+
+struct OpenFiles {
+  int64_t needed = 0, allowed = 0;
+};
+/// Lets this process open the files that it needs among so many ranks, or as many as the machine allows.
+OpenFiles allow_open_files(int ranks);
 
 /// Binds a TCP socket to a port on all interfaces; 0: to a free one. Returns the port, or nothing and sets
 /// errno.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 
@@ -124,7 +125,8 @@ struct Ledger::Client {
           if (reachable[s]) watched[s + 1].fd = servers[s].descriptor();
         }
       }
-      ::poll(watched.data(), watched.size(), static_cast<int>(period.count()));
+      if (::poll(watched.data(), watched.size(), static_cast<int>(period.count())) < 0 && errno != EINTR)
+        std::this_thread::sleep_for(period);
       for (size_t s = 0; s < servers.size(); ++s) {
         if (watched[s + 1].fd < 0 || watched[s + 1].revents == 0) continue;
         bool open = servers[s].read_available();
@@ -161,6 +163,13 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
   client_->wake = Descriptor(::eventfd(0, EFD_CLOEXEC));
   const uint64_t token = job_token(bootstrap);
   if (rank < 2) {
+    const tcp::OpenFiles files = tcp::allow_open_files(size);  // over MPI nobody else asks for them
+    if (files.allowed < files.needed) {
+      log::warning(
+          "{} ranks need {} open files, but this machine allows {}: once they are used up, ranks that are "
+          "there may be named as missing; raise ulimit -n",
+          size, files.needed, files.allowed);
+    }
     LedgerServer::Options server{.world_size = size,
                                  .watches = rank == 0 ? -1 : 0,
                                  .answer_seconds = options.answer_seconds,

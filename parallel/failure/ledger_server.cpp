@@ -1,10 +1,11 @@
 #include "parallel/failure/ledger_server.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
+#include <span>
 
 #include "core/error.h"
 
@@ -30,15 +31,13 @@ LedgerServer::~LedgerServer() {
 
 void LedgerServer::loop() {
   while (true) {
-    std::vector<pollfd> watched = {{wake_[0], POLLIN, 0}, {listener_.descriptor(), POLLIN, 0}};
+    const bool listens = Clock::now() >= listens_again_;
+    std::vector<pollfd> watched = {{wake_[0], POLLIN, 0}, {listens ? listener_.descriptor() : -1, POLLIN, 0}};
     for (const Client& client : clients_) watched.push_back({client.connection.descriptor(), POLLIN, 0});
-    int limit_ms = -1;
-    if (roll_call_) {
-      auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(roll_call_ends_ - Clock::now()).count();
-      limit_ms = static_cast<int>(std::max<int64_t>(left, 0));
-    }
-    if (::poll(watched.data(), watched.size(), limit_ms) < 0) continue;
+    std::optional<Clock::time_point> until;
+    if (!listens) until = listens_again_;
+    if (roll_call_) until = std::min(roll_call_ends_, until.value_or(roll_call_ends_));
+    if (!wait(watched, until)) continue;
     size_t i = 2;
     for (auto client = clients_.begin(); client != clients_.end(); ++i) {
       bool open = watched[i].revents == 0 || read(*client);
@@ -55,9 +54,29 @@ void LedgerServer::loop() {
   }
 }
 
+// Where poll() itself fails, since memory is short or fewer files may be open than are, every client is read
+// ten times a second.
+bool LedgerServer::wait(std::vector<pollfd>& watched, std::optional<Clock::time_point> until) {
+  int limit_ms = -1;
+  if (until) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*until - Clock::now()).count();
+    limit_ms = static_cast<int>(std::max<int64_t>(left + 1, 0));
+  }
+  if (::poll(watched.data(), watched.size(), limit_ms) >= 0) return true;
+  if (errno == EINTR) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (pollfd& client : std::span(watched).subspan(2)) client.revents = POLLIN;
+  ::poll(watched.data(), 1, 0);  // whether this thread is to end
+  return true;
+}
+
+// Where no descriptor is left, what waits would be seen at once again.
 bool LedgerServer::accept() {
   tcp::Connection connection = listener_.accept();
-  if (!connection.is_open()) return false;
+  if (!connection.is_open()) {
+    listens_again_ = Clock::now() + std::chrono::seconds(1);
+    return false;
+  }
   clients_.push_back({std::move(connection)});
   return true;
 }

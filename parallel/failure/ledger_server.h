@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstdint>
 #include <list>
@@ -43,6 +45,9 @@ class LedgerServer {
     bool answered = false;  ///< the roll call under way
   };
   void loop();
+  /// Until one of them has something, the first two being wake_ and the listener, or until then. False: it
+  /// was interrupted.
+  static bool wait(std::vector<pollfd>& watched, std::optional<Clock::time_point> until);
   /// False where no connection could be taken.
   bool accept();
   void drain();
@@ -63,7 +68,8 @@ class LedgerServer {
   std::vector<bool> parted_;              ///< ranks that said farewell or whose connection is closed
   std::optional<std::string> roll_call_;  ///< why it was called
   Clock::time_point roll_call_ends_;
-  std::optional<std::string> verdict_;  ///< what all ranks were stopped with
+  Clock::time_point listens_again_ = {};  ///< until then no descriptor was left for another connection
+  std::optional<std::string> verdict_;    ///< what all ranks were stopped with
   std::thread thread_;
 };
 

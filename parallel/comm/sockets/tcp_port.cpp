@@ -1,7 +1,6 @@
 #include "parallel/comm/sockets/tcp_port.h"
 
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -25,22 +24,6 @@ struct Hello {
   int32_t rank = 0, magic = kMagic;
 };
 
-// Two descriptors per rank, and one for the ledgers of ranks 0 and 1: more than the usual 1024 from 250 ranks
-// on.
-void allow_descriptors(int ranks) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  rlim_t need = static_cast<rlim_t>(ranks) * 3 + 256;
-  if (limit.rlim_cur >= need) return;
-  if (limit.rlim_max < need) {
-    fail<CommError>("tcp",
-                    "{} ranks need {} open files, but this machine allows {}: raise ulimit -n, or use MPI",
-                    ranks, need, limit.rlim_max);
-  }
-  limit.rlim_cur = need;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace
@@ -48,7 +31,12 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
                  Options options)
     : state_(std::move(state)), options_(options), peers_(bootstrap.size()) {
-  allow_descriptors(bootstrap.size());
+  const tcp::OpenFiles files = tcp::allow_open_files(bootstrap.size());
+  if (files.allowed < files.needed) {
+    fail<CommError>("tcp",
+                    "{} ranks need {} open files, but this machine allows {}: raise ulimit -n, or use MPI",
+                    bootstrap.size(), files.needed, files.allowed);
+  }
   token_ = job_token(bootstrap);
   endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", host_name(), address, listener_.port()));
 }

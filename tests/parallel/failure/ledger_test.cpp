@@ -1,12 +1,17 @@
 #include "parallel/failure/ledger.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "core/host_name.h"
@@ -263,6 +268,99 @@ TEST_CASE("a stranger's connection to the ledger disturbs no rank") {
   CHECK(failures == 0);
 }
 
+namespace {
+
+/// How many files this process may open while it lives.
+class OpenFileLimit {
+ public:
+  explicit OpenFileLimit(rlim_t files) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    set(files);
+  }
+  ~OpenFileLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  OpenFileLimit(const OpenFileLimit&) = delete;
+  OpenFileLimit& operator=(const OpenFileLimit&) = delete;
+
+  void set(rlim_t files) const {
+    const rlimit limit = {.rlim_cur = files, .rlim_max = before_.rlim_max};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) throw std::runtime_error("cannot limit open files");
+  }
+  static rlim_t now() {
+    rlimit limit = {};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
+  }
+
+ private:
+  rlimit before_ = {};
+};
+
+// The least number that is no open descriptor of this process: a limit under which none can be opened.
+rlim_t first_free_descriptor() {
+  const Descriptor next(::dup(0));
+  return static_cast<rlim_t>(static_cast<int>(next));
+}
+
+std::ptrdiff_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+// As of_job(), so many, once the server has taken them.
+std::vector<tcp::Connection> taken_by(const LedgerServer& server, int count) {
+  const std::ptrdiff_t before = open_files();
+  std::vector<tcp::Connection> connections;
+  for (int i = 0; i < count; ++i) connections.push_back(of_job(server));
+  while (open_files() < before + 2 * count) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return connections;
+}
+
+// Seconds of processor that this process takes in half a second.
+double busy_seconds() {
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+}
+
+LedgerMessage report_of(int rank, LedgerMessage::Kind kind, const std::string& text = "") {
+  return {kind, {.rank = rank}, text};
+}
+
+}  // namespace
+
+TEST_CASE("ledgers may open as many files as they have ranks, whatever carries tensors") {
+  const OpenFileLimit limit(128);
+  with_ledgers(2, [&](Communicator& world, const std::shared_ptr<RankState>&) { meet(world); });
+  CHECK(OpenFileLimit::now() == 2 * 3 + 256);
+}
+
+TEST_CASE("a ledger for which no descriptor is left waits for one, and hears those that it has") {
+  LedgerServer server({.world_size = 2, .answer_seconds = 30, .token = kToken});
+  tcp::Connection first = std::move(taken_by(server, 1)[0]), second;
+  {
+    // One for the connection that is made here, none for its end there.
+    const OpenFileLimit limit(first_free_descriptor() + 1);
+    second = of_job(server);
+    CHECK(busy_seconds() < 0.25);
+    first.send(report_of(0, LedgerMessage::Kind::question, "stuck").encode());
+    CHECK(heard(first, LedgerMessage::Kind::roll_call));
+  }
+  CHECK(heard(second, LedgerMessage::Kind::roll_call));
+}
+
+TEST_CASE("a ledger that cannot poll hears its ranks all the same, and takes no processor for it") {
+  auto server = std::make_unique<LedgerServer>(LedgerServer::Options{.world_size = 2, .token = kToken});
+  std::vector<tcp::Connection> ranks = taken_by(*server, 2);
+  {
+    const OpenFileLimit fewer_than_it_watches(2);
+    CHECK(busy_seconds() < 0.25);
+    ranks[1].send(report_of(1, LedgerMessage::Kind::failed, "disk full").encode());
+    CHECK(heard(ranks[0], LedgerMessage::Kind::stop) == "disk full");
+    CHECK(busy_seconds() < 0.25);
+    server.reset();
+  }
+  CHECK(heard(ranks[0], LedgerMessage::Kind::farewell));
+}
+
 TEST_CASE("an endpoint without a listener is named") {
   HeldPort nobody;
   CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", host_name(), nobody.number()), 0.1),
@@ -274,16 +372,14 @@ TEST_CASE("a port that cannot be listened on says why") {
   tcp::Listener first;
   CHECK_THROWS_WITH(tcp::Listener(first.port()),
                     Contains("cannot listen on port") && Contains("Address already in use"));
-  rlimit before = {};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
   std::string why;
-  try {
-    tcp::Listener{};
-  } catch (const CommError& error) {
-    why = error.what();
+  {
+    const OpenFileLimit none(0);
+    try {
+      tcp::Listener{};
+    } catch (const CommError& error) {
+      why = error.what();
+    }
   }
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(why == "[tcp] cannot listen on port 0: Too many open files");
 }
