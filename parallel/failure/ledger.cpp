@@ -8,10 +8,10 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/failure/end_watch.h"
 #include "parallel/failure/ledger_server.h"
 
 namespace ottava {
@@ -115,7 +115,7 @@ struct Ledger::Client {
   void loop() {
     log::set_rank({state->rank(), state->world_size(), true});
     auto period = std::chrono::milliseconds(std::max(20, state->world_size() / 4));
-    std::optional<Clock::time_point> orphaned, failed;
+    std::optional<Clock::time_point> orphaned;
     while (true) {
       std::array<pollfd, 3> watched{{{wake, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}}};
       {
@@ -143,13 +143,6 @@ struct Ledger::Client {
       double patience = options.answer_seconds + kSecondServerSeconds;
       if (orphaned && Clock::now() - *orphaned > std::chrono::duration<double>(patience)) {
         stop("[comm] rank 0 is gone, and no other rank has kept its last report");
-      }
-      if (!failed && state->failed()) failed = Clock::now();
-      if (failed && options.last_seconds > 0 &&
-          Clock::now() - *failed > std::chrono::duration<double>(options.last_seconds)) {
-        log::error("this rank has not come to its end {} s after the failure, and is ended now: {}",
-                   options.last_seconds, state->failure());
-        std::_Exit(1);
       }
     }
   }
@@ -190,6 +183,7 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
     auto client = weak.lock();
     return client ? client->ask() : std::string("the ledger of this rank has ended");
   });
+  if (options.last_seconds > 0) end_watch_ = std::make_unique<EndWatch>(state, options.last_seconds);
   thread_ = std::thread([client = client_] { client->loop(); });
 }
 
@@ -205,7 +199,7 @@ Ledger::~Ledger() {
     if (::write(client_->wake, &one, sizeof one) < 0) {  // the thread also wakes by itself within its period
     }
   }
-  thread_.join();
+  thread_.join();  // which may be in a hook of RankState: end_watch_ lives longer
 }
 
 }  // namespace ottava

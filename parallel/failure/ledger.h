@@ -11,6 +11,7 @@
 
 namespace ottava {
 
+class EndWatch;
 class LedgerServer;
 
 /// Where each rank is, and which are missing. A rank inside a collective cannot know which other rank it
@@ -34,8 +35,8 @@ class Ledger {
   struct Options {
     double connect_seconds = 60;
     double answer_seconds = 1.5;  ///< how long ranks have to answer when someone asks
-    /// After a failure, how long the rank has to end by itself. Then the process is ended, so that a rank
-    /// that hangs outside of any call does not hold its machine. 0: never (ranks that are threads).
+    /// After a failure, how long the rank has to end by itself (end_watch.h). 0: for ever (ranks that are
+    /// threads).
     double last_seconds = 0;
   };
   /// All ranks make theirs together. Throws CommError if a server cannot be reached.
@@ -51,6 +52,7 @@ class Ledger {
   struct Client;
   std::shared_ptr<Client> client_;
   std::unique_ptr<LedgerServer> server_;
+  std::unique_ptr<EndWatch> end_watch_;
   std::thread thread_;
 };
 

@@ -67,6 +67,8 @@ void run(World& world, const std::string& mode) {
   bool is_victim = comm.rank() == victim;
   if (mode == "sizes" && is_victim) x.resize(60'000);
   if (mode == "throw" && is_victim) throw DataError("data", "no more text");
+  if (mode == "absent_hung" && is_victim)  // as if it wrote to a file system that does not answer
+    comm.state().on_failure([](const std::string&) { pause_ms(120'000); });
   if (is_absent && is_victim) pause_ms(120'000);
   if (mode == "stopped" && is_victim) std::raise(SIGSTOP);
   if (mode == "exit" && is_victim) std::_Exit(0);

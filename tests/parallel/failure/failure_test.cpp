@@ -104,6 +104,14 @@ TEST_CASE("a rank that does not come is named when the time is up") {
   }
 }
 
+TEST_CASE("a rank is ended even if what hears of its failure hangs") {
+  Outcome o = launch("absent_hung");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  CHECK_THAT(of_rank(2, o.output), Contains("has not come to its end 1 s after the failure"));
+}
+
 TEST_CASE("a stage that does not come is named, although others make fewer transfers") {
   Outcome o = launch("absent_stage");
   INFO(o.output);

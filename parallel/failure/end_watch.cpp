@@ -1,0 +1,52 @@
+#include "parallel/failure/end_watch.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <utility>
+
+#include "core/log.h"
+
+namespace ottava {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+// The log may hang like the rest, so this waits for it no longer than a second.
+[[noreturn]] void end_process(const RankState& state, double seconds) {
+  std::promise<void> said;
+  std::thread([&] {
+    log::set_rank({state.rank(), state.world_size(), true});
+    log::error("this rank has not come to its end {} s after the failure, and is ended now: {}", seconds,
+               state.failure());
+    said.set_value();
+  }).detach();
+  said.get_future().wait_for(std::chrono::seconds(1));
+  std::_Exit(1);
+}
+
+}  // namespace
+
+EndWatch::EndWatch(std::shared_ptr<RankState> state, double seconds)
+    : state_(std::move(state)), seconds_(seconds), thread_([this] { watch(); }) {}
+
+EndWatch::~EndWatch() {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void EndWatch::watch() {
+  constexpr auto kPeriod = std::chrono::milliseconds(100);
+  std::unique_lock lock(mutex_);
+  const auto ends_within = [&](auto time) { return changed_.wait_for(lock, time, [&] { return ended_; }); };
+  while (!state_->failed()) {
+    if (ends_within(kPeriod)) return;
+  }
+  if (!ends_within(Seconds(seconds_))) end_process(*state_, seconds_);
+}
+
+}  // namespace ottava
