@@ -16,7 +16,8 @@ void declare(config::Section& s, RopeScalingConfig& c) {
       "RoPE scaling for longer contexts, as in Llama 3.1; null: that of config.json or of the flavor, which "
       "setting dim turns off; for a model without scaling, setting one key turns it on with Llama 3.1's "
       "values for the others");
-  s.field("factor", c.factor, "factor by which long wavelengths are stretched; 1: no scaling").at_least(1);
+  s.field("factor", c.factor, "factor by which long wavelengths are stretched; 1: no scaling")
+      .range(1, 1 << 16);
   s.field("low_freq_factor", c.low_freq_factor,
           "wavelengths longer than original_max_position_embeddings / low_freq_factor are stretched by the "
           "full factor")
@@ -26,7 +27,7 @@ void declare(config::Section& s, RopeScalingConfig& c) {
       .above(0);
   s.field("original_max_position_embeddings", c.original_max_position_embeddings,
           "context length before scaling")
-      .at_least(1)
+      .range(1, 1 << 30)
       .unit("tokens");
 }
 
@@ -91,7 +92,8 @@ void declare(config::Section& s, ModelConfig& c) {
       .refuse_value("quantize.grouped_mm.mx", "the models are dense and have no grouped matrix products");
   declare_dimensions(s, c);
   s.field("rope_theta", c.rope_theta, "base (theta) of the rotary position embedding, RoPE").above(0);
-  s.field("norm_eps", c.norm_eps, "epsilon of RMSNorm, added to the mean square").above(0);
+  s.field("norm_eps", c.norm_eps, "epsilon of RMSNorm, added to the mean square")
+      .range(1e-30, 1);  // more than 0 as a float too
   s.field("tie_embeddings", c.tie_embeddings, "let the output layer share the weights of the embedding");
   s.field("qkv_bias", c.qkv_bias, "add biases to the query, key and value projections, as Qwen2 does");
   s.field("qk_norm", c.qk_norm, "apply RMSNorm to every query and key head, as Qwen3 does");

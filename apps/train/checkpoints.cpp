@@ -104,6 +104,7 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
       group_);
   group_.on_rank_0([&] {
     files_ = model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32);
+    require_loadable(files_, experiment);
   });
   if (const std::optional<std::string> source = source_config_path(experiment.config)) {
     log::info("Checkpoints keep {} and the files beside it{}{}", *source,

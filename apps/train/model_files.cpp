@@ -1,10 +1,13 @@
 #include "apps/train/model_files.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string_view>
 
+#include "apps/config/limits.h"
 #include "apps/train/chat_data.h"
 #include "core/contains.h"
 #include "core/data/chat/template_file.h"
@@ -72,12 +75,16 @@ std::string dtype_name(DType stored) {
   return stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
 }
 
-// Frequencies that are scaled are made for sequences of up to factor times the original length.
+// Frequencies that are scaled are made for sequences of up to factor times the original length. None is
+// longer than kMostTokens.
 int64_t positions_of(const Experiment& e) {
   const std::optional<RopeScaling>& scaling = e.shape.model.rope_scaling;
-  const int64_t made_for =
-      scaling ? static_cast<int64_t>(scaling->factor * scaling->original_max_position_embeddings) : 0;
-  return std::max(made_for, e.config.training.seq_len);
+  const double made_for = scaling ? scaling->factor * scaling->original_max_position_embeddings : 0;
+  return std::max(static_cast<int64_t>(std::min<double>(made_for, kMostTokens)), e.config.training.seq_len);
+}
+
+std::vector<std::string> differences_from(const HfConfig& theirs, const Experiment& e) {
+  return differences(theirs, hf_config_of(e.shape.model, theirs.max_position_embeddings));
 }
 
 // `folder` is where the model came from, or its tokenizer.
@@ -164,8 +171,21 @@ ModelFiles model_files(const Experiment& e, DType exported) {
 std::vector<std::string> model_differences(const Experiment& e, const std::string& path) {
   const std::string file = path + "/config.json";
   if (!fs::exists(file)) return {};
-  const HfConfig theirs = parse_hf_config(read_file(file), file);
-  return differences(theirs, hf_config_of(e.shape.model, theirs.max_position_embeddings));
+  return differences_from(parse_hf_config(read_file(file), file), e);
+}
+
+void require_loadable(const ModelFiles& files, const Experiment& e) {
+  std::string why;
+  try {
+    const HfConfig saved = parse_hf_config(files.config_json, "config.json");
+    why = fmt::format("{}", fmt::join(differences_from(saved, e), ", "));
+  } catch (const FileError& error) {
+    why = error.what();
+  }
+  if (why.empty()) return;
+  fail<ConfigError>(
+      "model", "this run could not load the checkpoints that it would save: {}; change the section model",
+      why);
 }
 
 }  // namespace ottava

@@ -24,6 +24,9 @@ struct ModelFiles {
 /// `exported` is the dtype of an export's weights. Throws FileError if the folder is gone.
 ModelFiles model_files(const Experiment& experiment, DType exported);
 
+/// Throws ConfigError if a run that saves these could not go on from them as the same model.
+void require_loadable(const ModelFiles& files, const Experiment& experiment);
+
 /// What the model in the folder `path` computes differently from this run's: "rope_theta 10000 and 500000".
 /// Also empty if the folder has no config.json.
 std::vector<std::string> model_differences(const Experiment& experiment, const std::string& path);

@@ -41,6 +41,18 @@ TEST_CASE("values whose sums or products 64 bits cannot hold are refused", "[con
   }
 }
 
+TEST_CASE("values of the model that its config.json cannot hold are refused", "[config]") {
+  const auto message = [](const std::string& key, const std::string& value) {
+    return message_of([&] { config_of_text(fmt::format("model: {{{}: {}}}", key, value)); });
+  };
+  for (const char* value : {"1e-46", "0", "1e39"})
+    CHECK_THAT(message("norm_eps", value), Contains("model.norm_eps: expected a number >= 1e-30 and <= 1"));
+  CHECK(message("norm_eps", "1e-12") == "no error");
+  CHECK_THAT(message("rope_scaling", "{factor: 300000}"), Contains("expected a number >= 1 and <= 65536"));
+  CHECK_THAT(message("rope_scaling", "{original_max_position_embeddings: 1073741825}"),
+             Contains("expected an integer >= 1 and <= 1073741824"));
+}
+
 TEST_CASE("an output that takes the name of another is refused", "[config]") {
   const auto message = [](const std::string& yaml) {
     return message_of([&] { config_of_text("job: {dump_folder: out}\n" + yaml); });

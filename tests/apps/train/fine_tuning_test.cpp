@@ -134,6 +134,32 @@ TEST_CASE("a run does not go on as another model of the same shape") {
                                "1e-06, rope_theta 500000.0 and 10000.0"));
 }
 
+TEST_CASE("a run whose checkpoints it could not load itself does not begin") {
+  TinyTraining tiny;
+  const std::string folder = publish(tiny, "odd", {});
+  std::string config = read_file(folder + "/config.json");
+  const std::string usual = "\"original_max_position_embeddings\": 8192";
+  REQUIRE(has(config, usual));
+  config.replace(config.find(usual), usual.size(), "\"original_max_position_embeddings\": 0.5");
+  std::ofstream(folder + "/config.json") << config;
+  Config c = fine_tuning(tiny, "none", folder);
+  c.model.rope_scaling.factor = 4;  // so that the length is written anew, as an integer
+  CHECK_THAT(message_of([&] { Solo none(c); }),
+             Contains("[model] this run could not load the checkpoints that it would save: ") &&
+                 Contains("original_max_position_embeddings is 0, expected more than 0"));
+}
+
+TEST_CASE("a run goes on with frequencies that are made for more positions than a sequence may have") {
+  TinyTraining tiny;
+  const Overrides farthest =
+      kSaving + Overrides{"--model.rope_scaling.factor", "65536",
+                          "--model.rope_scaling.original_max_position_embeddings", "1073741824"};
+  finish(tiny, "run", farthest);
+  finish(tiny, "run", farthest + Overrides{"--training.steps", "9"}, 8);
+  CHECK_THAT(read_file(tiny / "run/checkpoint/step-9/config.json"),
+             Contains("\"max_position_embeddings\": 1073741824"));
+}
+
 TEST_CASE("a small model with tied embeddings begins where others do") {
   TinyTraining tiny;
   for (const char* dim : {"32", "128", "256"}) {
