@@ -96,10 +96,11 @@ void declare(config::Section& s, ModelConfig& c) {
       .range(1e-30, 1);  // more than 0 as a float too
   s.field("tie_embeddings", c.tie_embeddings, "let the output layer share the weights of the embedding");
   s.field("qkv_bias", c.qkv_bias, "add biases to the query, key and value projections, as Qwen2 does");
-  s.field("qk_norm", c.qk_norm, "apply RMSNorm to every query and key head, as Qwen3 does");
+  s.field("qk_norm", c.qk_norm,
+          "apply RMSNorm to every query and key head, as Qwen3 does; not together with qkv_bias");
   s.field("max_seq_len", c.max_seq_len,
-          "longest sequence that RoPE is meant for; a longer training.seq_len is refused; null: no limit, or "
-          "for flavor hf the max_position_embeddings of config.json")
+          "longest sequence that RoPE is meant for; a longer training.seq_len or validation.seq_len is "
+          "refused; null: no limit, or for flavor hf the max_position_embeddings of config.json")
       .range(1, 1 << 30)
       .unit("tokens");
   using Mask = ModelConfig::AttnMask;

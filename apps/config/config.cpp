@@ -146,12 +146,14 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("evaluation", c.evaluation);
   check_outputs(c, problems);
   if (!problems.sound("model") || !problems.sound("training")) return;
-  if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
-    problems.add(
-        "training.seq_len",
-        "{} tokens are more than model.max_seq_len {}; lower training.seq_len or raise model.max_seq_len",
-        c.training.seq_len, *c.model.max_seq_len);
-  }
+  const auto fits = [&](const char* key, int64_t tokens) {
+    if (!c.model.max_seq_len || tokens <= *c.model.max_seq_len) return;
+    problems.add(key, "{} tokens are more than model.max_seq_len {}; lower {} or raise model.max_seq_len",
+                 tokens, *c.model.max_seq_len, key);
+  };
+  fits("training.seq_len", c.training.seq_len);
+  if (problems.sound("validation") && problems.sound("evaluation") && c.validates())
+    fits("validation.seq_len", c.validation.seq_len);
   if (c.model.uses_float8() && c.training.mixed_precision_param != DType::bf16) {
     problems.add("training.mixed_precision_param",
                  "float32 is set, but model.converters asks for FP8, which needs bfloat16 here");

@@ -56,6 +56,8 @@ struct Config {
     bool operator==(const Provenance&) const { return true; }
   } provenance;
 
+  /// Whether a run computes losses of sequences of validation.seq_len: those of validation, or of answers.
+  bool validates() const { return validation.enable || evaluation.scores(); }
   bool operator==(const Config&) const = default;
 };
 

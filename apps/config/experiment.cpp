@@ -50,11 +50,10 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                               std::optional<int> compute_capability) {
   Mesh mesh(mesh_degrees(c), world_size);
   const Batches batches = resolve_batches(c, mesh);
-  const bool validates = c.validation.enable || c.evaluation.scores();
   TrainingShape shape;
   resolve_samples(c, mesh, shape);
   const int64_t longest =
-      std::max({c.training.seq_len, validates ? c.validation.seq_len : 0, shape.sample_length});
+      std::max({c.training.seq_len, c.validates() ? c.validation.seq_len : 0, shape.sample_length});
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
   if (compute_capability && !takes_head_dim(DeviceType::cuda, shape.model.head_dim)) {
@@ -76,7 +75,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.sequence = c.training.seq_len;
   shape.micro_batches = batches.micro_batches;
   resolve_pipeline(c, mesh.size(MeshAxis::pp), shape);
-  shape.validation_batch = validates ? c.validation.local_batch_size : 0;
+  shape.validation_batch = c.validates() ? c.validation.local_batch_size : 0;
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
   shape.sequence_losses = !c.training.mixture.empty();

@@ -67,7 +67,7 @@ void check_context_parallel(const Config& c, int cp) {
                       cp, 2 * cp, key, tokens, unit / (2 * cp), unit, (tokens + unit - 1) / unit * unit);
   };
   divides("training.seq_len", c.training.seq_len);
-  if (c.validation.enable || c.evaluation.scores()) divides("validation.seq_len", c.validation.seq_len);
+  if (c.validates()) divides("validation.seq_len", c.validation.seq_len);
 }
 
 // A text is read token by token, which gives too few rows for tensor parallel to divide; and no pipeline
@@ -123,7 +123,7 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
   } else {
     divides("training", "local_batch_size", c.training.local_batch_size, c.training.seq_len);
   }
-  if (c.validation.enable || c.evaluation.scores())
+  if (c.validates())
     divides("validation", "local_batch_size", c.validation.local_batch_size, c.validation.seq_len);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
     fail<ConfigError>("parallelism",

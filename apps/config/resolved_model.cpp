@@ -15,8 +15,8 @@ void check_positions(const std::string& path, int64_t longest) {
   if (longest <= most) return;
   fail<ConfigError>(
       "model",
-      "sequences of {} tokens are longer than max_position_embeddings {} in {}: lower training.seq_len, or "
-      "set model.max_seq_len (and model.rope_scaling) to train on longer sequences",
+      "sequences of {} tokens are longer than max_position_embeddings {} in {}: lower training.seq_len or "
+      "validation.seq_len, or set model.max_seq_len (and model.rope_scaling) to train on longer sequences",
       longest, most, path);
 }
 
@@ -28,7 +28,7 @@ std::optional<std::string> source_config_path(const Config& config) {
 }
 
 LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vector<ModelValue>* values) {
-  const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  const int64_t longest = std::max(c.training.seq_len, c.validates() ? c.validation.seq_len : 0);
   std::optional<LlamaConfig> base;
   if (const std::optional<std::string> path = source_config_path(c)) {
     base = llama_config_of(parse_hf_config(read_file(*path), *path));

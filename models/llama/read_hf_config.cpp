@@ -37,14 +37,18 @@ LlamaConfig llama_config_of(const HfConfig& hf) {
   return config;
 }
 
-HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings) {
+HfFamily hf_family_of(const LlamaConfig& config) {
   if (config.qkv_bias && config.qk_norm) {
     fail<ConfigError>(
         "model",
         "qkv_bias and qk_norm are both set, which no Hugging Face model family supports: choose one of them");
   }
+  return config.qkv_bias ? HfFamily::qwen2 : config.qk_norm ? HfFamily::qwen3 : HfFamily::llama;
+}
+
+HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings) {
   HfConfig hf;
-  hf.family = config.qkv_bias ? HfFamily::qwen2 : config.qk_norm ? HfFamily::qwen3 : HfFamily::llama;
+  hf.family = hf_family_of(config);
   for (const auto& [here, there] : kExtents) hf.*there = config.*here;
   hf.max_position_embeddings = max_position_embeddings;
   // The decimal number that was meant: 1e-05, not 9.999999747378752e-06.

@@ -11,8 +11,10 @@ namespace ottava {
 /// The model that an HF config describes: Qwen2 has biases on q, k and v, Qwen3 norms on q and k.
 LlamaConfig llama_config_of(const HfConfig& config);
 
-/// The HF config with which our weights compute the same numbers. Throws ConfigError for a model with both
-/// biases and norms on q and k: no HF family has both.
+/// The family of such a model. Throws ConfigError for one with both biases and norms on q and k: no HF family
+/// has both.
+HfFamily hf_family_of(const LlamaConfig& config);
+/// The HF config with which our weights compute the same numbers. Throws as hf_family_of().
 HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings);
 
 /// The model of `folder`/config.json. Throws FileError.

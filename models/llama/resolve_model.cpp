@@ -1,6 +1,7 @@
 #include "models/llama/resolve_model.h"
 
 #include "core/error.h"
+#include "models/llama/read_hf_config.h"
 
 namespace ottava {
 namespace {
@@ -101,11 +102,12 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
   }
   if (c.max_seq_len && sequence > *c.max_seq_len) {
     fail<ConfigError>("model",
-                      "sequences of {} tokens are longer than model.max_seq_len {}: lower training.seq_len, "
-                      "or raise model.max_seq_len and set model.rope_scaling",
+                      "sequences of {} tokens are longer than model.max_seq_len {}: lower training.seq_len "
+                      "or validation.seq_len, or raise model.max_seq_len and set model.rope_scaling",
                       sequence, *c.max_seq_len);
   }
   validate(out);
+  hf_family_of(out);  // of none could a checkpoint be saved
   if (values) *values = values_of(out, c, base.has_value(), tokenizer_vocab > 0);
   return out;
 }

@@ -93,6 +93,7 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
   place.refuses("--training.local_batch_size 8 --training.global_batch_size 20",
                 {"20 is not a multiple of local_batch_size 8 (remainder 4)"});
   place.refuses("--model.max_seq_len 16", {"32 tokens are more than model.max_seq_len 16"});
+  place.refuses("--model.qkv_bias true --model.qk_norm true", {"qkv_bias and qk_norm are both set"});
   place.refuses("--model.n_heads 3", {"dim 32 is not a multiple of n_heads 3"});
   place.refuses("--model.n_heads 4 --model.n_kv_heads 3",
                 {"n_heads 4 is not a multiple of n_kv_heads 3 (remainder 1)"});

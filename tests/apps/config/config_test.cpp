@@ -90,6 +90,11 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("training: {loss_scale: .inf}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("model: {max_seq_len: 128}"),
             "default: training.seq_len: 2048 tokens are more than model.max_seq_len 128"));
+  const std::string longer = "model: {max_seq_len: 2048}\nvalidation: {seq_len: 4096}\nevaluation: ";
+  CHECK(
+      has(error(longer + "{enable: true, tasks: [{name: a, path: a.jsonl}]}"),
+          "validation.seq_len: 4096 tokens are more than model.max_seq_len 2048; lower validation.seq_len"));
+  CHECK(error(longer + "{enable: false, tasks: [{name: a, path: a.jsonl}]}") == "no error");
   CHECK(has(error("model: {n_heads: 12, n_kv_heads: 5}"),
             "n_heads 12 is not a multiple of n_kv_heads 5 (remainder 2)"));
   CHECK(

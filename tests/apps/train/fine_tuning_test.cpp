@@ -134,6 +134,19 @@ TEST_CASE("a run does not go on as another model of the same shape") {
                                "1e-06, rope_theta 500000.0 and 10000.0"));
 }
 
+TEST_CASE("answers are scored within the positions that config.json gives") {
+  TinyTraining tiny;
+  Config c = fine_tuning(tiny, "run", publish(tiny, "short", {}));
+  c.validation.seq_len = 8192;
+  const auto resolve = [&] { resolve_experiment(c, load_tokenizer(c), 1); };
+  CHECK(message_of(resolve) == "no error");
+  c.evaluation.enable = true;
+  c.evaluation.tasks = {{.name = "questions", .path = {"questions.jsonl"}}};
+  CHECK_THAT(message_of(resolve),
+             Contains("sequences of 8192 tokens are longer than max_position_embeddings 4096") &&
+                 Contains("lower training.seq_len or validation.seq_len"));
+}
+
 TEST_CASE("a run whose checkpoints it could not load itself does not begin") {
   TinyTraining tiny;
   const std::string folder = publish(tiny, "odd", {});
