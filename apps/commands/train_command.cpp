@@ -57,6 +57,7 @@ int run_train_command(const TrainCommand& command) {
       if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
         return log::info("{}", why);
     }
+    check_steps_to_load(session.experiment, session.ranks);
     if (is_first) {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {

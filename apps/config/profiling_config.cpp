@@ -2,8 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <optional>
+#include <string_view>
+
 #include "core/config/section.h"
 #include "core/contains.h"
+#include "core/error.h"
+#include "core/number.h"
+#include "core/split.h"
 #include "core/trace/nvtx.h"
 
 namespace ottava {
@@ -13,6 +19,20 @@ ProfilingConfig::Phase ProfilingConfig::phase_of(int64_t step) const {
   const int64_t left = (profile_freq - step % profile_freq) % profile_freq;  // until the trace is whole
   if (left < profiler_active) return Phase::active;
   return left < profiler_active + profiler_warmup ? Phase::warmup : Phase::off;
+}
+
+std::vector<int> ProfilingConfig::named_ranks(int world_size) const {
+  std::vector<int> ranks;
+  if (profile_ranks == "auto" || profile_ranks == "all") return ranks;
+  for (std::string_view number : split_text(profile_ranks, ',')) {
+    const std::optional<int> rank = parse_number<int>(number);
+    if (!rank || *rank >= world_size) {
+      fail<ConfigError>("profiling", "profile_ranks contains rank {}, expected ranks 0 to {}", number,
+                        world_size - 1);
+    }
+    ranks.push_back(*rank);
+  }
+  return ranks;
 }
 
 void declare(config::Section& s, ProfilingConfig& c) {

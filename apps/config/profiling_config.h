@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/config/declare.h"
 #include "core/config/problems.h"
@@ -22,6 +23,9 @@ struct ProfilingConfig {
   Phase phase_of(int64_t step) const;
   /// True if a trace is complete after this step.
   bool ends_at(int64_t step) const { return enable_profiling && step % profile_freq == 0; }
+  /// The ranks that profile_ranks names by their numbers, if it does. Throws ConfigError for one that is not
+  /// among so many.
+  std::vector<int> named_ranks(int world_size) const;
 };
 
 void declare(config::Section& s, ProfilingConfig& c);

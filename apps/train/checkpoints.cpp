@@ -151,7 +151,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
                                 group_, branch_begin_ ? -1 : config_.load_step,
                                 {.before_each =
                                      [&](const std::string& folder) {
-                                       require_same_model(folder);
+                                       require_same_model(experiment_, folder);
                                        clear_moments();
                                      },
                                  .first_step = branch_begin_.value_or(0)});
@@ -229,17 +229,6 @@ void Checkpoints::log_changes(const std::string& path) const {
   } catch (const Error& error) {
     log::warning("cannot tell what has changed since then: {}", error.what());
   }
-}
-
-// A resumed run computes what it computed before.
-void Checkpoints::require_same_model(const std::string& path) const {
-  const std::vector<std::string> differences = model_differences(experiment_, path);
-  if (differences.empty()) return;
-  fail<ConfigError>("checkpoint",
-                    "{} has another model than this configuration: {} (config.json there, and here): restore "
-                    "the section model, or, if the shapes are the same, start a new run in another "
-                    "job.dump_folder with checkpoint.initial_load_path set to this checkpoint",
-                    path, fmt::join(differences, ", "));
 }
 
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {

@@ -75,7 +75,6 @@ class Checkpoints {
   std::optional<std::string> initial_path();
   /// What checkpoint.initial_load_path stands for; for a run's folder, its newest checkpoint.
   std::string given_path() const;
-  void require_same_model(const std::string& path) const;
   void log_changes(const std::string& path) const;
   void look_at_later_ones(int64_t step);
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;

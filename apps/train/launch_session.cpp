@@ -11,6 +11,7 @@
 
 #include "apps/config/changed_keys.h"
 #include "apps/config/resolved_model.h"
+#include "apps/train/step_graphs.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
@@ -104,6 +105,15 @@ void require_same_model(const Experiment& experiment, Communicator& control) {
       checkpoint::text_checksum(values));
 }
 
+// What Trainer refuses as well, but only after measurements and with the data open.
+void refuse_early(const Experiment& e, Device device, RankGroups& ranks) {
+  fail_together(*ranks.control, [&] {
+    decide_graphs(e.config.training.cuda_graphs, device, *ranks.world,
+                  {.has_stages = e.shape.pipeline.is_on()});
+    if (e.config.profiling.enable_profiling) e.config.profiling.named_ranks(ranks.world->size());
+  });
+}
+
 void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
   if (world.launch.world_size > 1)
     require_equal_everywhere(*world.control, "the ottava binary",
@@ -117,6 +127,7 @@ void work(const Config& config, Device device, World& world, const std::function
   Experiment experiment = resolve_experiment(config, tokenizer, world.launch.world_size, capability);
   require_same_model(experiment, *world.control);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
+  refuse_early(experiment, device, ranks);
   experiment.sm_budget = decide_sm_budget(config.comm.sm_budget, device, *ranks.world, experiment.mesh);
   Session session{std::move(experiment), ranks, device};
   body(session);

@@ -174,6 +174,16 @@ std::vector<std::string> model_differences(const Experiment& e, const std::strin
   return differences_from(parse_hf_config(read_file(file), file), e);
 }
 
+void require_same_model(const Experiment& e, const std::string& path) {
+  const std::vector<std::string> differences = model_differences(e, path);
+  if (differences.empty()) return;
+  fail<ConfigError>("checkpoint",
+                    "{} has another model than this configuration: {} (config.json there, and here): restore "
+                    "the section model, or, if the shapes are the same, start a new run in another "
+                    "job.dump_folder with checkpoint.initial_load_path set to this checkpoint",
+                    path, fmt::join(differences, ", "));
+}
+
 void require_loadable(const ModelFiles& files, const Experiment& e) {
   std::string why;
   try {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/io/atomic_file.h"
@@ -114,17 +115,7 @@ bool StepTraces::traces(int rank, const std::vector<std::string>& hosts) const {
     constexpr size_t kFew = 8;
     return hosts.size() <= kFew || std::ranges::find(hosts, hosts[rank]) - hosts.begin() == rank;
   }
-  bool is_named = false;
-  const std::string& list = config_.profile_ranks;
-  for (size_t at = 0; at < list.size(); at = std::min(list.find(',', at), list.size() - 1) + 1) {
-    const std::string number = list.substr(at, list.find(',', at) - at);
-    if (number.size() > 9 || std::stol(number) >= static_cast<long>(hosts.size())) {
-      fail<ConfigError>("profiling", "profile_ranks contains rank {}, expected ranks 0 to {}", number,
-                        hosts.size() - 1);
-    }
-    is_named |= std::stol(number) == rank;
-  }
-  return is_named;
+  return contains(config_.named_ranks(static_cast<int>(hosts.size())), rank);
 }
 
 StepProfile* StepTraces::begin(int64_t step, Stream& stream, InputRing* ring) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/train/model_files.h"
 #include "apps/train/training_state.h"
 #include "core/contains.h"
 #include "core/io/file.h"
@@ -59,6 +60,22 @@ StepsToLoad steps_to_load(const Config& c) {
     return out.is_of_branch ? saved.step < first : saved.step != wanted;
   });
   return out;
+}
+
+void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
+  const CheckpointConfig& c = e.config.checkpoint;
+  if (!c.enable) return;
+  checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
+    const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
+    if (c.load_step >= 0 && steps.empty())
+      checkpoint::refuse_missing_step(e.config.job.in_dump_folder(c.folder), c.load_step);
+    for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
+      try {
+        return require_same_model(e, saved->path);
+      } catch (const FileError&) {  // broken: loading names it
+      }
+    }
+  });
 }
 
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/config/config.h"
+#include "apps/config/experiment.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/ranks/rank_groups.h"
 
@@ -25,6 +25,11 @@ struct StepsToLoad {
 /// The checkpoints of its folder that the run may load: none if checkpoint.enable is false; if
 /// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on.
 StepsToLoad steps_to_load(const Config& config);
+
+/// Refuses what loading would refuse too, but only after measurements and with the data open: a
+/// checkpoint.load_step that does not exist, and checkpoints of another model. Collective. Throws FileError,
+/// ConfigError.
+void check_steps_to_load(const Experiment& experiment, RankGroups& ranks);
 
 /// Where a run ends, in words: "training.steps 6", "step 24, where training.epochs 2 end".
 std::string end_of_run(const TrainingConfig& config);

@@ -76,6 +76,13 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
   return steps;
 }
 
+void refuse_missing_step(const std::string& folder, int64_t step) {
+  std::string steps;
+  for (const SavedStep& saved : list_steps(folder)) add_item(steps, std::to_string(saved.step));
+  fail<FileError>("checkpoint", "{} does not exist: {} has {}", step_folder(folder, step), folder,
+                  steps.empty() ? "no checkpoints" : "steps " + steps);
+}
+
 std::string newest_step_or_itself(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) fail<FileError>("checkpoint", "{} is not a folder", path);

@@ -21,6 +21,9 @@ struct SavedStep {
 /// stands in for it. Empty if the folder does not exist.
 std::vector<SavedStep> list_steps(const std::string& folder);
 
+/// Throws FileError: there is no such step in the folder.
+[[noreturn]] void refuse_missing_step(const std::string& folder, int64_t step);
+
 /// What `path` stands for: the newest step, if it is a folder of steps or a run's folder, which contains one;
 /// else the path itself. Throws FileError if there is nothing at `path`, or if several folders in it have
 /// steps.

@@ -7,7 +7,6 @@
 
 #include "core/counted.h"
 #include "core/io/safetensors_folder.h"
-#include "core/listed.h"
 #include "core/log.h"
 #include "core/split.h"
 #include "parallel/checkpoint/checksum.h"
@@ -189,12 +188,7 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step, options.first_step); });
   listed = group.of_rank_0(listed);
   if (listed.empty()) {
-    if (load_step >= 0) {
-      std::string steps;
-      for (const SavedStep& saved : list_steps(folder)) add_item(steps, std::to_string(saved.step));
-      fail<FileError>("checkpoint", "{} does not exist: {} has {}", step_folder(folder, load_step), folder,
-                      steps.empty() ? "no checkpoints" : "steps " + steps);
-    }
+    if (load_step >= 0) refuse_missing_step(folder, load_step);
     return std::nullopt;
   }
   std::vector<std::string_view> paths = split_text(listed, '\n');

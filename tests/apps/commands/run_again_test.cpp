@@ -135,6 +135,26 @@ TEST_CASE(
   CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
 }
 
+TEST_CASE("what a run cannot do is refused before it decides anything or opens its data") {
+  Runs runs;
+  runs.train("--checkpoint.last_save_model_only false");
+  std::ofstream(runs / "empty.txt");
+  const auto refusal = [&](const std::string& options) {
+    return runs.train("--training.dataset_path empty.txt --training.steps 9 " + options, 1);
+  };
+  REQUIRE_THAT(refusal(""), Contains("empty.txt"));
+  for (const char* more : {"", " --training.epochs 2"}) {
+    CHECK_THAT(refusal(std::string("--checkpoint.load_step 5") + more),
+               Contains("step-5 does not exist: out/checkpoint has steps 2, 4, 6"));
+    CHECK_THAT(refusal(std::string("--model.rope_theta 10000") + more),
+               Contains("step-6 has another model than this configuration: rope_theta 500000.0 and 10000.0"));
+  }
+  CHECK_THAT(refusal("--training.cuda_graphs on"), Contains("cuda_graphs is on, but the device is cpu"));
+  CHECK_THAT(refusal("--profiling.enable_profiling true --profiling.profile_ranks 0,3"),
+             Contains("profile_ranks contains rank 3, expected ranks 0 to 0"));
+  CHECK_THAT(refusal("--profiling.profile_ranks 0,3"), Contains("empty.txt"));
+}
+
 TEST_CASE("a run that begins at another's end is refused, not called completed") {
   Runs runs;
   runs.train("--checkpoint.last_save_model_only false");
