@@ -114,6 +114,9 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   print(out, "{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
         first.parameters * 1e-6, counted(first.steps, "step"), first.global_batch * first.sequence,
         minutes_text(first.minutes), shell_word(config));
+  print(out, "The text as training sees it: ottava data inspect {} --tokenizer {} --seq-len {}{}\n",
+        shell_word(source), shell_word(tokenizer), first.sequence,
+        c.text_key == "text" ? "" : " --text-key " + shell_word(c.text_key));
 }
 
 void add_init_command(Command& commands) {

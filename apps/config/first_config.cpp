@@ -105,51 +105,50 @@ std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {
   const std::string text_key =
       p.text_key == "text"
           ? ""
-          : fmt::format("\n  text_key: {}             # key that holds the text in JSON lines",
-                        quoted(p.text_key));
+          : fmt::format("\n  text_key: {:<16} # key that holds the text in JSON lines", quoted(p.text_key));
   return fmt::format(
       R"(# A first model for this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), {} on the machine that made this file.
 # `ottava config THIS_FILE --comments` explains every key. Keys can also be set on the command line: --training.steps 1000
 
 job:
-  description: first model
-  dump_folder: {}          # output folder, relative to where ottava is started
+  description: first model   # what the log calls the run
+  dump_folder: {:<13} # output folder, relative to where ottava is started
 
 model:                       # dimensions, chosen for the text and the time
-  dim: {}                    # model width; larger models need more tokens, about 20 per parameter
-  n_layers: {}
-  n_heads: {}
-  ffn_dim: {}
-  tie_embeddings: {}
-  hf_assets_path: {}
+  dim: {:<21} # model width; larger models need more tokens, about 20 per parameter
+  n_layers: {:<16} # number of transformer blocks
+  n_heads: {:<17} # attention heads, which divide dim; each has {} elements
+  ffn_dim: {:<17} # width of the feed-forward layers, about 8/3 of dim
+  tie_embeddings: {:<10} # true: input and output share one table; two would be much of a small model
+  hf_assets_path: {:<10} # folder of the tokenizer; a model only knows the one that it was trained with
 
 training:
-  dataset_path: {}{}
-  seq_len: {}
-  local_batch_size: {}       # sequences processed at once; lower it if memory is short
-  global_batch_size: {}      # sequences per step, reached by gradient accumulation
-  steps: {}
+  dataset_path: {:<12} # the text{}
+  seq_len: {:<17} # tokens that the model sees at once; more of them take more memory and time
+  local_batch_size: {:<8} # sequences processed at once; lower it if memory is short
+  global_batch_size: {:<7} # sequences per step, reached by gradient accumulation
+  steps: {:<19} # a step is {} tokens; more steps take longer and repeat the text more often
 
 optimizer:
-  lr: {}                     # learning rate, the first key to tune: try half and double
+  lr: {:<22} # learning rate, the first key to tune: try half and double
 
 lr_scheduler:
-  warmup_steps: {}
-  decay_ratio: 0.8
-  min_lr_factor: 0.1
+  warmup_steps: {:<12} # steps in which the learning rate rises to lr
+  decay_ratio: 0.8           # in this fraction of all steps, at the end, it falls
+  min_lr_factor: 0.1         # to this fraction of lr
 
 checkpoint:
   enable: true               # the same command resumes from the newest checkpoint
-  interval: {}
-  keep_latest_k: 2
+  interval: {:<16} # steps between checkpoints
+  keep_latest_k: 2           # older ones are deleted; 0 keeps all
 
 metrics:
-  log_freq: 10
+  log_freq: 10               # steps between lines of the log
 )",
       c.parameters * 1e-6, c.tokens * 1e-6, c.epochs, minutes_text(c.minutes), quoted(p.output), m.dim,
-      m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text), text_key,
-      c.sequence, c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup,
-      std::max<int64_t>(c.steps / 10, 1));
+      m.layers, m.heads, m.head_dim, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text),
+      text_key, c.sequence, c.local_batch, c.global_batch, c.steps, c.global_batch * c.sequence,
+      c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
 }
 
 }  // namespace ottava

@@ -27,7 +27,8 @@ run() {
 cat "$source"/*.md "$source"/*/*.md "$source"/*/*/*.md >text.txt
 
 echo "== A text, a configuration made for it, a model"
-run 0 "ottava init text.txt --output first --minutes 1" "Next: ottava train first/ottava.yaml"
+run 0 "ottava init text.txt --output first --minutes 1" "Next: ottava train first/ottava.yaml" \
+  "ottava data inspect text.txt --tokenizer first/tokenizer --seq-len 256"
 run 0 "ottava train first/ottava.yaml --training.steps 6 --metrics.log_freq 2" "Data check: " "Data: 'text.txt': 1 file" "step:  1  loss: " "Training completed"
 run 0 "ottava train first/ottava.yaml --training.steps 6" "This run is finished"
 run 0 "echo 'The loader' | ottava generate --checkpoint first/run --max-tokens 5 --device cpu" "The loader"

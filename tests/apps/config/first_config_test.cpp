@@ -1,5 +1,7 @@
 #include "apps/config/first_config.h"
 
+#include <sstream>
+
 #include "apps/config/config.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
@@ -50,8 +52,8 @@ TEST_CASE("more time and more text make a larger model") {
 
 TEST_CASE("the file of a first configuration loads as what was chosen") {
   const FirstConfig c = choose_first_config({.text_bytes = 5'000'000, .flops_per_second = 2e11});
-  const Config loaded = ottava::test::config_of_text(
-      to_yaml(c, {.text = "it's.txt", .tokenizer = "a b/tokenizer", .output = "out"}), "ottava.yaml");
+  const std::string yaml = to_yaml(c, {.text = "it's.txt", .tokenizer = "a b/tokenizer", .output = "out"});
+  const Config loaded = ottava::test::config_of_text(yaml, "ottava.yaml");
   CHECK(loaded.model.dim == c.model.dim);
   CHECK(loaded.model.n_layers == c.model.layers);
   CHECK(loaded.model.hf_assets_path == "a b/tokenizer");
@@ -61,6 +63,11 @@ TEST_CASE("the file of a first configuration loads as what was chosen") {
   CHECK(loaded.optimizer.lr == Approx(c.learning_rate));
   CHECK(loaded.checkpoint.enable);
   CHECK(loaded.training.text_key == "text");
+  std::istringstream lines(yaml);
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    if (line.starts_with("  ")) CHECK(line.find(" # ") != std::string::npos);  // says what the key is for
+  }
   const std::string keyed =
       to_yaml(c, {.text = "a.jsonl", .tokenizer = "t", .output = "out", .text_key = "the body"});
   CHECK(ottava::test::config_of_text(keyed, "ottava.yaml").training.text_key == "the body");
