@@ -258,6 +258,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   if (config.checkpoint.async_mode == CheckpointConfig::Async::disabled)
     config.checkpoint.async_mode = CheckpointConfig::Async::async_with_pinned_mem;
   config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
+  config.profiling.enable_profiling = false;
   return run_session(config, [&](Session& session) {
     Experiment& experiment = session.experiment;
     const MemoryBefore before = memory_before(session.device);
@@ -265,6 +266,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     if (command.saves > 0 && session.ranks.is_first())
       folder.emplace(config.job.in_dump_folder(config.checkpoint.folder));
     experiment.repeats_initial_weights = command.weights == "repeated";
+    experiment.keeps_data_index = false;
     settle_decisions(experiment, session.ranks, session.device, DecisionSource::afresh);
     Trainer trainer(experiment, session.ranks, session.device, nullptr);
     const Measured m = measure(trainer, session.device, command);

@@ -12,7 +12,8 @@ class Command;
 /// utilization (the time that the FLOPs as computed would take at the GEMM peak of their precision, over the
 /// time taken), memory, and time per operation, on a GPU from further steps that run operation by operation.
 /// Making FP8 operands has a row for each kind of layer ("attention.wqkv.quantize"), one for all weights
-/// ("weights.quantize"), and a sum. Nothing stays saved; metrics are not written. Throws ConfigError.
+/// ("weights.quantize"), and a sum. Nothing stays in job.dump_folder; metrics and traces are not written.
+/// Throws ConfigError.
 struct BenchCommand {
   std::string file;
   std::vector<std::string> overrides;

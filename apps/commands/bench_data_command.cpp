@@ -20,7 +20,8 @@ using fmt::print;
 int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   if (command.steps < 1) fail<ConfigError>("bench", "--steps is {}, expected at least 1", command.steps);
   const Config config = load_config(command.file, command.overrides);
-  const Experiment e = resolve_experiment(config, load_tokenizer(config), 1);
+  Experiment e = resolve_experiment(config, load_tokenizer(config), 1);
+  e.keeps_data_index = false;
   RankGroups alone = solo_rank_groups();
   data::MixedLoader loader = open_training_data(e, alone);
   const int64_t batch = e.global_batch, samples = command.steps * batch, row = e.shape.sequence;

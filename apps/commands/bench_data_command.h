@@ -11,7 +11,7 @@ class Command;
 
 /// `ottava bench data CONFIG`: reads the first steps of the training data, as a rank that reads all of it,
 /// and says how fast; for a mixture also how much of the time finding each sample's source takes. Trains
-/// nothing. Throws ConfigError and what reading throws.
+/// nothing and writes nothing. Throws ConfigError and what reading throws.
 struct BenchDataCommand {
   std::string file;
   std::vector<std::string> overrides;

@@ -26,6 +26,7 @@ struct Experiment {
   std::optional<int> compute_capability;
   SmBudget sm_budget = {};               ///< apps/decide/sm_budget.h
   bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: only for benchmarks
+  bool keeps_data_index = true;          ///< what is counted stays in data_index; benchmarks only read it
   bool decides_afresh = false;           ///< --redecide: what was measured before is measured again
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
   /// Rows of a micro-batch's products on a rank or, with tensor parallel, on its tensor-parallel ranks

@@ -74,8 +74,8 @@ MetricsReporter::MetricsReporter(Options options)
   on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1 && !is_dumb_terminal();
   if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
   const fs::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
-  fs::create_directories(folder);
   if (options_.config.enable_json_lines) {
+    fs::create_directories(folder);
     const std::string name =
         options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
     files_->json_lines = std::make_unique<JsonLines>(

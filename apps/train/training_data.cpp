@@ -45,7 +45,8 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   options.seed = static_cast<uint64_t>(t.seed);
   options.order = text.order;
   options.index_folder = e.config.job.in_dump_folder("data_index");
-  options.index_access = ranks.is_first() ? data::IndexAccess::read_write : data::IndexAccess::read_only;
+  options.index_access =
+      ranks.is_first() && e.keeps_data_index ? data::IndexAccess::read_write : data::IndexAccess::read_only;
   if (text.workers.num_workers > 0) options.threads = static_cast<int>(text.workers.num_workers);
   if (text.workers.prefetch_factor) options.prefetch = static_cast<int>(*text.workers.prefetch_factor);
   return options;
@@ -67,7 +68,7 @@ std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& 
   checkpoint::RankGroup(control).on_rank_0([&] {
     std::ranges::transform(sources, windows.begin(), [](const data::MixedLoader::Source& source) {
       if (!source.loader->samples_per_epoch())
-        log::info("Counting the windows of {} (once: data_index in job.dump_folder keeps the result)",
+        log::info("Counting the windows of {} (data_index in job.dump_folder keeps what training counts)",
                   source.name.empty() ? "the data" : source.name);
       return source.loader->count_samples();
     });

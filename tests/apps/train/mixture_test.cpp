@@ -1,4 +1,5 @@
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -322,6 +323,7 @@ TEST_CASE("bench data says how fast data is read, and what the mixture takes of 
   CHECK(run_bench_data_command({.file = "", .overrides = overrides, .steps = 4}, out) == 0);
   CHECK_THAT(out.str(), Contains("data: 8 sequences of 32 tokens from 3 sources in ") &&
                             Contains("mixture: ") && Contains("% of reading it"));
+  CHECK_FALSE(std::filesystem::exists(mixed / "bench"));
   CHECK_THAT(
       message_of([&] { run_bench_data_command({.file = "", .overrides = overrides, .steps = 0}, out); }),
       Contains("--steps is 0, expected at least 1"));
