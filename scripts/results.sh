@@ -90,7 +90,7 @@ scripts/plan_accuracy.py --text "$text" >>"$out"
 printf '\n## Long sequences: the plan of 8B on 8 H200, and published runs on H100 (scripts/long_sequences.py)\n\n' >>"$out"
 scripts/long_sequences.py >>"$out"
 
-printf '\n## 405B on 512 H100, planned, beside what TorchTitan published (scripts/plan_405b.py; times by the table, mean error 25%%)\n\n' >>"$out"
+printf '\n## 405B on 512 H100, planned, beside what TorchTitan published (scripts/plan_405b.py; times by the table, which allows for an error of 25%%)\n\n' >>"$out"
 scripts/plan_405b.py >>"$out"
 
 printf '\n## The fastest layouts of 512 H100: what `plan --search` takes of a processor, shared by its threads\n\n' >>"$out"

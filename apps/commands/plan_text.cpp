@@ -165,7 +165,7 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
                   .ranks = ranks,
                   .model_flops_per_token = model_flops_per_token(e.shape.model, e.shape.sequence)});
   print(out,
-        "Time per step: {} ({} to {}; {}, mean error {:.0f}%); {} tokens/s per rank, mfu {}, util {:.1f}%\n",
+        "Time per step: {} ({} to {}; {}, allow for {:.0f}%); {} tokens/s per rank, mfu {}, util {:.1f}%\n",
         duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
         d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)),
         mfu_text(rates.mfu_percent, 1), rates.utilization_percent);
@@ -269,9 +269,10 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
           result.reasons[i]);
   }
   const double near = first.error * first.seconds;
-  print(out,
-        "Times are {} with a mean error of {:.0f}%, ratios of layouts of one model are closer; bound by {}\n",
-        machine.device.id, 100 * first.error, first.bound_by());
+  print(
+      out,
+      "Times are by {}: allow for an error of {:.0f}%, less in ratios of layouts of one model; bound by {}\n",
+      machine.device.id, 100 * first.error, first.bound_by());
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
     out << "All of them are within that error of the first: try two or three\n";
   out << "Of pipelines the file's was tried, and what --fix parallelism.pipeline_parallel_degree=N names; "

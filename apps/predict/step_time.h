@@ -19,7 +19,7 @@ struct StepTime {
     double seconds = 0, exposed = 0;  ///< exposed: for transfers, what compute waits for
     int64_t calls = 0;
   };
-  double seconds = 0, error = 0;  ///< error: the mean error of such times, as a fraction
+  double seconds = 0, error = 0;  ///< error: what to allow for, as a fraction
   double low() const { return seconds * (1 - error); }
   double high() const { return seconds * (1 + error); }
   double compute = 0;                   ///< including the slowdown beside traffic

@@ -221,7 +221,7 @@ class Steps(unittest.TestCase):
     def test_figures_of_both_sides(self):
         self.assertEqual(speed.read_bench_train(BENCH)["memory_gib"], 95.12)
         lines = '{"run": "8B:16:8192:1:bf16", "tokens_per_second": 16000, "tflops": 405, "memory_gib": 99}\n{"run": "1B:16:81'
-        plan = "Time per step: 0.798 s (0.598 s to 0.997 s; h200_sxm, mean error 25%); 20,901 tokens/s per rank, mfu 60.1%, util 61.0%"
+        plan = "Time per step: 0.798 s (0.598 s to 0.997 s; h200_sxm, allow for 25%); 20,901 tokens/s per rank, mfu 60.1%, util 61.0%"
         c = Bench([(("bench train",), BENCH), (("plan", "--model.n_layers 16", "--training.seq_len 8192"), plan),
                    (("bench_pytorch",), TimedOut("not done", lines))])
         text, data = speed.steps(c)

@@ -127,7 +127,7 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
   const std::string fits = text({.world_size = 64, .machine = {.device = "h100_sxm"}});
   CHECK_THAT(fits, Contains("planned for NVIDIA H100 SXM 80 GB") && Contains("\nFits: ") &&
                        Contains(" GiB to spare\n") && Contains("\nTime per step: ") &&
-                       Contains("; h100_sxm, mean error 25%)") && Contains("    products bf16 ") &&
+                       Contains("; h100_sxm, allow for 25%)") && Contains("    products bf16 ") &&
                        Contains("    dp_shard all_gather ") &&
                        Contains("; 8 ranks a machine, network ib_400\n") &&
                        Contains("  not in it: stragglers"));
