@@ -15,11 +15,15 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("enable", c.enable, "save checkpoints, and resume from the newest one in the folder");
   s.field("folder", c.folder, "folder of the checkpoints, inside job.dump_folder");
   s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
-  s.field("keep_latest_k", c.keep_latest_k,
-          "number of latest checkpoints to keep; older ones are deleted; 0: keep all")
+  s.field(
+       "keep_latest_k", c.keep_latest_k,
+       "number of latest checkpoints to keep, besides those of keep_every; older ones are deleted; 0: keep "
+       "all")
       .range(0, 1 << 30);
-  s.field("keep_every", c.keep_every,
-          "also keep, for good, the checkpoints whose step is a multiple of this; 0: none")
+  s.field(
+       "keep_every", c.keep_every,
+       "also keep, for good, the checkpoints whose step is a multiple of this, which keep_latest_k does not "
+       "count; 0: none")
       .at_least(0)
       .unit("steps");
   s.field("load_step", c.load_step,

@@ -200,10 +200,10 @@ std::string config_schema() {
 std::string config_fates() {
   Config c;
   std::string text =
-      "# Configuration keys\n\nThe fate of a key is *used* (it has the effect described), *noted* (accepted "
-      "but ignored, with a line in the log), *refused* (any value but the default is an error) or *renamed* "
-      "(an old name of the key given).\n\n| key | takes | default | fate | meaning or reason "
-      "|\n|---|---|---|---|---|\n";
+      "# Configuration keys\n\nThe fate of a key is *used* (it has the effect described, or is checked "
+      "where it takes one value only), *noted* (accepted but ignored, with a line in the log), *refused* "
+      "(any value but the default is an error) or *renamed* (an old name of the key given).\n\n| key | takes "
+      "| default | fate | meaning or reason |\n|---|---|---|---|---|\n";
   for (const config::KeyFate& row : config::fates(declare_all(c))) {
     bool is_renamed = row.fate == "renamed";
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.path, row.type,

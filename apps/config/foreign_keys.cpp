@@ -118,7 +118,6 @@ Section& section_of(Section& parent, const std::string& name) {
 
 Field& declare_key(Section& s, const std::string& name, Value fallback) {
   if (fallback.text == "?text") return s.foreign(name, Type::text);
-  if (fallback.text == "?integer") return s.foreign(name, Type::integer);
   if (fallback.text == "?texts") return s.foreign(name, Type::text_list);
   std::vector<std::string> choices;
   for (size_t bar; (bar = fallback.text.find('|')) != std::string::npos; fallback.text.erase(0, bar + 1))

@@ -41,8 +41,6 @@ Batches resolve_batches(const Config& c, const Mesh& mesh) {
 
 FsdpOptions resolve_fsdp(const Config& c) {
   const ParallelismConfig& p = c.parallelism;
-  // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are
-  // halved.
   return {
       .compute = c.training.mixed_precision_param,
       .reduce = c.training.mixed_precision_reduce,

@@ -1,6 +1,7 @@
 #include "apps/config/resolved_model.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -10,14 +11,14 @@ namespace ottava {
 namespace {
 
 // A Hugging Face model says how far its positions go.
-void check_positions(const std::string& path, int64_t longest) {
+void check_positions(const std::string& path, int64_t longest, std::string_view key) {
   const int64_t most = parse_hf_config(read_file(path), path).max_position_embeddings;
   if (longest <= most) return;
   fail<ConfigError>(
       "model",
-      "sequences of {} tokens are longer than max_position_embeddings {} in {}: lower training.seq_len or "
-      "validation.seq_len, or set model.max_seq_len (and model.rope_scaling) to train on longer sequences",
-      longest, most, path);
+      "sequences of {} tokens are longer than max_position_embeddings {} in {}: lower {}, or set "
+      "model.max_seq_len (and model.rope_scaling) to train on longer sequences",
+      longest, most, path, key);
 }
 
 }  // namespace
@@ -29,12 +30,13 @@ std::optional<std::string> source_config_path(const Config& config) {
 
 LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vector<ModelValue>* values) {
   const int64_t longest = std::max(c.training.seq_len, c.validates() ? c.validation.seq_len : 0);
+  const std::string_view key = longest > c.training.seq_len ? "validation.seq_len" : "training.seq_len";
   std::optional<LlamaConfig> base;
   if (const std::optional<std::string> path = source_config_path(c)) {
     base = llama_config_of(parse_hf_config(read_file(*path), *path));
-    if (!c.model.max_seq_len) check_positions(*path, longest);
+    if (!c.model.max_seq_len) check_positions(*path, longest, key);
   }
-  return resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, longest, values);
+  return resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, {longest, key}, values);
 }
 
 std::vector<std::string> model_lines(const Config& config, const std::vector<ModelValue>& values) {

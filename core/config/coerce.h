@@ -13,7 +13,7 @@ namespace ottava::config {
 /// tables of a list of tables are not read here.
 std::optional<Value> coerce(const Field& field, const Value& value, Problems& problems);
 
-/// "a number > 0 and <= 1", for messages and help.
+/// "a number > 0 and <= 1", for messages and configs/keys.md.
 std::string expectation(const Field& field);
 
 }  // namespace ottava::config

@@ -20,7 +20,7 @@ struct ParamGroupConfig {
   bool operator==(const ParamGroupConfig&) const = default;
 };
 
-/// Section `optimizer`. What keys mean: optimizer_config.cpp, the table behind --help.
+/// Section `optimizer`. What keys mean: optimizer_config.cpp, the table behind `ottava config --comments`.
 struct OptimizerConfig {
   std::string name = "AdamW";
   double lr = 8e-4;

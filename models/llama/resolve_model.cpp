@@ -60,7 +60,7 @@ std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c, bo
 }  // namespace
 
 LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base,
-                          int64_t tokenizer_vocab, int64_t sequence, std::vector<ModelValue>* values) {
+                          int64_t tokenizer_vocab, LongestSequence longest, std::vector<ModelValue>* values) {
   LlamaConfig out = base ? *base : llama_flavor(c.flavor);
   if (c.dim && !base) out.rope_scaling.reset();  // a flavor's scaling belongs to its own training
   const bool heads_change = c.dim || c.n_heads;
@@ -100,11 +100,11 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
                       "row: raise model.vocab_size or remove it",
                       out.vocab_size, tokenizer_vocab);
   }
-  if (c.max_seq_len && sequence > *c.max_seq_len) {
+  if (c.max_seq_len && longest.tokens > *c.max_seq_len) {
     fail<ConfigError>("model",
-                      "sequences of {} tokens are longer than model.max_seq_len {}: lower training.seq_len "
-                      "or validation.seq_len, or raise model.max_seq_len and set model.rope_scaling",
-                      sequence, *c.max_seq_len);
+                      "sequences of {} tokens are longer than model.max_seq_len {}: lower {}, or raise "
+                      "model.max_seq_len and set model.rope_scaling",
+                      longest.tokens, *c.max_seq_len, longest.key);
   }
   validate(out);
   hf_family_of(out);  // of none could a checkpoint be saved

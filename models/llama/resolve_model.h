@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/activation_checkpoint_config.h"
@@ -19,6 +20,12 @@ struct ModelValue {
       origin;  ///< empty: the key itself; else "flavor 8B", "config.json", "the tokenizer", "default", ...
 };
 
+/// The longest sequences of a run, and the key that asks for them.
+struct LongestSequence {
+  int64_t tokens = 0;
+  std::string_view key;
+};
+
 /// The model that section `model` describes: the flavor's dimensions, or those of an HF config.json (`base`),
 /// each replaced by its key where that is set, and the tokenizer's vocabulary unless model.vocab_size is set.
 /// With model.dim set the model counts as the user's own: RoPE is the default (theta 500,000, no scaling),
@@ -26,7 +33,7 @@ struct ModelValue {
 /// for a vocabulary smaller than the tokenizer's, for sequences longer than model.max_seq_len, and for a
 /// model of no Hugging Face family.
 LlamaConfig resolve_model(const ModelConfig& config, const std::optional<LlamaConfig>& base,
-                          int64_t tokenizer_vocab, int64_t sequence,
+                          int64_t tokenizer_vocab, LongestSequence longest,
                           std::vector<ModelValue>* values = nullptr);
 
 /// What each block computes again: nothing (none), elementwise outputs (selective "op"), every n-th block

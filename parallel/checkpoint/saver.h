@@ -21,7 +21,7 @@ struct SaveOptions {
   std::string folder;      ///< of all checkpoints of the run
   std::string layout;      ///< Manifest::layout
   int keep_latest_k = 10;  ///< 0: all; 1 is refused, since a save that fails would leave none
-  int64_t keep_every = 0;  ///< of those that keep_latest_k would delete, multiples of it stay; 0: none
+  int64_t keep_every = 0;  ///< multiples of it are kept for good and not counted; 0: none
   int64_t max_file_bytes = 5'000'000'000;
   Snapshot::Memory snapshot = Snapshot::Memory::pageable;  ///< of begin()
   HostSpans* spans = nullptr;  ///< where writing is noted, for traces; outlives the saver

@@ -94,6 +94,10 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
                 {"20 is not a multiple of local_batch_size 8 (remainder 4)"});
   place.refuses("--model.max_seq_len 16", {"32 tokens are more than model.max_seq_len 16"});
   place.refuses("--model.qkv_bias true --model.qk_norm true", {"qkv_bias and qk_norm are both set"});
+  place.refuses(
+      "--model.max_seq_len 40 --validation.enable true --validation.seq_len 48 "
+      "--validation.dataset_path text.txt",
+      {"48 tokens are more than model.max_seq_len 40; lower validation.seq_len"});
   place.refuses("--model.n_heads 3", {"dim 32 is not a multiple of n_heads 3"});
   place.refuses("--model.n_heads 4 --model.n_kv_heads 3",
                 {"n_heads 4 is not a multiple of n_kv_heads 3 (remainder 1)"});
@@ -174,7 +178,10 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   }
 
   place.refuses("--model.flavor hf --model.hf_assets_path " + good + " --training.seq_len 70000",
-                {"70000 tokens are longer than max_position_embeddings 32"});
+                {"70000 tokens are longer than max_position_embeddings 32", "lower training.seq_len, or"});
+  place.refuses("--model.flavor hf --model.hf_assets_path " + good +
+                    " --validation.enable true --validation.seq_len 48 --validation.dataset_path text.txt",
+                {"48 tokens are longer than max_position_embeddings 32", "lower validation.seq_len, or"});
 
   // The run's own checkpoints: all broken, so it says so instead of starting over.
   for (const std::string& step : steps_in(place / "good/checkpoint"))
