@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Ottava against PyTorch on this machine's CPU: the shapes of configs/debug.yaml and configs/llama_60m.yaml in BF16, eager
 and compiled. Runs take turns, Ottava's on both sides of PyTorch's, so that a busy hour meets all alike. Writes
-scripts/pytorch_race.md and puts it into scripts/results.md, as scripts/results.sh does. Leave the machine alone meanwhile: minutes, less
-with --model, --against and --rounds 1.
+scripts/pytorch_race.md and puts it into scripts/results.md, as scripts/results.sh puts it into outputs/results.md. Leave the machine alone
+meanwhile: minutes, less with --model, --against and --rounds 1.
 
     scripts/pytorch_race.py --python /path/to/venv/bin/python       # one that has torch
     scripts/pytorch_race.py --python ... --model 60M --against eager --rounds 1     # the other rows stay

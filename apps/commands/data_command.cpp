@@ -145,7 +145,9 @@ namespace {
 void add_prepare(Command& data) {
   auto o = std::make_shared<DataPrepareOptions>();
   data.subcommand("prepare", "tokenize text into shards of token ids")
-      .required("sources", o->sources, "files, folders or globs")
+      .required(
+          "sources", o->sources,
+          "files, folders or globs; plain text without <|endoftext|> becomes documents of at most 32 KiB")
       .required("--tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
       .required("--output", o->output, "folder for the shards; it must be new or empty")
       .option("--format", o->format, "format of all sources: auto, text or json_lines")

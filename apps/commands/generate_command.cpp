@@ -161,7 +161,10 @@ void add_generate_command(Command& commands) {
   commands.subcommand("generate", "generate text with a trained model")
       .required("--checkpoint", o->checkpoint,
                 "run folder (its newest checkpoint), step-N folder or Hugging Face model folder")
-      .option("--prompt", o->prompt, "text to continue; without it and --prompt-file, standard input is read")
+      .option(
+          "--prompt", o->prompt,
+          "text to continue; without it and --prompt-file, what is piped in or, on a terminal, nothing: the "
+          "model begins by itself")
       .option("--prompt-file", o->prompt_file, "file that contains the text to continue")
       .option("--max-tokens", o->max_tokens, "maximum number of tokens to generate")
       .within(1, kMostTokens)

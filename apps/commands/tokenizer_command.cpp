@@ -177,7 +177,7 @@ void add_encode(Command& tokenizer) {
   auto o = std::make_shared<TokenizerEncodeOptions>();
   tokenizer.subcommand("encode", "convert text to token ids")
       .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
-      .option("text", o->text, "text to encode; without it and --file, standard input is read")
+      .option("text", o->text, "text to encode; without it and --file, what is piped in")
       .option("--file", o->file, "read the text from a file")
       .flag("--pieces", o->print, TokenizerEncodeOptions::Print::pieces, "print one token per line")
       .flag("--special", o->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
@@ -194,7 +194,7 @@ void add_decode(Command& tokenizer) {
   auto ids = std::make_shared<std::vector<std::string>>();
   tokenizer.subcommand("decode", "convert token ids to text")
       .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
-      .option("ids", *ids, "ids to decode; without them and --file, standard input is read")
+      .option("ids", *ids, "ids to decode; without them and --file, what is piped in")
       .option("--file", o->file, "read the ids from a file")
       .run([o, ids] {
         o->input = piped_input();

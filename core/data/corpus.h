@@ -34,8 +34,8 @@ struct BlockSizes {
 };
 /// Sizes for windows of seq_len + 1 tokens. A block's last partial window is dropped, so blocks hold at least
 /// a hundred or so windows: 512 * seq_len bytes, but no less than 4 MiB. Text without separators is cut into
-/// pieces of about two windows: small enough that shuffling them mixes the text, large enough that few
-/// windows lose context.
+/// pieces of about two windows, but of no less than 4 KiB: small enough that shuffling them mixes the text,
+/// large enough that few windows lose context.
 BlockSizes block_sizes(int64_t seq_len);
 
 /// All files end to end, cut into blocks of block_bytes. A cut moves forward to the next document of its

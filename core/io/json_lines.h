@@ -11,7 +11,8 @@
 
 namespace ottava {
 
-/// A file of one JSON object per line, one line per step: `{"step":10,"time":1790000000.25,"loss":4.125}`.
+/// A file of one JSON object per line, each with its step, which may have several:
+/// `{"step":10,"time":1790000000.25,"loss":4.125}`.
 /// Numbers read back the same; one that is not finite is null, and the line says which in "non_finite":
 /// {"grad_norm": "nan"}. Each line is handed to the system in one write, so that a killed run leaves whole
 /// lines and at most one torn at the end.
