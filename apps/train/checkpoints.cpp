@@ -174,8 +174,10 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   } else {
     if (!config_.initial_load_path || config_.initial_load_model_only) initialise();
     const std::optional<std::string> start = initial_path();
+    if (start) load_initial(*start, engine, state);
+    // Here too a branch begins, or the same command would go back to step 0 when it is started again.
+    state.branch = branch_of(config_);
     if (!start) return;
-    load_initial(*start, engine, state);
   }
   engine.parameters().refresh_compute_copies();
 }
@@ -244,7 +246,6 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
                         "(checkpoint.initial_load_model_only: true)",
                         path, state.step, end_of_run(training));
     }
-    state.branch.clear();  // of the other folder
     take_history(path, engine);
     log::info("Loaded {} to continue after step {}", path, state.step);
     return;

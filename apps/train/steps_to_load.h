@@ -11,7 +11,7 @@ namespace ottava {
 
 /// The name of the branch that a run begins by going back to earlier step numbers: checkpoint.load_step and
 /// whatever else says where it begins ("load_step 20, advance_data_steps 3, without optimizer"), or the
-/// newest checkpoint if exclude_from_loading has train_state. Empty otherwise. Checkpoints carry it
+/// newest checkpoint, or none, if exclude_from_loading has train_state. Empty otherwise. Checkpoints carry it
 /// (TrainingState::branch), so that the same command, started again, continues its branch.
 std::string branch_of(const CheckpointConfig& config);
 

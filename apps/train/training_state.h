@@ -32,7 +32,7 @@ struct TrainingState {
   std::map<std::string, std::string> data_versions;
   std::string mixture;  ///< data::MixedLoader::order_text() of the samples consumed
   int64_t threads = 0;  ///< of rank 0 on a CPU; 0: not known, or a GPU
-  /// branch_of() the configuration that last went back to an earlier step; empty: none did
+  /// branch_of() the configuration that last went back to an earlier step, or could have; empty: none did
   std::string branch;
   bool operator==(const TrainingState&) const = default;
 };

@@ -302,6 +302,26 @@ TEST_CASE("steps that are counted anew begin a branch, which is begun once") {
   CHECK(has(nothing_to_train(tiny.config("run", anew), *again.ranks), "This run is finished"));
 }
 
+TEST_CASE("steps that are counted anew from a new folder on are not counted anew by the same command") {
+  TinyTraining tiny;
+  finish(tiny, "first", kSaving);
+  const Overrides anew = kSaving + Overrides{"--checkpoint.exclude_from_loading", "train_state"},
+                  whole_run{"--checkpoint.initial_load_path", tiny / "first/checkpoint/step-6",
+                            "--checkpoint.initial_load_model_only", "false"};
+  for (const bool has_initial : {false, true}) {
+    INFO(has_initial);
+    const std::string name = has_initial ? "from the first" : "from nothing";
+    const Overrides overrides = anew + (has_initial ? whole_run : Overrides{});
+    const Overrides part = overrides + Overrides{"--training.steps", "4", "--lr_scheduler.total_steps", "8"};
+    CHECK(finish(tiny, name, part, 0).state.branch == "the newest, without train_state");
+    finish(tiny, name, overrides + Overrides{"--lr_scheduler.total_steps", "8"}, 4);
+    CHECK((names_in(tiny / (name + "/checkpoint")) ==
+           std::vector<std::string>{"step-3", "step-4", "step-6", "step-8"}));
+    CHECK(has(nothing_to_train(tiny.config(name, overrides), *tiny.start("other").ranks),
+              "This run is finished"));
+  }
+}
+
 TEST_CASE("checkpoints keep the tokenizer that the run began with, whatever becomes of its folder") {
   TinyTraining tiny;
   const std::string shipped = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256", own = tiny / "tokenizer";
