@@ -9,8 +9,8 @@
 
 namespace ottava {
 
-std::vector<ChoiceTask> open_tasks(const Experiment& e) {
-  std::vector<ChoiceTask> tasks;
+std::vector<EncodedTask> open_tasks(const Experiment& e) {
+  std::vector<EncodedTask> tasks;
   if (!e.config.evaluation.enable) return tasks;
   for (const NamedFilesConfig& set : e.config.evaluation.tasks) {
     ChoiceTask task{.name = set.name};
@@ -20,13 +20,15 @@ std::vector<ChoiceTask> open_tasks(const Experiment& e) {
       if (most >= 0 && left == 0) break;
       std::ranges::move(read_choice_task(file, most < 0 ? most : left).items, std::back_inserter(task.items));
     }
-    tasks.push_back(std::move(task));
+    ChoiceTokens tokens =
+        encode_choices(task, *e.tokenizer, e.shape.validation_sequence, texts_begin_with_bos(e));
+    tasks.push_back({std::move(task), std::move(tokens)});
   }
   return tasks;
 }
 
-void require_same_tasks(const std::vector<ChoiceTask>& tasks, Communicator& control) {
-  for (const ChoiceTask& task : tasks) {
+void require_same_tasks(const std::vector<EncodedTask>& tasks, Communicator& control) {
+  for (const auto& [task, tokens] : tasks) {
     std::string all;
     for (const ChoiceItem& item : task.items)
       all += fmt::format("{}\n{}\n{}\n{}\n", item.context, item.delimiter, item.gold,
@@ -58,12 +60,12 @@ std::vector<int32_t> taken(std::span<const int32_t> all, const std::vector<size_
 
 }  // namespace
 
-ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEngine& engine,
+ChoiceScores score_task(const EncodedTask& task, const Experiment& e, TrainingEngine& engine,
                         RankGroups& ranks, const std::function<void()>& before_each) {
   const bool shares = ranks.context_parallel.size() > 1;
   const std::vector<size_t> places =
       shares ? places_of_rank(e.shape, ranks.context_parallel) : std::vector<size_t>{};
-  return score_choices(task, *e.tokenizer,
+  return score_choices(task.task, task.tokens,
                        {.batch = e.shape.validation_batch,
                         .sequence = e.shape.validation_sequence,
                         .rank = ranks.data_rank,
@@ -93,8 +95,7 @@ ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEng
                               if (ranks.tensor_parallel.rank() != 0) std::ranges::fill(sums, 0.0);
                               reduce_on_host(*ranks.control, view_of(sums.data(), {std::ssize(sums)}),
                                              "scores of tasks");
-                            },
-                        .add_bos = texts_begin_with_bos(e)});
+                            }});
 }
 
 }  // namespace ottava

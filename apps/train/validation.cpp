@@ -93,13 +93,13 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
 }
 
 void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter) {
-  for (const ChoiceTask& task : tasks_) {
+  for (const EncodedTask& task : tasks_) {
     const ChoiceScores scores = score_task(task, experiment_, engine, ranks_, [&] { stop_if_asked(); });
     MetricsReporter::Scalars scalars;
     for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
                                          std::pair{"acc_bytes", scores.acc_bytes}}) {
-      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}", task.name, name), accuracy.value);
-      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}_stderr", task.name, name),
+      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}", scores.name, name), accuracy.value);
+      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}_stderr", scores.name, name),
                            accuracy.standard_error);
     }
     reporter.log_evaluation(step, to_text(scores), scalars);

@@ -41,7 +41,7 @@ class Validation {
   const StopSignals* signals_;
   std::vector<ValidationSet> sets_;
   std::vector<int32_t> token_bytes_;  ///< by id; 0 of special tokens
-  std::vector<ChoiceTask> tasks_;
+  std::vector<EncodedTask> tasks_;
   std::vector<std::vector<int32_t>> prompts_;
 };
 

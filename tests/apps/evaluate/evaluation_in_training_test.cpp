@@ -9,7 +9,9 @@
 #include "apps/commands/generate_command.h"
 #include "apps/train/task_scores.h"
 #include "core/io/file.h"
+#include "core/log.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/message_of.h"
@@ -147,7 +149,7 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
       "some",
       asking + Overrides{"--evaluation.max_examples", "40", "--evaluation.tasks",
                          fmt::format("[{{name: items, path: [{0}, {0}, {0}]}}]", tiny / "items.jsonl")});
-  CHECK(open_tasks(some->experiment()).at(0).items.size() == 40);
+  CHECK(open_tasks(some->experiment()).at(0).task.items.size() == 40);
   CHECK_THAT(message_of([&] {
                tiny.config("none", {"--evaluation.enable", "true"});
              }),
@@ -161,6 +163,40 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
                                                       "[{name: wrong, path: " + tiny / "wrong.jsonl" + "}]"});
              }),
              Contains("'" + tiny / "wrong.jsonl" + "' line 2: gold 2 is out of range"));
+}
+
+TEST_CASE("a question that cannot be scored is refused before the first step") {
+  TinyTraining tiny;
+  const auto tokenizer = Tokenizer::load(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256");
+  REQUIRE(tokenizer->encode("th", {}).size() == 1);
+  std::ofstream(tiny / "joined.jsonl")
+      << R"({"query": "t", "choices": ["h", "x"], "gold": 0, "delimiter": ""})"
+         "\n";
+  CHECK_THAT(message_of([&] {
+               tiny.start("run", {"--evaluation.enable", "true", "--evaluation.tasks",
+                                  "[{name: joined, path: " + tiny / "joined.jsonl" + "}]"});
+             }),
+             Contains("question 1 of joined: the tokenizer merges the choice 'h' with the end"));
+}
+
+TEST_CASE("a step is saved before what is asked after it, which may fail") {
+  TinyTraining tiny;
+  const CapturedOutput log;
+  log::set_level(log::Level::info);
+  const Overrides asking{"--validation.dataset_path", tiny.text_path(),
+                         "--evaluation.enable",       "true",
+                         "--evaluation.prompts",      "[\"the octave\"]",
+                         "--evaluation.freq",         "4",
+                         "--checkpoint.interval",     "4"};
+  finish(tiny, "run", kSaving + kValidating + asking);
+  log::set_level(log::Level::warning);
+  size_t at = 0;
+  for (const char* line : {"validate step:  1", "sample step:  1", "/step-4:", "validate step:  4",
+                           "sample step:  4", "/step-8:", "validate step:  8", "sample step:  8"}) {
+    INFO(line);
+    at = log.text().find(line, at);
+    REQUIRE(at != std::string::npos);
+  }
 }
 
 TEST_CASE("prompts are continued during training as ottava generate continues them") {
