@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/train/training_data.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "parallel/checkpoint/rank_group.h"
@@ -25,13 +26,18 @@ void SourceReport::check_epochs(int64_t samples) {
     for (size_t i = 0; i < counts.size(); ++i) {
       const MixtureSourceConfig& source = config_.mixture[i];
       data::TokenLoader& loader = *data_.sources()[i].loader;
-      const double windows = loader.estimate_samples(), epochs = counts[i] / windows;
+      double windows = loader.estimate_samples();
+      // What over_limit() would find in the middle of the run is to be known now.
+      const double of_limit = source.max_epochs ? counts[i] / windows / *source.max_epochs : 0;
+      if (of_limit > 1 / kEstimateMargin && of_limit <= kEstimateMargin)
+        windows = static_cast<double>(count_windows(data_.sources()[i]));
+      const double epochs = counts[i] / windows;
       const bool is_exact = loader.samples_per_epoch().has_value();
       const std::string text =
           fmt::format("{} would be seen {}{:.1f} times by step {} ({} of {} windows)", source.name,
                       is_exact ? "" : "about ", epochs, config_.steps, with_commas(counts[i]),
                       with_commas(static_cast<int64_t>(windows)));
-      if (source.max_epochs && epochs > *source.max_epochs * (is_exact ? 1 : kEstimateMargin)) {
+      if (source.max_epochs && epochs > *source.max_epochs) {
         fail<ConfigError>("training.mixture", "{}, but its max_epochs is {}: lower its weight or add data",
                           text, *source.max_epochs);
       }

@@ -18,9 +18,9 @@ class SourceReport {
   /// `data` must outlive it.
   SourceReport(const TrainingConfig& config, data::MixedLoader& data, RankGroups& ranks);
 
-  /// Checks how often each source will have been seen after `samples`, the end of the run, as far as that is
-  /// known: warns above 4 times and throws ConfigError above a source's max_epochs. All ranks call it and
-  /// throw together.
+  /// Checks how often each source will have been seen after `samples`, the end of the run: warns above 4
+  /// times and throws ConfigError above a source's max_epochs. Where an estimate is too close to that limit,
+  /// rank 0 counts. All ranks call it and throw together.
   void check_epochs(int64_t samples);
 
   /// Counts this rank's part of the step that `read` read last. `losses`: for each sample the sum of the

@@ -62,17 +62,10 @@ void require_same_data(std::string_view key, const std::string& name, const data
 }
 
 // Windows of each source, counted by rank 0.
-std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& sources,
-                                  Communicator& control) {
+std::vector<double> windows_of(const std::vector<data::MixedLoader::Source>& sources, Communicator& control) {
   std::vector<double> windows(sources.size());
-  checkpoint::RankGroup(control).on_rank_0([&] {
-    std::ranges::transform(sources, windows.begin(), [](const data::MixedLoader::Source& source) {
-      if (!source.loader->samples_per_epoch())
-        log::info("Counting the windows of {} (data_index in job.dump_folder keeps what training counts)",
-                  source.name.empty() ? "the data" : source.name);
-      return source.loader->count_samples();
-    });
-  });
+  checkpoint::RankGroup(control).on_rank_0(
+      [&] { std::ranges::transform(sources, windows.begin(), count_windows); });
   reduce_on_host(control, view_of(windows.data(), {std::ssize(windows)}), "windows of the data");
   return windows;
 }
@@ -81,7 +74,7 @@ std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& 
 std::vector<double> weights_by_size(const std::vector<MixtureSourceConfig>& config,
                                     const std::vector<data::MixedLoader::Source>& sources,
                                     Communicator& control) {
-  std::vector<double> weights = count_windows(sources, control);
+  std::vector<double> weights = windows_of(sources, control);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] *= config[i].repeat.value_or(1);
   return weights;
 }
@@ -114,6 +107,13 @@ void require_memory_for(const BatchSource::Options& batches, int64_t sequence, i
 
 }  // namespace
 
+int64_t count_windows(const data::MixedLoader::Source& source) {
+  if (!source.loader->samples_per_epoch())
+    log::info("Counting the windows of {} (data_index in job.dump_folder keeps what training counts)",
+              source.name.empty() ? "the data" : source.name);
+  return source.loader->count_samples();
+}
+
 data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   const TrainingConfig& t = e.config.training;
   const data::Order order = t.shuffle ? data::Order::shuffled : data::Order::sequential;
@@ -145,7 +145,7 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
 int64_t steps_of_epochs(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks) {
   const TrainingConfig& t = e.config.training;
   const std::vector<double> windows = t.mixture.empty()
-                                          ? count_windows(data.sources(), *ranks.control)
+                                          ? windows_of(data.sources(), *ranks.control)
                                           : weights_by_size(t.mixture, data.sources(), *ranks.control);
   const double epoch = std::accumulate(windows.begin(), windows.end(), 0.0),
                steps = std::ceil(*t.epochs * epoch / e.global_batch - 1e-9);

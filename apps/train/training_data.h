@@ -17,6 +17,10 @@ namespace ottava {
 /// mixture or if ranks have different files.
 data::MixedLoader open_training_data(const Experiment& experiment, RankGroups& ranks);
 
+/// Windows per epoch of a source, after tokenizing its text that was not counted before, which the log says.
+/// Throws as reading does.
+int64_t count_windows(const data::MixedLoader::Source& source);
+
 /// How many steps it takes to see the data training.epochs times; the last may begin another epoch. Rank 0
 /// counts, as above; all ranks call it.
 int64_t steps_of_epochs(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks);

@@ -241,6 +241,22 @@ TEST_CASE("a source that would be seen too often is refused before training") {
              Contains("the dataset is too small: '" + (mixed / "notes.txt")));
 }
 
+TEST_CASE("a source near its max_epochs is counted, so that what begins is not refused later") {
+  Mixed mixed;
+  const auto of = [&](const std::string& limit) {
+    return mixed.of("weight: 1", "weight: 1", "weight: 8" + limit, {"--training.steps", "40"});
+  };
+  const TinyTraining::Run run = mixed.start("count", of(""));
+  const data::MixedLoader& data = run.trainer->data().loader();
+  const double epochs =
+      static_cast<double>(data.mixture().counts(40 * run.trainer->experiment().global_batch)[2]) /
+      static_cast<double>(data.sources()[2].loader->count_samples());
+  const auto limit = [&](double share) { return fmt::format(", max_epochs: {}", share * epochs); };
+  CHECK_THAT(message_of([&] { mixed.start("over", of(limit(0.98))); }),
+             Contains(fmt::format("notes would be seen {:.1f} times by step 40", epochs)));
+  CHECK(mixed.start("under", of(limit(1.02)))->run() == Trainer::End::completed);
+}
+
 TEST_CASE("mixtures that mean nothing are refused with the key") {
   Mixed mixed;
   auto message = [&](const Overrides& overrides) {
