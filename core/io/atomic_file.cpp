@@ -43,8 +43,7 @@ void write_files_atomically(std::span<const FileToWrite> files) {
 }
 
 std::error_code make_writable_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
+  std::error_code error = make_folders(folder);
   if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
   return error;
 }

@@ -196,6 +196,19 @@ std::string unused_name(const std::string& path) {
   return name;
 }
 
+std::error_code make_folders(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> above;  // of those that are made, the innermost first
+  std::error_code error, none;
+  for (fs::path path = fs::absolute(folder, error); !error && !fs::exists(path, none);
+       path = path.parent_path())
+    above.push_back(path.parent_path().string());
+  if (!error) fs::create_directories(folder, error);
+  if (error) return error;
+  for (const std::string& path : above) sync_folder(path);
+  return {};
+}
+
 void sync_folder(const std::string& folder) {
   const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!descriptor.is_open()) fail_errno(folder, "open the folder");

@@ -176,12 +176,15 @@ void remove_leftovers(const std::string& folder) {
   }
 }
 
+void make_folder(const std::string& folder) {
+  if (const std::error_code error = make_folders(folder))
+    fail<FileError>("checkpoint", "cannot create {}: {}", folder, error.message());
+}
+
 void check_shared_folder(const std::string& folder, RankGroup& group) {
   std::string name, nonce;
   group.on_rank_0([&] {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) fail<FileError>("checkpoint", "cannot create {}: {}", folder, error.message());
+    make_folder(folder);
     std::random_device random;
     nonce = to_hex(static_cast<uint64_t>(random()) << 32 | random());
     name = fmt::format("{}/.visible-{}", folder, nonce);

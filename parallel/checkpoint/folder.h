@@ -53,6 +53,9 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
 /// next save may need its name.
 void remove_leftovers(const std::string& folder);
 
+/// Makes the folder of checkpoints as make_folders() does. Throws FileError.
+void make_folder(const std::string& folder);
+
 /// Collective, at start, before the first save: creates the folder and checks that every rank sees a file
 /// that rank 0 has just written there. Otherwise throws FileError on all ranks, naming those that do not see
 /// it.

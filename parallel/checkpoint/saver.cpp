@@ -124,7 +124,7 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
   });
   or_discard(*pending, [&] {
     group_.on_rank_0([&] {
-      fs::create_directories(options_.folder);
+      make_folder(options_.folder);
       remove_leftovers(options_.folder);
       fs::create_directory(pending->temporary);
       create_files(pending->layout, pending->temporary);

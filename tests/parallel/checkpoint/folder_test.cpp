@@ -1,11 +1,31 @@
 #include "parallel/checkpoint/folder.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <new>
 
 #include "core/io/atomic_file.h"
+#include "parallel/checkpoint/saver.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
+
+namespace {
+std::vector<std::string> flushed;  // paths
+std::mutex flushed_mutex;
+}  // namespace
+
+// The C library's, in this program.
+extern "C" int fsync(int descriptor) {
+  std::error_code none;
+  const std::lock_guard lock(flushed_mutex);
+  flushed.push_back(
+      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none).string());
+  return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
 
 namespace ottava::checkpoint {
 namespace {
@@ -24,6 +44,33 @@ TEST_CASE("steps are listed by number") {
   CHECK(steps[0].step == 9);
   CHECK(steps[2].path == folder / "step-100");
   CHECK(list_steps(folder / "none").empty());
+}
+
+TEST_CASE("whoever makes a run's folders flushes those in which they lie") {
+  const std::vector<std::function<void(const std::string&)>> makers{
+      [](const std::string& path) {
+        RankGroup group;
+        check_shared_folder(path, group);
+      },
+      [](const std::string& path) {
+        RankGroup group;
+        std::vector<ParameterSpec> specs = tiny_model();
+        TinyRank rank(specs, {});
+        CheckpointSaver({.folder = path}, group).save(checkpoint_of(rank, 1));
+      },
+      [](const std::string& path) { CHECK_FALSE(make_writable_folder(path)); }};
+  for (const auto& make : makers) {
+    TemporaryFolder folder;
+    const std::string here = fs::canonical(folder.path()).string();
+    fs::create_directory(folder / "old");
+    flushed.clear();
+    make(folder / "old/run/checkpoint");
+    for (const char* name : {"/old", "/old/run"}) CHECK(std::ranges::count(flushed, here + name) == 1);
+    CHECK(std::ranges::count(flushed, here) == 0);
+    flushed.clear();
+    make(folder / "old/run/checkpoint");
+    CHECK(std::ranges::count(flushed, here + "/old/run") == 0);
+  }
 }
 
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
