@@ -161,7 +161,13 @@ void CheckpointSaver::begin(const Checkpoint& checkpoint) {
     });
   });
   pending_ = std::move(pending);
-  pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] { p->write(spans); });
+  try {
+    pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] { p->write(spans); });
+  } catch (const std::system_error& error) {  // a rank's own limit, of which the others know nothing
+    log::warning("training waits for the checkpoint of step {}, because no thread can be started: {}",
+                 pending_->checkpoint.step, error.what());
+    pending_->write(options_.spans);
+  }
 }
 
 bool CheckpointSaver::ready() const { return !pending_ || pending_->done; }

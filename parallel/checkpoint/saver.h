@@ -65,7 +65,7 @@ class CheckpointSaver {
   void save(const Checkpoint& checkpoint);
 
   /// Collective. Copies what this rank owns into host memory (snapshot.h) and returns; a thread writes the
-  /// copy, without communicating. Finishes a save in flight first.
+  /// copy, without communicating; if none can be started, begin() writes it. Finishes a save in flight first.
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }

@@ -1,5 +1,7 @@
 #include "parallel/checkpoint/saver.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::checkpoint {
@@ -92,6 +95,32 @@ TEST_CASE("copies on the host lie as in their file, modulo a block, with the che
       CHECK(next == copies.size());
     }
   }
+}
+
+TEST_CASE("where no thread can be started, the save in the background is made at once") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  saver.begin(checkpoint_of(rank, 1));  // OpenMP's threads are there from now on
+  saver.finish();
+  pthread_attr_t before, too_large;
+  REQUIRE(::pthread_getattr_default_np(&before) == 0);
+  REQUIRE(::pthread_getattr_default_np(&too_large) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&too_large, size_t{1} << 60) == 0);
+  REQUIRE(::pthread_setattr_default_np(&too_large) == 0);
+  const CapturedOutput log;
+  rank.fill(2);
+  saver.begin(checkpoint_of(rank, 2));
+  CHECK(::pthread_setattr_default_np(&before) == 0);
+  for (pthread_attr_t* attributes : {&before, &too_large}) ::pthread_attr_destroy(attributes);
+  CHECK_THAT(log.text(), Contains("training waits for the checkpoint of step 2, because no thread can be"));
+  CHECK(saver.ready());
+  rank.clear();
+  CHECK(saver.poll());
+  CHECK(load(folder.path(), 2) == 2);
 }
 
 TEST_CASE("a save in the background writes the bytes of one that training waits for") {
