@@ -332,10 +332,20 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
   checkpoint::Checkpoint now = contents(engine, state, is_last && config_.last_save_model_only);
   log::info("Saving the checkpoint of step {}{}", state.step,
             config_.async_mode == CheckpointConfig::Async::disabled ? "" : " (in the background)");
-  if (is_last || config_.async_mode == CheckpointConfig::Async::disabled) {
+  if (!is_last && config_.async_mode != CheckpointConfig::Async::disabled) return saver_->begin(now);
+  try {
     saver_->save(now);
-  } else {
-    saver_->begin(now);
+  } catch (const NumericsError&) {
+    // Weights that float16 cannot represent are no reason to lose the steps; weights that are not finite are
+    // refused again.
+    if (now.export_dtype.value_or(DType::f32) == DType::f32) throw;
+    saver_->save(contents(engine, state, false));
+    log::warning(
+        "the checkpoint of step {} is saved in float32, with the optimizer's state, because it cannot be "
+        "saved "
+        "as checkpoint.export_dtype asks",
+        state.step);
+    throw;
   }
 }
 

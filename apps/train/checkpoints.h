@@ -50,6 +50,8 @@ class Checkpoints {
   bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
 
   bool is_due(int64_t step, bool is_last) const;
+  /// If the last step cannot be exported in checkpoint.export_dtype, saves it as a checkpoint like the others
+  /// and then throws what prevented that.
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);

@@ -162,6 +162,19 @@ TEST_CASE("a checkpoint starts another run, bit for bit, as weights or as a whol
     CHECK(master(*rounded.trainer, 0)[i] == static_cast<float>(bf16(exact[i])));
 }
 
+TEST_CASE(
+    "a last step that float16 cannot represent is saved in float32 before the run ends with the error") {
+  TinyTraining tiny;
+  const Overrides exporting = kSaving + Overrides{"--checkpoint.last_save_model_only", "true",
+                                                  "--checkpoint.export_dtype", "float16"};
+  const CapturedOutput log;
+  TinyTraining::Run run = tiny.start("run", exporting);
+  master(*run.trainer, 0)[5] = 70000;
+  CHECK(has(message_of([&] { run->run(); }), "but the largest float16 number is 65504"));
+  CHECK(has(log.text(), "the checkpoint of step 8 is saved in float32, with the optimizer's state"));
+  CHECK((everything_of(*tiny.start("run", kSaving).trainer) == everything_of(*run.trainer)));
+}
+
 TEST_CASE("exclude_from_loading starts exactly the named part afresh") {
   TinyTraining tiny;
   const Overrides dynamic = kSaving + Overrides{"--training.loss_scale", "dynamic"};
