@@ -53,8 +53,6 @@ void RunSpeed::fill(StepMetrics& m, double seconds_waited) {
   const double steps = m.step - filled_at_step_;
   m.step_seconds = (since_fill_.seconds() - left_out_) / steps;
   m.data_seconds = (seconds_waited - waited_before_) / steps;
-  left_out_ = 0;
-  begin(m.step, seconds_waited);
   const StepRate rate{
       .seconds = m.step_seconds,
       .tokens = static_cast<double>(experiment_.tokens_per_step()),
@@ -63,6 +61,8 @@ void RunSpeed::fill(StepMetrics& m, double seconds_waited) {
   raise_peaks(peaks_, device_, peak_search(), [&](const DevicePeaks& peaks) {
     return throughput(flops_, peaks, rate).utilization_percent / 100;
   });
+  left_out_ = 0;
+  begin(m.step, seconds_waited);  // what is measured above is no part of the next steps
   const Throughput rates = throughput(flops_, peaks_, rate);
   m.tokens_per_second = rates.tokens_per_second;
   m.devices = ranks_.world->size();

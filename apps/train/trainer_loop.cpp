@@ -117,13 +117,13 @@ Trainer::End Trainer::train() {
     if (device_.is_gpu() && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());
+    const Stopwatch besides;
     checkpoints_->poll();
     // Whatever a validation throws, the steps that are to be saved are not lost.
     const bool is_saved = checkpoints_->is_due(state_.step, is_last) || ends_here;
     if (is_saved) save(is_last);
-    const Stopwatch validating;
     if (!validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans())) stop_asked_ = true;
-    speed_.leave_out(validating.seconds());
+    speed_.leave_out(besides.seconds());
     if ((stop_asked_ || data_is_bad_) && !is_last) {
       if (!is_saved) save(false);
       checkpoints_->finish();

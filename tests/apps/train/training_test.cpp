@@ -5,6 +5,7 @@
 #include "core/listed.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
+#include "core/stopwatch.h"
 #include "models/llama/llama_parameters.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
@@ -317,6 +318,26 @@ TEST_CASE("the log names the data of training and of validation, each read by it
   CHECK_THAT(line(" Data: "), StartsWith(" Data: mine: 1 file, ") && Contains("; 2 threads, "));
   CHECK_THAT(line("Validation data: "),
              StartsWith("Validation data: other: 1 file, ") && EndsWith("; 3 threads, 4 segments ahead"));
+}
+
+TEST_CASE("the time of a save is no part of the time of the steps that are logged") {
+  TinyTraining tiny;
+  const CapturedOutput log;
+  log::set_level(log::Level::info);
+  TinyTraining::Run run = tiny.start("run", kSaving + Overrides{"--checkpoint.interval", "1"});
+  const Stopwatch watch;
+  run->run();
+  double left = watch.seconds();
+  log::set_level(log::Level::warning);
+  for (const double seconds : logged(tiny / "run", "time_metrics/end_to_end(s)")) left -= seconds;
+  const std::string text = log.text(), saved = " MB in ";
+  int saves = 0;
+  for (size_t at = 0; (at = text.find(saved, at)) != std::string::npos; ++saves) {
+    at += saved.size();
+    left -= std::stod(text.substr(at, 8));
+  }
+  CHECK(saves == 8);
+  CHECK(left >= -0.005 * saves);  // which are told in hundredths of a second
 }
 
 TEST_CASE("a run whose events find no room ends with that, and says it once more of its end") {
