@@ -30,6 +30,10 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
               .margin = options_.margin};
 }
 
+void Float8State::clear_counters(Stream& stream) {
+  if (!counters_.empty()) fill_zero(stream, counters_);
+}
+
 void Float8State::begin_step(Stream& stream) {
   runs_.assign(options_.products.size(), {});
   fill_zero(stream, largest_);

@@ -77,6 +77,8 @@ class Float8State {
   /// For all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
   const Tensor& step_amax() const { return largest_; }
   const Tensor& all_counters() const { return counters_; }
+  /// Sets the counters to zero, if there are any: memory of a GPU holds anything at first.
+  void clear_counters(Stream& stream);
   const Tensor& all_non_finite() const { return non_finite_; }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 

@@ -8,7 +8,6 @@
 #include <map>
 
 #include "core/counted.h"
-#include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
 #include "parallel/ranks/agree.h"
 
@@ -67,8 +66,8 @@ Slots read_slots(TrainingEngine& engine, size_t products) {
   append(stream, weights.counters(), slots.counters);
   append_history(stream, state.history(), 2 * products, slots.scale_amax);
   append_history(stream, weights.history(), products, slots.scale_amax);
-  fill_zero(stream, state.all_counters());
-  fill_zero(stream, weights.counters());
+  state.clear_counters(stream);
+  weights.clear_counters(stream);
   return slots;
 }
 

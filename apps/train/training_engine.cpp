@@ -54,7 +54,11 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   if (pipeline_) stage_value_ = arena.persistent("value of a stage", DType::f64, {1});
   Tensor workspace =
       arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
-  if (!stream.is_meta()) set_matmul_workspace(stream, workspace);
+  if (stream.is_meta()) return;
+  set_matmul_workspace(stream, workspace);
+  if (!float8_) return;
+  float8_->clear_counters(stream);
+  parameters_->float8()->clear_counters(stream);
 }
 
 StepContext TrainingEngine::context() {

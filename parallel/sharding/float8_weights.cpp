@@ -166,6 +166,10 @@ bool Float8Weights::has_scale_of_whole(size_t i) const {
   return e.has_amax() && options_.specs[i].rows.size() == shards_[options_.specs[i].parameter].slice[0];
 }
 
+void Float8Weights::clear_counters(Stream& stream) {
+  if (!counters_.empty()) fill_zero(stream, counters_);
+}
+
 void Float8Weights::begin_update(Stream& stream) { fill_zero(stream, updated_amax_); }
 
 Tensor Float8Weights::updated_amax(int parameter) const {

@@ -82,6 +82,8 @@ class Float8Weights {
   // What was measured at the last refresh, per entry.
   const Tensor& amax() const { return amax_; }  ///< u32; without a scale per tensor, only with statistics
   const Tensor& counters() const { return counters_; }  ///< i64 [entries, 3]; absent without statistics
+  /// Sets the counters to zero, if there are any: memory of a GPU holds anything at first.
+  void clear_counters(Stream& stream);
   const Tensor& non_finite() const {
     return non_finite_;
   }  ///< u32, one more than entries: the last is gradient_flag()

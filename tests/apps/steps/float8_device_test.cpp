@@ -1,6 +1,8 @@
 #include <map>
 #include <string>
 
+#include "apps/decide/workbench.h"
+#include "apps/report/float8_report.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
@@ -106,6 +108,35 @@ TEST_CASE("FP8 steps on every device end where the CPU's do, on one rank and whe
         CHECK(got.loss[i] == Approx(cpu.loss[i]).epsilon(2e-3));
         CHECK(got.grad_norm[i] == Approx(cpu.grad_norm[i]).epsilon(2e-2));
       }
+    }
+  }
+}
+
+// A GPU's memory is not cleared, and what is measured before the first step has filled it with numbers.
+TEST_CASE("what is read of FP8 after the first step is that step's, whatever memory held before") {
+  const TrainingShape shape = in_float8(float8_step(), {.recipe_name = "tensorwise"});
+  const std::vector<int32_t> tokens = random_tokens(shape.batch * shape.sequence, 320, 1);
+  for (Device device : devices()) {
+    RankGroups ranks = solo_rank_groups();
+    Stream stream = stream_on(device);
+    const StepPlan plan = record_step(shape, device, ranks);
+    Arena arena(plan.memory, device);
+    fill_with_numbers(stream, arena.block(), 1e30f);
+    TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
+    engine.parameters().initialise(7);
+    const auto read_step = [&](int64_t step) {
+      engine.train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
+                        {.learning_rate = 1e-3, .optimizer_step = step, .valid_tokens = std::ssize(tokens)});
+      return read_float8(engine, *ranks.control);
+    };
+    const std::vector<Float8Operand> first = read_step(1), second = read_step(2);
+    REQUIRE(first.size() == 2 * 4 * 3);
+    for (size_t i = 0; i < first.size(); ++i) {
+      INFO(to_string(device) << ", " << first[i].layer << ", role " << static_cast<int>(first[i].role));
+      CHECK(first[i].elements > 0);
+      CHECK(first[i].elements == second[i].elements);
+      CHECK(first[i].underflow < first[i].elements / 2);
+      CHECK(first[i].saturation == 0);
     }
   }
 }
