@@ -1,5 +1,7 @@
 #include "apps/decide/workbench.h"
 
+#include <bit>
+
 #include "core/bf16.h"
 #include "core/contains.h"
 #include "core/device_stream.h"
@@ -11,6 +13,7 @@ namespace ottava {
 namespace {
 
 constexpr int64_t kPattern = 1 << 16;  ///< elements, repeated
+constexpr float kLargest = 2;          ///< of numbers
 
 // E4M3 codes below the largest number, of both signs: 127 and 255 are NaN.
 uint8_t pattern_code(int64_t i) {
@@ -44,6 +47,7 @@ Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int6
   if (t.dtype == DType::i32 && has_indices)
     return {bench.indices(t.numel(), vocabulary).data, t.dtype, t.shape};
   const bool has_scales = op == "scaled_matmul" || op == "dequantize";
+  if (t.dtype == DType::u32) return bench.amaxes(t.shape);
   if (t.dtype == DType::e8m0 || (t.dtype == DType::f32 && has_scales)) return bench.ones(t.dtype, t.shape);
   return contains(kNumbers, t.dtype) ? bench.tensor(t.dtype, t.shape) : bench.zeros(t.dtype, t.shape);
 }
@@ -84,7 +88,7 @@ Tensor Workbench::filled(DType dtype, Shape shape, const std::function<void(Stre
 
 Tensor Workbench::tensor(DType dtype, Shape shape) {
   return filled(dtype, shape, [](Stream& stream, const Tensor& memory) {
-    if (size_of(memory.dtype) > 1) return fill_with_numbers(stream, memory, 2);
+    if (size_of(memory.dtype) > 1) return fill_with_numbers(stream, memory, kLargest);
     std::vector<uint8_t> pattern;
     for (int64_t i = 0; i < kPattern; ++i) pattern.push_back(pattern_code(i));
     repeat(stream, pattern, memory);
@@ -93,6 +97,15 @@ Tensor Workbench::tensor(DType dtype, Shape shape) {
 
 void Workbench::give_workspace(Stream& stream, int64_t bytes) {
   set_matmul_workspace(stream, tensor(DType::u8, {bytes}));
+}
+
+// With an amax of 0 every number would saturate, which takes longer and never happens in training; with the
+// pattern's largest, of every 28 numbers one would have the largest code and be looked at for saturation,
+// where in training only the amax itself has it.
+Tensor Workbench::amaxes(Shape shape) {
+  return filled(DType::u32, shape, [](Stream& stream, const Tensor& memory) {
+    repeat(stream, std::vector<uint32_t>(kPattern, std::bit_cast<uint32_t>(2 * kLargest)), memory);
+  });
 }
 
 Tensor Workbench::zeros(DType dtype, Shape shape) { return filled(dtype, shape, fill_zero); }

@@ -30,6 +30,8 @@ class Workbench {
   void give_workspace(Stream& stream, int64_t bytes);
   /// scattered_indices() as i32.
   Tensor indices(int64_t count, int64_t limit);
+  /// u32 bits of amaxes, by whose scales none of the numbers of tensor() underflows or saturates.
+  Tensor amaxes(Shape shape);
   Tensor zeros(DType dtype, Shape shape);
   /// Scales that change nothing: f32, or e8m0.
   Tensor ones(DType dtype, Shape shape);
@@ -41,8 +43,8 @@ class Workbench {
 };
 
 /// Prepares a recorded operation on tensors of its shapes from the bench: numbers of both signs, scales that
-/// change nothing, tokens and targets below `vocabulary` (the rank's), zeros elsewhere. Each call of the
-/// result runs it.
+/// change nothing, amaxes that lose none of the numbers, tokens and targets below `vocabulary` (the rank's),
+/// zeros elsewhere. Each call of the result runs it.
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
                                      int64_t vocabulary);
 

@@ -89,8 +89,8 @@ struct Losses {
   uint32_t underflow, saturation;
 };
 /// Adds the losses of the whole block to the counters. Every thread of the block calls it, once. All blocks
-/// share the two addresses, where additions wait for each other: by each warp they seem to have been a fifth
-/// of the time of a quantization (tests/gpu/README.md).
+/// share the two addresses, where additions wait for each other. Where every warp had something to add, which
+/// training never has, counting took a fifth of the time of a quantization (tests/gpu/README.md).
 __device__ __forceinline__ void add_losses(unsigned long long* counters, Losses seen) {
   if (!counters) return;
   OTTAVA_SHARED(Losses, of_warps, [32]);

@@ -9,6 +9,7 @@
 
 #include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
+#include "fp8/quantize.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 
@@ -43,6 +44,44 @@ TEST_CASE("numbers that results are added to are there when the bench hands them
     copy_to_host(stream, zeros, numbers.data());
     stream.synchronize();
     CHECK(std::ranges::count(numbers, 0.0f) == 1000);
+  });
+}
+
+TEST_CASE(
+    "numbers that are quantized to be timed lose nothing and hardly reach the largest code, as in training") {
+  test::for_each_device([](Stream& stream) {
+    for (const auto& [format, largest_code] : {std::pair{DType::e4m3, 0x7e}, {DType::e5m2, 0x7b}}) {
+      for (const fp8::Granularity granularity : {fp8::Granularity::tensor, fp8::Granularity::row}) {
+        INFO(name_of(format) << ", " << name_of(granularity));
+        const bool by_tensor = granularity == fp8::Granularity::tensor;
+        const Shape shape{128, 512}, scales = by_tensor ? Shape{1} : Shape{512};
+        CostRecorder recorder;
+        Stream meta = Stream::meta(recorder, stream.device());
+        fp8::quantize(meta, {.x = {nullptr, DType::bf16, shape},
+                             .granularity = granularity,
+                             .amax = by_tensor ? Tensor{nullptr, DType::u32, {1}} : Tensor{},
+                             .column_amax = by_tensor ? Tensor{} : Tensor{nullptr, DType::u32, {512}},
+                             .transposed = {{nullptr, format, {512, 128}}, {nullptr, DType::f32, scales}},
+                             .counters = {nullptr, DType::i64, {3}}});
+        RecordedOperation operation = recorder.operations().at(0);
+        std::vector<Tensor> operands;
+        operation.call.on = [&operands, on = operation.call.on](std::span<const Tensor> tensors) {
+          operands.assign(tensors.begin(), tensors.end());
+          return on(tensors);
+        };
+        Workbench bench(stream.device());
+        prepare(operation, bench, 256)(stream);
+        std::vector<int64_t> counters;
+        std::vector<uint8_t> codes;
+        for (const Tensor& t : operands) {
+          if (t.dtype == DType::i64) counters = host_values<int64_t>(stream, t);
+          if (t.dtype == format) codes = host_values<uint8_t>(stream, {t.data, DType::u8, t.shape});
+        }
+        CHECK(counters == std::vector<int64_t>{128 * 512, 0, 0});
+        REQUIRE(codes.size() == 128 * 512);
+        CHECK(std::ranges::count_if(codes, [&](uint8_t c) { return (c & 0x7f) >= largest_code; }) == 0);
+      }
+    }
   });
 }
 
