@@ -198,16 +198,18 @@ ResidualStream AttentionLayer::generate(const StepContext& c, const LlamaBatch& 
   const LinearOperand x = norm_.forward(c, std::move(in), wqkv_, nullptr, now.norm);
   project(c, batch, x, nullptr, now);
   const Tensor& qkv = now.qkv;
-  Allocation q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
+  const bool is_one_token = batch.sequence == 1;
+  Allocation q;
+  if (is_one_token) q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
   store_key_values(c.stream, {.qkv = qkv,
-                              .q = q,
+                              .q = is_one_token ? q.tensor() : Tensor{},
                               .keys = cache.keys,
                               .values = cache.values,
                               .heads = heads_,
                               .batch = batch.batch,
                               .sequence = batch.sequence,
                               .position = position});
-  if (batch.sequence > 1) {
+  if (!is_one_token) {
     attend(c, batch, now);
   } else {
     now.attention = c.scratch("attention.core", c.compute, q.tensor().shape);

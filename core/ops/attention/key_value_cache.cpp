@@ -1,9 +1,7 @@
 #include "core/ops/attention/key_value_cache.h"
 
-#include <cstring>
-
-#include "core/cuda/runtime.h"
 #include "core/ops/check.h"
+#include "core/ops/elementwise.h"
 #include "core/run_op.h"
 
 namespace ottava {
@@ -32,24 +30,20 @@ void check(const StoreKeyValues& a) {
 void store_key_values(Stream& stream, const StoreKeyValues& a) {
   check(a);
   if (stream.type() == DeviceType::meta) return stream.recorder().record(moving(kOp, 2 * a.qkv.bytes()));
-  // Rows of a few KiB, once per generated token: copies, not a kernel, on the GPU as well.
-  auto copy = [&](char* to, const char* from, int64_t elements) {
-    const int64_t bytes = elements * size_of(a.qkv.dtype);
-    if (stream.type() == DeviceType::cuda) {
-      cuda::copy(to, from, bytes, stream.native());
-    } else {
-      std::memcpy(to, from, bytes);
+  const int64_t q = a.heads.heads * a.heads.head_dim, kv = a.heads.kv_heads * a.heads.head_dim;
+  if (!a.q.empty()) copy_columns(stream, a.qkv, {0, q}, a.q, 0);
+  auto store = [&](const Tensor& cache, ColumnRange columns) {
+    const int64_t capacity = cache.shape[1];
+    if (a.sequence == 1)  // a generated token: those of all texts at once
+      return copy_columns(stream, a.qkv, columns, cache.reshape({a.batch, capacity * kv}), a.position * kv);
+    for (int64_t b = 0; b < a.batch; ++b) {
+      const Tensor rows = cache.reshape({a.batch * capacity, kv})
+                              .slice(b * capacity + a.position, b * capacity + a.position + a.sequence);
+      copy_columns(stream, a.qkv.slice(b * a.sequence, (b + 1) * a.sequence), columns, rows, 0);
     }
   };
-  const int64_t row = a.heads.row(), q = a.heads.heads * a.heads.head_dim,
-                kv = a.heads.kv_heads * a.heads.head_dim;
-  const int64_t capacity = a.keys.shape[1];
-  for (int64_t n = 0; n < a.batch * a.sequence; ++n) {
-    const int64_t slot = (n / a.sequence * capacity + a.position + n % a.sequence) * kv;
-    if (!a.q.empty()) copy(a.q.at(n * q), a.qkv.at(n * row), q);
-    copy(a.keys.at(slot), a.qkv.at(n * row + q), kv);
-    copy(a.values.at(slot), a.qkv.at(n * row + q + kv), kv);
-  }
+  store(a.keys, {q, q + kv});
+  store(a.values, {q + kv, q + 2 * kv});
 }
 
 }  // namespace ottava
