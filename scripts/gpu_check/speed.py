@@ -1,5 +1,6 @@
 """Stages that measure: every operation alone, and whole steps beside PyTorch's."""
 
+import concurrent.futures
 import json
 import re
 import time
@@ -12,6 +13,8 @@ BENCH_PYTORCH = str(ROOT / "scripts/reference/bench_pytorch.py")
 TORCH_SECONDS, TORCH_SHARE = 60, 0.4  # of the stage `steps`, kept for PyTorch however long ours takes: the lesser
 SECONDS_OF_A_RUN = 60  # at least, before a run of ours is given up for the others
 START_SECONDS = 4  # of a process, its libraries and its plan
+PLANS_AT_ONCE = 4
+PLANS_SECONDS, PLANS_SHARE = 10, 0.1  # of the stage `steps`, kept for all plans: the lesser
 TORCH_ATTENTION_SECONDS = 20
 
 # --- operations ---------------------------------------------------------------------------------------------------
@@ -127,8 +130,10 @@ def float8_options(precision):
     return options
 
 
-def keys_of(shape, precision):
+def keys_of(shape, precision, dry=False):
     """The experiment; what runs it and where is not in it."""
+    if dry:
+        return ["--model.n_layers", "2", "--training.seq_len", "128", "--training.local_batch_size", "1", *float8_options(precision)]
     keys = ["--model.flavor", shape.flavor, "--model.n_layers", str(shape.layers)]
     if shape.flavor != "debugmodel":
         keys += ["--model.vocab_size", "128256"]
@@ -137,24 +142,30 @@ def keys_of(shape, precision):
 
 
 def train_ours(c, shape, precision, until):
-    keys = keys_of(shape, precision)
-    if c.dry:
-        keys = ["--model.n_layers", "2", "--training.seq_len", "128", "--training.local_batch_size", "1", *float8_options(precision)]
     steps = "30" if shape.flavor == "debugmodel" and not c.dry else "3"
     out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
-                 "--training.dataset_path", str(c.text), "--training.device", c.device, "--job.dump_folder", str(c.folder("bench")), *keys,
-                 *c.without_graphs(c.device)], until=until)
-    return read_bench_train(out) | {"planned_tokens_per_second": planned_speed(c, keys)}
+                 "--training.dataset_path", str(c.text), "--training.device", c.device, "--job.dump_folder", str(c.folder("bench")),
+                 *keys_of(shape, precision, c.dry), *c.without_graphs(c.device)], until=until)
+    return read_bench_train(out)
 
 
-def planned_speed(c, keys):
-    """Tokens/s that `plan` says of this GPU; None where it has no table for it."""
+def planned_speed(c, shape, precision):
+    """Tokens/s that `plan` says of this GPU; None where it has no table for it, or no time."""
     try:
-        out = c.run([c.program("ottava"), "plan", "configs/debug.yaml", "--training.device", c.device, *keys], check=False, seconds=20)
+        out = c.run([c.program("ottava"), "plan", "configs/debug.yaml", "--training.device", c.device, *keys_of(shape, precision, c.dry)],
+                    check=False)
     except Failed:
         return None
     said = re.search(r"([\d,]+) tokens/s per rank", out)
     return int(said.group(1).replace(",", "")) if said else None
+
+
+def add_plans(c, benchmark, ours):
+    """What `plan` says of each run, side by side on the CPU. After the last run: meanwhile the GPU has nothing to do."""
+    run = [key for key, item in ours.items() if "tokens_per_second" in item]
+    with concurrent.futures.ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
+        for key, planned in zip(run, pool.map(lambda key: planned_speed(c, benchmark.shapes[key[0]], key[1]), run)):
+            ours[key]["planned_tokens_per_second"] = planned
 
 
 def measure_ours(c, benchmark, wanted, until):
@@ -184,14 +195,14 @@ def torch_run(c, shape, precision):
     return f"debugmodel:2:64:1:{precision}" if c.dry else f"{shape.flavor}:{shape.layers}:{shape.seq_len}:{shape.batch}:{precision}"
 
 
-def measure_torch(c, benchmark, wanted):
+def measure_torch(c, benchmark, wanted, until):
     """Like measure_ours; one process for all, so that PyTorch is loaded once. Each run's line comes as soon as it is done."""
     runs = {torch_run(c, benchmark.shapes[shape], precision): (shape, precision) for shape, precision in wanted}
     command = [c.python, BENCH_PYTORCH, "--device", c.device, "--steps", "3", *(["--compile", "off"] if c.dry else [])]
     for run in runs:
         command += ["--run", run]
     try:
-        output = c.run(command, check=False)
+        output = c.run(command, check=False, until=until)
     except TimedOut as e:
         output = e.output
     return {runs[line["run"]]: line for line in json_lines(output) if line.get("run") in runs}
@@ -228,9 +239,11 @@ def steps(c):
     wanted = benchmark.ours[:3] if c.dry else benchmark.ours
     torch_wanted = benchmark.torch[:1] if c.dry else benchmark.torch
     installed = c.has_torch() is not False  # where nothing says it, the attempt does
-    until = time.monotonic() + c.seconds_left() - (min(TORCH_SECONDS, TORCH_SHARE * c.seconds_left()) if installed else 0)
-    ours = measure_ours(c, benchmark, wanted, until)
-    torch = measure_torch(c, benchmark, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
+    left = c.seconds_left()
+    end = time.monotonic() + left - min(PLANS_SECONDS, PLANS_SHARE * left)  # of what the GPU is needed for
+    ours = measure_ours(c, benchmark, wanted, end - (min(TORCH_SECONDS, TORCH_SHARE * left) if installed else 0))
+    torch = measure_torch(c, benchmark, torch_wanted, end) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
+    add_plans(c, benchmark, ours)
     header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
               "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "

@@ -230,6 +230,20 @@ class Steps(unittest.TestCase):
         self.assertIn("| 1B, seq 2048 | bf16 | 20227 |  | 512 | 49.2%", text)  # of which plan says nothing
         self.assertEqual(len(data["torch"]), 1)
 
+    def test_plans_come_after_the_last_run(self):
+        said = []
+
+        class Notes(Bench):
+            def run(self, command, **_):
+                said.append(command[1] if command[0] == "ottava" else "PyTorch")
+                if said[-1] == "plan":
+                    raise TimedOut("no time was left")
+                return BENCH
+        text, data = speed.steps(Notes([]))
+        runs = len(shapes.benchmark_of(140).ours)
+        self.assertEqual(said, ["bench"] * runs + ["PyTorch"] + ["plan"] * runs)
+        self.assertEqual({i["planned_tokens_per_second"] for i in data["ottava"]}, {None})  # what was measured stands
+
     def test_the_whole_8b_in_every_precision(self):
         commands = []
         c = Bench([])
@@ -237,6 +251,7 @@ class Steps(unittest.TestCase):
         large = shapes.benchmark_of(140).shapes
         for precision in shapes.PRECISIONS:
             speed.train_ours(c, large["8B, seq 8192"], precision, None)
+            speed.planned_speed(c, large["8B, seq 8192"], precision)
         for command in commands:  # each is measured and planned
             self.assertIn("--model.n_layers 32", command)
             self.assertIn("--optimizer.state_dtype bfloat16 --activation_checkpoint.mode selective", command)
