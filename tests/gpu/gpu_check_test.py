@@ -358,7 +358,8 @@ class Goals(unittest.TestCase):
         failed = {"name": "adamw", "operands": "f32 [4]", "calls": 1, "bound": "copy", "bytes": 1e9, "flops": 0, "error": "no memory"}
         report = {"copy_bytes_per_second": 4e12, "gemm_flops_per_second": 8e14, "kernels": [
             kernel("matmul forward", "gemm", 1), kernel("rope", "copy", 0.86, planned_seconds=8e-4), kernel("amax", "copy", 0.84),
-            kernel("clip_factor", "copy", 0.01, bytes=8), kernel("attention_forward", "gemm", 0.34), kernel("attention_backward", "gemm", 0.19), failed]}
+            kernel("clip_factor", "copy", 0.01, bytes=8), kernel("column_amax", "copy", 0.7, bytes=2.5e8),
+            kernel("attention_forward", "gemm", 0.34), kernel("attention_backward", "gemm", 0.19), failed]}
         verdict = {g["goal"].split(":")[0]: g["verdict"] for g in goals.kernel_goals(report)}
         self.assertEqual(verdict, {"rope": "met", "amax": "not met", "attention_forward": "met", "attention_backward": "not met", "adamw": "not measured"})
         rows = speed.kernel_rows(report, {"cudnn": {"forward_seconds": 2.5e-3, "backward_seconds": 5e-3}, "flash": {"error": "no kernel"}})
