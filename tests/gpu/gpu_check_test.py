@@ -203,6 +203,9 @@ class Bench:
     def gpu_gib(self):
         return self.gib
 
+    def compute_capability(self):
+        return None
+
     def has_torch(self):
         return self.torch
 
@@ -735,6 +738,18 @@ class Kernels(unittest.TestCase):
                 speed.kernels(c)
             self.assertEqual(asked[0], first)
             self.assertEqual(len(asked), 5)
+
+    def test_recipes_that_the_gpu_lacks_are_not_started(self):
+        for capability, recipes in ((90, ["tensorwise", "rowwise", "blockwise"]), (100, ["tensorwise", "mxfp8"]), (80, []),
+                                    (None, ["tensorwise", "rowwise", "blockwise", "mxfp8"])):  # nothing says what it is
+            started = []
+            c = Bench([], torch=False)
+            c.compute_capability = lambda: capability
+            report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": []}
+            with mock.patch.multiple(speed, step_kernels=lambda c, recipe, seconds: started.append(recipe) or {**report, "kernels": []},
+                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []):
+                speed.kernels(c)
+            self.assertEqual(started, [None, *recipes])
 
 
 class Budget(unittest.TestCase):
