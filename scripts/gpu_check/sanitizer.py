@@ -103,22 +103,22 @@ def sanitizer(c):
         return watch_cases(tool, says) if TOOL_FAULT in out else (verdict, says)
 
     def watch_cases(tool, fault):
-        """Of those that time allows; the first that is wrong is told."""
-        watched = []
+        """Of those that time allows; the first that is wrong is told, and so are those that were not watched to their end."""
+        watched, late, failing = [], [], []
         for cases in CASES:
             try:
                 out = c.run([found, "--tool", tool, *options, c.program("ottava_device_tests"), cases], check=False,
                             env={"OTTAVA_TEST_DEVICES": c.device}, seconds=SECONDS_OF_CASES)
             except TimedOut:
+                late.append(cases)
                 continue
             verdict, says = read_sanitizer(tool, out, "All tests passed")
             if verdict == "FAILED":
                 return verdict, f"{cases}: {says}"
-            if verdict == "ok":
-                watched.append(cases)
-        if not watched:
-            return "not run", fault
-        return "ok", f"nothing wrong in the cases {', '.join(watched)}; of a step {fault}"
+            (watched if verdict == "ok" else failing).append(cases)
+        parts = [f"{what} {', '.join(cases)}; " for what, cases in (("nothing wrong in the cases", watched), ("the time was up in", late),
+                                                                    ("the tool fails in", failing)) if cases]
+        return "ok" if watched else "not run", f"{''.join(parts)}of a step {fault}"
 
     with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
         answers = dict(zip(TOOLS, pool.map(watch, TOOLS)))

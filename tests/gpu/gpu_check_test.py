@@ -142,11 +142,16 @@ class Sanitizer(unittest.TestCase):
         self.assertEqual(racecheck(f"Training completed\n{clean}", None)[0], "ok")
         verdict, says = racecheck(fault, lambda cases: f"All tests passed\n{clean}" if "rope" in cases else fault)
         self.assertEqual(verdict, "ok")
-        self.assertIn("nothing wrong in the cases rope rotates*; of a step racecheck itself fails", says)
+        self.assertRegex(says, r"^nothing wrong in the cases rope rotates\*; the tool fails in rms_norm_forward .*; of a step racecheck itself fails")
+        verdict, says = racecheck(fault, lambda cases: TimedOut("not done") if "rms" in cases else f"All tests passed\n{clean}")
+        self.assertEqual(verdict, "ok")
+        self.assertIn("; the time was up in rms_norm_forward agrees*, rms_norm_backward agrees*, rms_norm_backward in FP8: codes*; of a step", says)
         with self.assertRaisesRegex(Failed, "swiglu_forward agrees.: .*1 in our kernels"):
             racecheck(fault, lambda cases: race if "swiglu" in cases else TimedOut("not done"))
-        verdict, says = racecheck(fault, lambda cases: fault)
-        self.assertEqual((verdict, says[:23]), ("not run", "racecheck itself fails:"))
+        for answer, why in ((fault, "the tool fails in"), (TimedOut("not done"), "the time was up in")):
+            verdict, says = racecheck(fault, lambda cases: answer)
+            self.assertEqual(verdict, "not run")
+            self.assertRegex(says, f"^{why} rms_norm_forward .*; of a step racecheck itself fails")
 
     def test_only_faults_in_our_kernels_are_red(self):
         verdict, says = sanitizer.read_sanitizer("memcheck", MEMCHECK.format("ottava::cuda"))
