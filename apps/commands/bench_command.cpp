@@ -21,6 +21,7 @@
 #include "apps/train/launch_session.h"
 #include "apps/train/trainer.h"
 #include "core/counted.h"
+#include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
@@ -182,6 +183,13 @@ std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device
       gib(planned), gib(grown), 100 * (grown / planned - 1), gib(before.resident));
 }
 
+std::string_view attention_text(const LlamaModelOptions& o) {
+  using cuda::FusedAttention;
+  if (!o.fused_attention) return "flash";
+  return o.fused_attention->backward() == FusedAttention::Backward::free ? "cudnn, not deterministic"
+                                                                         : "cudnn";
+}
+
 // How long a step takes and where its time goes.
 void print_step(const Measured& m, const StepFlops& flops, Trainer& trainer, const Session& session,
                 std::ostream& out) {
@@ -211,6 +219,8 @@ void print_step(const Measured& m, const StepFlops& flops, Trainer& trainer, con
     print("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s", measure_multiplier_peak_flops() / 1e12);
   if (experiment.repeats_initial_weights)
     print("initial weights: {} random values of each tensor, repeated", kRepeatedValues);
+  print("attention: {}; loss: {} tokens at a time", attention_text(shape.model_options),
+        shape.model_options.loss_chunk_rows);
   print("CUDA graphs: {}", trainer.engine().graphs().nodes() > 0 ? "on" : "off");
   if (const fp8::AmaxHistory* history = amax_history(trainer); history && !history->is_full()) {
     print(

@@ -112,10 +112,11 @@ def read_bench_train(out):
     """Figures of `ottava bench train`."""
     number = lambda pattern: float(re.search(pattern, out).group(1))
     in_use = re.search(r"([\d.]+) GiB in use on the GPU", out)
+    attention, chunk = re.search(r"^attention: (.+); loss: (\d+) tokens at a time", out, re.M).groups()
     return {"tokens_per_second": number(r"tokens/s: ([\d.]+)"), "tflops": number(r"model FLOPs: ([\d.]+) TFLOP/s"),
             "utilization_percent": number(r"utilization: ([\d.]+)%"), "seconds_per_step": number(r"median ([\d.]+) s"),
             "plan_gib": number(r"memory: plan ([\d.]+) GiB"), "memory_gib": float(in_use.group(1)) if in_use else None,
-            "graphs": re.search(r"CUDA graphs: (on|off)", out).group(1)}
+            "graphs": re.search(r"CUDA graphs: (on|off)", out).group(1), "attention": attention, "loss_chunk_tokens": int(chunk)}
 
 
 def float8_options(precision):
@@ -228,7 +229,8 @@ def step_rows(benchmark, ours, torch):
             mine, theirs = ours.get(key), torch.get(theirs_key)
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
             rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("planned_tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"),
-                                      ("utilization_percent", "{:.1f}%"), ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
+                                      ("utilization_percent", "{:.1f}%"), ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}"),
+                                      ("attention", "{}"), ("loss_chunk_tokens", "{}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
                            if theirs_key in benchmark.torch else ("", "", "")),
                          f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))
@@ -245,8 +247,8 @@ def steps(c):
     ours = measure_ours(c, benchmark, wanted, end - (min(TORCH_SECONDS, TORCH_SHARE * left) if installed else 0))
     torch = measure_torch(c, benchmark, torch_wanted, end) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
     add_plans(c, benchmark, ours)
-    header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
-              "TFLOP/s", "GiB", "ottava / PyTorch"]
+    header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "attention", "loss chunk",
+              "PyTorch tokens/s", "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
             "with the peak of its precision.\n\n" + table(header, step_rows(benchmark, ours, torch)))
     if c.dry:

@@ -101,8 +101,11 @@ TEST_CASE("bench train: steps, operations and memory of the device") {
     CHECK((said.find("without graphs, in a step of ") != std::string::npos) == on_gpu);
     check_shares(said, said.find("host execution layer") == std::string::npos);
     CHECK(said.find("initial weights") == std::string::npos);
-    CHECK_THAT(bench(tiny, device, "repeated", {"--training.cuda_graphs", "off"}),
+    CHECK_THAT(bench(tiny, device, "repeated",
+                     {"--training.cuda_graphs", "off", "--attention.backend", "flash",
+                      "--model.loss_chunk_tokens", "48"}),
                Contains("initial weights: 1000003 random values of each tensor, repeated\n") &&
+                   Contains("\nattention: flash; loss: 48 tokens at a time\n") &&
                    Contains("CUDA graphs: off\n"));
   }
   std::ostringstream out;
