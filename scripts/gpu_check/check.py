@@ -163,6 +163,21 @@ class Check:
             raise TimedOut(f"{ended}: {' '.join(map(str, command))}\n{tail(out)}", out)
         return process.returncode, out
 
+    def start(self, command, file):
+        """A program that runs beside others, and writes to the file, until end_one()."""
+        try:
+            with open(file, "wb") as out:
+                process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, stdout=out,
+                                           stderr=subprocess.DEVNULL, **OWN_GROUP)
+        except OSError as e:
+            raise Failed(f"{command[0]} cannot be started: {e}") from None
+        self.running.add(process)
+        return process
+
+    def end_one(self, process):
+        self.kill(process)
+        self.running.discard(process)
+
     def wait(self, process, limit, watched):
         if not watched:
             process.wait(limit)

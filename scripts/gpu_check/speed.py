@@ -6,6 +6,7 @@ import re
 import time
 
 from check import ROOT, Failed, TimedOut, json_lines, tail
+from gpu_clocks import watched_clocks
 from models import recipes_of
 from report import table
 from shapes import DEBUG, PRECISIONS, benchmark_of
@@ -14,6 +15,7 @@ BENCH_PYTORCH = str(ROOT / "scripts/reference/bench_pytorch.py")
 TORCH_SECONDS, TORCH_SHARE = 60, 0.4  # of the stage `steps`, kept for PyTorch however long ours takes: the lesser
 SECONDS_OF_A_RUN = 60  # at least, before a run of ours is given up for the others
 START_SECONDS = 4  # of a process, its libraries and its plan
+STEPS_OF_A_RUN = "5"
 PLANS_AT_ONCE = 4
 PLANS_SECONDS, PLANS_SHARE = 10, 0.1  # of the stage `steps`, kept for all plans: the lesser
 TORCH_ATTENTION_SECONDS = 20
@@ -144,11 +146,12 @@ def keys_of(shape, precision, dry=False):
 
 
 def train_ours(c, shape, precision, until):
-    steps = "30" if shape.flavor == "debugmodel" and not c.dry else "3"
-    out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
-                 "--training.dataset_path", str(c.text), "--training.device", c.device, "--job.dump_folder", str(c.folder("bench")),
-                 *keys_of(shape, precision, c.dry), *c.without_graphs(c.device)], until=until)
-    return read_bench_train(out)
+    steps = "30" if shape.flavor == "debugmodel" and not c.dry else STEPS_OF_A_RUN
+    with watched_clocks(c) as clocks:
+        out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
+                     "--training.dataset_path", str(c.text), "--training.device", c.device, "--job.dump_folder", str(c.folder("bench")),
+                     *keys_of(shape, precision, c.dry), *c.without_graphs(c.device)], until=until)
+    return read_bench_train(out) | clocks
 
 
 def planned_speed(c, shape, precision):
@@ -230,7 +233,7 @@ def step_rows(benchmark, ours, torch):
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
             rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("planned_tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"),
                                       ("utilization_percent", "{:.1f}%"), ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}"),
-                                      ("attention", "{}"), ("loss_chunk_tokens", "{}")),
+                                      ("attention", "{}"), ("loss_chunk_tokens", "{}"), ("sm_mhz", "{:.0f}"), ("watts", "{:.0f}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
                            if theirs_key in benchmark.torch else ("", "", "")),
                          f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))
@@ -248,9 +251,9 @@ def steps(c):
     torch = measure_torch(c, benchmark, torch_wanted, end) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
     add_plans(c, benchmark, ours)
     header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "attention", "loss chunk",
-              "PyTorch tokens/s", "TFLOP/s", "GiB", "ottava / PyTorch"]
+              "SM MHz", "W", "PyTorch tokens/s", "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
-            "with the peak of its precision.\n\n" + table(header, step_rows(benchmark, ours, torch)))
+            "with the peak of its precision; clocks and power are medians of ours while the GPU was busy.\n\n" + table(header, step_rows(benchmark, ours, torch)))
     if c.dry:
         text = "Tiny models, each side its own.\n\n" + text
     data = {side: [{"shape": shape, "precision": precision, **item} for (shape, precision), item in items.items()]

@@ -21,6 +21,7 @@ import cuda_libraries
 import device_tests
 import first_training
 import goals
+import gpu_clocks
 import op_tests
 import parity
 import program_output
@@ -193,10 +194,13 @@ class Libraries(unittest.TestCase):
 class Bench:
     """A Check whose programs answer at once; `answers` maps words of the command to an output or an error."""
 
-    dry, device, python, text = False, "cuda", "python3", "text.txt"
+    dry, device, python, text, gpu, work = False, "cuda", "python3", "text.txt", "0", Path("/nowhere")
 
     def __init__(self, answers, gib=140.0, torch=True):
         self.answers, self.gib, self.torch = answers, gib, torch
+
+    def start(self, command, file):
+        raise Failed("nvidia-smi cannot be started")
 
     def program(self, name):
         return name
@@ -227,6 +231,39 @@ class Bench:
         return answer
 
 
+class Clocks(unittest.TestCase):
+    def test_only_what_a_busy_gpu_says_counts(self):
+        text = "345, 75.2\n1980, 690.1\n1755, 698.0\n1740, 699.5\n[N/A], [N/A]\n1980, 200.0\n17"
+        self.assertEqual(gpu_clocks.read_clocks(text), {"sm_mhz": 1755, "watts": 698.0})
+        self.assertEqual(gpu_clocks.read_clocks("No devices were found\n"), {})
+
+    def test_it_is_asked_while_a_program_runs_and_ends_with_it(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        c.dry, start, said = False, c.start, []
+
+        def stand_in(command, file):
+            said.extend(command)
+            return start(["sh", "-c", "echo 1700, 650.0; sleep 60"], file)
+        c.start = stand_in
+        with gpu_clocks.watched_clocks(c) as clocks:
+            self.assertEqual((len(c.running), clocks), (1, {}))
+            while not (c.work / "clocks.csv").read_text():
+                time.sleep(0.01)
+        self.assertEqual((c.running, clocks), (set(), {"sm_mhz": 1700, "watts": 650}))
+        self.assertEqual(said[:3], ["nvidia-smi", "-i", "0"])
+        with gpu_clocks.watched_clocks(Bench([])) as clocks:
+            pass
+        self.assertEqual(clocks, {})  # where it cannot be started
+
+    def test_fp8_comes_right_after_bf16(self):
+        for gib in (140, 80):
+            ours = shapes.benchmark_of(gib).ours
+            for i, (shape, precision) in enumerate(ours):
+                if precision == "fp8":
+                    self.assertEqual(ours[i - 1], (shape, "bf16"))
+
+
 class Steps(unittest.TestCase):
     def test_figures_of_both_sides(self):
         self.assertEqual(speed.read_bench_train(BENCH)["memory_gib"], 95.12)
@@ -235,8 +272,8 @@ class Steps(unittest.TestCase):
         c = Bench([(("bench train",), BENCH), (("plan", "--model.n_layers 16", "--training.seq_len 8192"), plan),
                    (("bench_pytorch",), TimedOut("not done", lines))])
         text, data = speed.steps(c)
-        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 | 16000 | 405 | 99.0 | 1.26 |", text)
-        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 | not measured |  |  |  |", text)
+        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 |  |  | 16000 | 405 | 99.0 | 1.26 |", text)
+        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 |  |  | not measured |  |  |  |", text)
         self.assertIn("| 1B, seq 2048 | bf16 | 20227 |  | 512 | 49.2%", text)  # of which plan says nothing
         self.assertEqual(len(data["torch"]), 1)
 
