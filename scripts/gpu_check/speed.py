@@ -118,7 +118,9 @@ def read_bench_train(out):
     return {"tokens_per_second": number(r"tokens/s: ([\d.]+)"), "tflops": number(r"model FLOPs: ([\d.]+) TFLOP/s"),
             "utilization_percent": number(r"utilization: ([\d.]+)%"), "seconds_per_step": number(r"median ([\d.]+) s"),
             "plan_gib": number(r"memory: plan ([\d.]+) GiB"), "memory_gib": float(in_use.group(1)) if in_use else None,
-            "graphs": re.search(r"CUDA graphs: (on|off)", out).group(1), "attention": attention, "loss_chunk_tokens": int(chunk)}
+            "graphs": re.search(r"CUDA graphs: (on|off)", out).group(1), "attention": attention, "loss_chunk_tokens": int(chunk),
+            "recomputed": re.search(r"Precision: .*; (.*?)(?: are| is)? recomputed", out).group(1),
+            "leaves_no_room_for_cudnn": "with its workspace the step takes" in out}
 
 
 def float8_options(precision):
@@ -173,25 +175,34 @@ def add_plans(c, benchmark, ours):
             ours[key]["planned_tokens_per_second"] = planned
 
 
+def measure_one(c, shape, precision, until):
+    """Figures of a run, an error, or why it does not fit; None where time ends it."""
+    if not shape.fits(c.gpu_gib()):
+        return {"too_large": f"{shape.gib:.1f} GiB are planned, {c.gpu_gib():.1f} are there"}
+    left = until - time.monotonic()
+    end = min(until, time.monotonic() + max(SECONDS_OF_A_RUN, left / 3))
+    try:
+        return train_ours(c, shape, precision, end)
+    except TimedOut as e:
+        return None if end == until else {"error": str(e).splitlines()[0].split(":")[0]}
+    except (Failed, ValueError, AttributeError) as e:
+        refusal = re.search(r"the step needs [^;\n]*", str(e))
+        return {"too_large": refusal.group(0)} if refusal else {"error": tail(str(e), 1)}
+
+
 def measure_ours(c, benchmark, wanted, until):
-    """{(shape, precision): figures, an error, or why it does not fit}. What time ends is absent: not measured."""
+    """{(shape, precision): figures, an error, or why it does not fit}. What time ends is absent: not measured. A shape that leaves too
+    little memory becomes the lighter one for all precisions that follow, so that they are compared with their like."""
     out = {}
-    for key in wanted:
-        shape = benchmark.shapes[key[0]]
-        if not shape.fits(c.gpu_gib()):
-            out[key] = {"too_large": f"{shape.gib:.1f} GiB are planned, {c.gpu_gib():.1f} are there"}
-            continue
-        left = until - time.monotonic()
-        end = min(until, time.monotonic() + max(SECONDS_OF_A_RUN, left / 3))
-        try:
-            out[key] = train_ours(c, shape, key[1], end)
-        except TimedOut as e:
-            if end == until:
-                break
-            out[key] = {"error": str(e).splitlines()[0].split(":")[0]}
-        except (Failed, ValueError, AttributeError) as e:
-            refusal = re.search(r"the step needs [^;\n]*", str(e))
-            out[key] = {"too_large": refusal.group(0)} if refusal else {"error": tail(str(e), 1)}
+    for name, precision in wanted:
+        item = measure_one(c, benchmark.shapes[name], precision, until)
+        lighter = benchmark.shapes[name].lighter
+        if lighter and item and ("too_large" in item or item.get("leaves_no_room_for_cudnn")):
+            benchmark.shapes[name] = lighter
+            item = measure_one(c, lighter, precision, until) or item
+        if item is None:
+            break
+        out[name, precision] = item
     return out
 
 
@@ -233,7 +244,7 @@ def step_rows(benchmark, ours, torch):
             both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
             rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("planned_tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"),
                                       ("utilization_percent", "{:.1f}%"), ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}"),
-                                      ("attention", "{}"), ("loss_chunk_tokens", "{}"), ("sm_mhz", "{:.0f}"), ("watts", "{:.0f}")),
+                                      ("attention", "{}"), ("loss_chunk_tokens", "{}"), ("recomputed", "{}"), ("sm_mhz", "{:.0f}"), ("watts", "{:.0f}")),
                          *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
                            if theirs_key in benchmark.torch else ("", "", "")),
                          f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))
@@ -251,7 +262,7 @@ def steps(c):
     torch = measure_torch(c, benchmark, torch_wanted, end) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
     add_plans(c, benchmark, ours)
     header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "attention", "loss chunk",
-              "SM MHz", "W", "PyTorch tokens/s", "TFLOP/s", "GiB", "ottava / PyTorch"]
+              "recomputed", "SM MHz", "W", "PyTorch tokens/s", "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
             "with the peak of its precision; clocks and power are medians of ours while the GPU was busy.\n\n" + table(header, step_rows(benchmark, ours, torch)))
     if c.dry:

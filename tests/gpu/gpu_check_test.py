@@ -37,6 +37,7 @@ main = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(main)
 
 BENCH = """[ottava] INFO - Attention: cudnn (forward and backward of a layer: flash 9.1 ms, cudnn 4.2 ms)
+[ottava] INFO - Precision: compute bf16, masters f32, moments bf16, gradient sums f32; 8 of 32 blocks are recomputed
 attention: cudnn; loss: 2048 tokens at a time
 CUDA graphs: on
 step: median 0.405 s, fastest 0.404 s, slowest 0.409 s of 3
@@ -272,8 +273,8 @@ class Steps(unittest.TestCase):
         c = Bench([(("bench train",), BENCH), (("plan", "--model.n_layers 16", "--training.seq_len 8192"), plan),
                    (("bench_pytorch",), TimedOut("not done", lines))])
         text, data = speed.steps(c)
-        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 |  |  | 16000 | 405 | 99.0 | 1.26 |", text)
-        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 |  |  | not measured |  |  |  |", text)
+        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 | 8 of 32 blocks |  |  | 16000 | 405 | 99.0 | 1.26 |", text)
+        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 20901 | 512 | 49.2% | 95.1 | 94.0 | on | cudnn | 2048 | 8 of 32 blocks |  |  | not measured |  |  |  |", text)
         self.assertIn("| 1B, seq 2048 | bf16 | 20227 |  | 512 | 49.2%", text)  # of which plan says nothing
         self.assertEqual(len(data["torch"]), 1)
 
@@ -312,7 +313,8 @@ class Steps(unittest.TestCase):
         self.assertIn("float8.auto true", said["auto"])
         speed.train_ours(c, large["8B, seq 8192, 4 micro-batches"], "fp8", None)
         self.assertIn("--training.local_batch_size 1", commands[-1])
-        self.assertIn("--activation_checkpoint.mode selective --training.global_batch_size 4", commands[-1])
+        self.assertIn("--activation_checkpoint.mode selective --training.global_batch_size 4 --activation_checkpoint.selective_ac_option 4",
+                      commands[-1])
         self.assertNotIn("--optimizer.state_dtype", (speed.train_ours(c, large["1B, seq 8192"], "bf16", None), commands[-1])[1])
 
     def test_shapes_are_those_that_the_gpu_has_memory_for(self):
@@ -328,6 +330,23 @@ class Steps(unittest.TestCase):
             self.assertIn(f"{stack}: BF16 >= 1.15 x PyTorch's", asked)
             self.assertIn(f"{lean}: FP8 >= 1.40 x own BF16", asked)
             self.assertFalse([g for g in asked if lean in g and "PyTorch" in g])  # which has FP32 moments
+
+    def test_where_too_little_memory_is_free_more_blocks_of_the_8b_are_recomputed_in_every_precision(self):
+        lean, fourth = "8B, seq 8192", "--activation_checkpoint.selective_ac_option 4"
+        crowded = BENCH.replace("cudnn (forward", "flash ([memory] with its workspace the step takes 139.9 GiB, of 137.8 free; (forward").replace(
+            "attention: cudnn", "attention: flash")
+        refused = Failed("exit code 1: ottava bench train\n[memory] the step needs 132.0 GiB on cuda:0, 130.2 GiB are free for this rank; largest items: x")
+        for gib, answer in ((140.4, BENCH), (140.4, crowded), (140.4, refused), (132.5, BENCH)):
+            started = []
+            c = Bench([(("bench train", fourth), answer), (("bench train",), BENCH)], gib, torch=False)
+            run = c.run
+            c.run = lambda command, **_: started.append(" ".join(map(str, command))) or run(command)
+            text, data = speed.steps(c)
+            items = [i for i in data["ottava"] if i["shape"] == lean]
+            self.assertEqual({i["attention"] for i in items}, {"cudnn"})
+            trained = [fourth in command for command in started if "bench train" in command and "n_layers 32" in command and "global" not in command]
+            tried = 0 if gib < 133 else 1 if answer is not BENCH else len(items)
+            self.assertEqual(trained, [True] * tried + [False] * (0 if answer is BENCH and gib > 133 else len(items)))
 
     def test_what_does_not_fit_is_no_error(self):
         started = []
