@@ -120,16 +120,27 @@ __global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(Arguments<T> a) {
   write_uniform<kFormat>(a, t, scale, [&](int p) { return t.x[p]; });
 }
 
-/// One 128 x 128 tile per block, with the tensor's scale, whose amax is given: nothing is kept, and the
-/// registers that this saves let five blocks share an SM.
+/// Whether a thread reads all of its share of a tile at once. In bf16 that is eight loads of 16 bytes, in the
+/// registers of four blocks on an SM; pass by pass it would be two, of five blocks. A pass in f32 is four
+/// loads already, and all of them would spill.
+template <class T>
+inline constexpr bool kReadsAtOnce = sizeof(T) == 2;
+
+/// One 128 x 128 tile per block, with the tensor's scale, whose amax is given: what is read at once is under
+/// way before the scale is waited for.
 template <class T, DType kFormat>
-__global__ void __launch_bounds__(kTileThreads, 5) tensor_kernel(Arguments<T> a) {
+__global__ void __launch_bounds__(kTileThreads, kReadsAtOnce<T> ? 4 : 5) tensor_kernel(Arguments<T> a) {
   const Tile t = tile_of_block(a);
+  Sixteen all[kReadsAtOnce<T> ? kTilePasses : 1];
+  if constexpr (kReadsAtOnce<T>) {
+#pragma unroll
+    for (int p = 0; p < kTilePasses; ++p) all[p] = load_of_tile(a, t, p);
+  }
   const float scale =
       scale_of_tile<kFormat, Granularity::tensor>(a, t, *a.to.amax, blockIdx.x == 0 && threadIdx.x == 0);
   uint32_t largest = 0;
   write_uniform<kFormat>(a, t, scale, [&](int p) {
-    const Sixteen x = load_of_tile(a, t, p);
+    const Sixteen x = kReadsAtOnce<T> ? all[kReadsAtOnce<T> ? p : 0] : load_of_tile(a, t, p);
     if (a.to.largest) largest = max(largest, largest_bits(x));
     return x;
   });
