@@ -62,7 +62,8 @@ struct NormRow : RowPart {
 };
 
 /// Reads the row, adds the residual and stores the sum, and stores rstd. Every thread of the block calls it.
-template <class T, int kSize, int kTeam, int kPacks = kNormPacks>
+/// kAtOnce: all of the row that is kept is under way before any of it is waited for, which takes registers.
+template <class T, int kSize, int kTeam, int kPacks, bool kAtOnce>
 __device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const NormArguments<T>& a) {
   using P = Pack<T, kSize>;
   NormRow<T, kSize, kTeam, kPacks> r;
@@ -74,15 +75,43 @@ __device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const 
   r.start = r.row * packs;
   r.h = a.residual ? a.sum : a.x;
 
+  if constexpr (kAtOnce) {
+    // By a branch between two loads the second would wait for the first. So a thread without so many packs
+    // reads some of weight, which nobody writes meanwhile.
+    const auto read = [&](const T* from, P* to) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        const int64_t c = r.member + k * kTeam;
+        to[k] = load_pack<T, kSize>(c < r.packs ? from + (r.start + c) * kSize : a.weight, 0);
+      }
+    };
+    if (a.residual) {
+      P residuals[kPacks];
+      read(a.residual, residuals);
+      read(a.x, r.kept);
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) r.kept[k].set(i, r.kept[k][i] + residuals[k][i]);
+      }
+    } else {
+      read(a.x, r.kept);
+    }
+  }
   float squares = 0;
   for_packs<kTeam, kPacks>(r, [&](int k, int64_t c) {
-    P h = load_pack<T, kSize>(a.x, r.start + c);
-    if (a.residual) {
-      const P residual = load_pack<T, kSize>(a.residual, r.start + c);
+    P h;
+    if (kAtOnce && k < kPacks) {
+      h = r.kept[k];
+    } else {
+      h = load_pack<T, kSize>(a.x, r.start + c);
+      if (a.residual) {
+        const P residual = load_pack<T, kSize>(a.residual, r.start + c);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) h.set(i, h[i] + residual[i]);
-      store_pack(a.sum, r.start + c, h);
+        for (int i = 0; i < kSize; ++i) h.set(i, h[i] + residual[i]);
+      }
     }
+    if (a.residual) store_pack(a.sum, r.start + c, h);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
     if (k < kPacks) r.kept[k] = h;
