@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "core/float8/codec.cuh"
 #include "fp8/quantize_cuda.h"
 #include "fp8/quantize_kernels.h"
@@ -19,7 +21,7 @@ inline constexpr int64_t kLongest = int64_t{Team::kTeam} * Team::kKept * 16;
 using Warp = Team<32, 256, 4>;
 using SmallBlock = Team<128, 128, 2>;
 using Block = Team<256, 256, 2>;
-using LargeBlock = Team<512, 512, 2>;
+using LargeBlock = Team<256, 256, 4>;
 
 template <class T>
 struct Arguments {
@@ -39,20 +41,24 @@ __global__ void __launch_bounds__(Team::kBlock) row_kernel(Arguments<T> a) {
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.counters) {
     atomicAdd(to.counters, static_cast<unsigned long long>(a.rows * a.cols));
   }
-  auto load = [&](int64_t c) {
-    return load_sixteen(a.x + row * a.stride + c * 16, a.cols - c * 16, to.wide_rows);
+  auto load = [&](int64_t c, bool wide) {  // zeros past the row
+    return load_sixteen(a.x + row * a.stride + c * 16, c < pieces ? a.cols - c * 16 : 0, wide);
   };
 
+  // All that is kept is under way before any of it is waited for: the question how wide loads are is asked
+  // once, not between two of them.
   Sixteen kept[kKept];
+  auto keep = [&](auto wide) {
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) kept[k] = load(member + k * kTeam, wide);
+  };
+  to.wide_rows ? keep(std::true_type{}) : keep(std::false_type{});
   uint32_t amax = 0;
 #pragma unroll
-  for (int k = 0; k < kKept; ++k) {
-    const int64_t c = member + k * kTeam;
-    if (c >= pieces) continue;
-    kept[k] = load(c);
-    amax = max(amax, largest_bits(kept[k]));
+  for (int k = 0; k < kKept; ++k) amax = max(amax, largest_bits(kept[k]));
+  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) {
+    amax = max(amax, largest_bits(load(c, to.wide_rows)));
   }
-  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) amax = max(amax, largest_bits(load(c)));
   amax = team_max<kTeam>(amax);
   raise_amax(to.largest, amax);
 
@@ -70,7 +76,7 @@ __global__ void __launch_bounds__(Team::kBlock) row_kernel(Arguments<T> a) {
     const int64_t c = member + k * kTeam;
     if (c < pieces) write(c, kept[k]);
   }
-  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) write(c, load(c));
+  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) write(c, load(c, to.wide_rows));
   add_losses(to.counters, losses);
 }
 
