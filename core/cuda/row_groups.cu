@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kColumns* kSlices) sum_kernel(RowGroupSums s, 
   const int64_t c = blockIdx.x * int64_t{kColumns} + lane;
   float sum = 0;
   if (c < s.cols) {
-#pragma unroll 4
+#pragma unroll 11
     for (int64_t g = slice; g < s.groups; g += kSlices) sum += s.partials[g * s.stride + s.first + c];
   }
   slices[slice][lane] = sum;
