@@ -17,8 +17,8 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
   s.field(
        "keep_latest_k", c.keep_latest_k,
-       "number of latest checkpoints to keep, besides those of keep_every; older ones are deleted; 0: keep "
-       "all")
+       "number of latest checkpoints to keep, besides those of keep_every; older ones are deleted, but while "
+       "steps are skipped as not finite none from before the first of them; 0: keep all")
       .range(0, 1 << 30);
   s.field(
        "keep_every", c.keep_every,

@@ -312,8 +312,10 @@ bool Checkpoints::is_due(int64_t step, bool is_last) const {
 
 checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
                                              bool model_only) const {
-  checkpoint::Checkpoint out{.step = state.step,
-                             .parameters = trained_parameters(engine.parameters(), stream_, !model_only)};
+  checkpoint::Checkpoint out{
+      .step = state.step,
+      .parameters = trained_parameters(engine.parameters(), stream_, !model_only),
+      .rotate_after = state.consecutive_skips > 0 ? state.step - state.consecutive_skips : -1};
   const Config& c = experiment_.config;
   if (model_only) out.export_dtype = config_.export_dtype;
   out.texts = {{"config.json", model_only ? files_.exported_config_json : files_.config_json},
@@ -347,6 +349,27 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
         state.step);
     throw;
   }
+}
+
+// The newest may be of the very update that broke the weights, so the one before it is named too.
+std::string Checkpoints::ways_back(int64_t step) {
+  std::string text;
+  if (saver_ && group_.rank() == 0) {
+    try {
+      std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
+      std::erase_if(steps, [&](const checkpoint::SavedStep& saved) {
+        return saved.step > step || !fs::exists(checkpoint::manifest_path(saved.path));
+      });
+      if (!steps.empty())
+        text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", steps.back().step);
+      if (steps.size() > 1)
+        text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step,
+                            steps.back().step);
+    } catch (const std::exception& error) {
+      log::warning("cannot tell which checkpoints there are: {}", error.what());
+    }
+  }
+  return group_.of_rank_0(text);
 }
 
 void Checkpoints::reserve_snapshot(Device device) {

@@ -50,8 +50,9 @@ class Checkpoints {
   bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
 
   bool is_due(int64_t step, bool is_last) const;
-  /// If the last step cannot be exported in checkpoint.export_dtype, saves it as a checkpoint like the others
-  /// and then throws what prevented that.
+  /// While steps are skipped because they are not finite, the weights may be broken, so no checkpoint from
+  /// before the first of them is deleted. If the last step cannot be exported in checkpoint.export_dtype,
+  /// saves it as a checkpoint like the others and then throws what prevented that.
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
@@ -64,6 +65,9 @@ class Checkpoints {
   void finish();
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
+  /// From which checkpoints of `step` or before to go on if what came after is of no use, as the end of a
+  /// sentence; empty if there are none. All ranks call it and get the same text.
+  std::string ways_back(int64_t step);
   /// CheckpointSaver::unfinished_text() of the save in flight.
   std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }
 

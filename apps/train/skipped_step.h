@@ -14,12 +14,6 @@ namespace ottava {
 /// it copies every gradient to the host.
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
 
-/// More steps in a row were not finite than training.max_consecutive_skipped_steps allows: an error of all
-/// ranks, after the same step.
-struct TooManySkips : NumericsError {
-  using NumericsError::NumericsError;
-};
-
 /// Why a step was left out as a spike: "its loss 9.1234 is above 5.0211, ...".
 std::string describe_spike(const StepOutputs& out, const SpikeRule& rule);
 

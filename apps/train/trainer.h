@@ -60,12 +60,13 @@ class Trainer {
 
   End train();
   StepOutputs timed_step();
-  void finish_save(const std::exception& error);
+  void finish_save(bool all_are_here);
   double learning_rate(int64_t step) const;
   void log_step(const StepOutputs& out);
   void save(bool is_last);
   void show_first_sample();
   void check_health(const StepOutputs& out);
+  void warn_of_skips_at_end();
   std::string name_of_data(std::string_view key, const std::string& name,
                            const std::vector<std::string>& paths) const;
   void report_gpu_memory() const;

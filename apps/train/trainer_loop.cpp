@@ -4,6 +4,7 @@
 #include "apps/train/resumed_data.h"
 #include "apps/train/skipped_step.h"
 #include "apps/train/trainer.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
@@ -64,11 +65,11 @@ StepOutputs Trainer::step(StepProfile* profile) {
   return out;
 }
 
-// A save in flight holds the weights from before the error. Completing it takes all ranks, and only
-// TooManySkips is an error of all; after any other, some wait in a call of the step or are gone.
-void Trainer::finish_save(const std::exception& error) {
+// A save in flight holds the weights from before an error. Completing it takes all ranks; after an error that
+// is not one of all, some wait in a call of the step or are gone.
+void Trainer::finish_save(bool all_are_here) {
   if (!checkpoints_->in_flight()) return;
-  if (ranks_.world->size() > 1 && dynamic_cast<const TooManySkips*>(&error) == nullptr) {
+  if (!all_are_here) {
     if (ranks_.is_first())
       log::warning("{}", checkpoints_->unfinished_text("finishing it takes all ranks, and not all go on"));
     return;
@@ -84,7 +85,7 @@ Trainer::End Trainer::run() {
   try {
     return train();
   } catch (const std::exception& error) {
-    finish_save(error);
+    finish_save(ranks_.world->size() == 1);
     try {
       events_.add("failed", state_.step, error.what());
     } catch (const Error& second) {  // of a full disk: what ended the run is what is told
@@ -142,6 +143,7 @@ Trainer::End Trainer::train() {
   }
   checkpoints_->finish();
   reporter_->flush();
+  warn_of_skips_at_end();
   events_.add("finished", state_.step, "");
   log::info("Training completed");
   return End::completed;
@@ -255,13 +257,26 @@ void Trainer::check_health(const StepOutputs& out) {
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {
-    fail<TooManySkips>(
+    finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
+    fail<NumericsError>(
         "training",
         "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
-        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}",
+        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
         state_.consecutive_skips, limit,
-        std::max<int64_t>(state_.data_position - state_.consecutive_skips * experiment_.global_batch, 0));
+        std::max<int64_t>(state_.data_position - state_.consecutive_skips * experiment_.global_batch, 0),
+        checkpoints_->ways_back(state_.step - state_.consecutive_skips));
   }
+}
+
+void Trainer::warn_of_skips_at_end() {
+  const int64_t skips = state_.consecutive_skips;
+  if (skips == 0) return;
+  const std::string back = checkpoints_->ways_back(state_.step - skips);
+  if (!ranks_.is_first()) return;
+  log::warning(
+      "the run ends with {} that had non-finite gradients and {} skipped: its weights are those of step {} "
+      "and may be broken{}",
+      counted(skips, "step"), skips == 1 ? "was" : "were", state_.step - skips, back);
 }
 
 }  // namespace ottava

@@ -137,7 +137,7 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
   std::vector<SavedStep> complete = list_steps(folder);
   std::erase_if(complete, [&](const SavedStep& s) {
     const bool is_kept = rotation.keep_every > 0 && s.step % rotation.keep_every == 0;
-    return is_kept || !is_complete(s);
+    return is_kept || s.step <= rotation.after || !is_complete(s);
   });
   auto excess = std::ssize(complete) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {

@@ -42,6 +42,7 @@ std::vector<std::string> set_aside_after(const std::string& folder, int64_t step
 struct Rotation {
   int keep_latest_k = 10;  ///< 0: all
   int64_t keep_every = 0;  ///< multiples of it are kept for good and not counted; 0: none
+  int64_t after = -1;      ///< those up to this step are kept for now and not counted
 };
 /// Deletes the oldest complete checkpoints until `keep_latest_k` are left, but never that of `just_saved`.
 /// Folders without a manifest are neither counted nor touched. Returns the steps that were deleted.

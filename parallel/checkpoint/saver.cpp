@@ -220,7 +220,9 @@ void CheckpointSaver::commit(Pending& pending) {
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
               bytes * 1e-6, pending.watch.seconds());
     try {
-      rotate_steps(options_.folder, {options_.keep_latest_k, options_.keep_every}, pending.checkpoint.step);
+      rotate_steps(options_.folder,
+                   {options_.keep_latest_k, options_.keep_every, pending.checkpoint.rotate_after},
+                   pending.checkpoint.step);
     } catch (const std::exception& error) {
       // The checkpoint is complete and stays so; only space is lost.
       log::warning("an old checkpoint could not be deleted: {}", error.what());

@@ -37,6 +37,7 @@ struct Checkpoint {
   /// a checkpoint does not continue a run bitwise. A weight that f16 cannot represent is a NumericsError.
   std::optional<DType> export_dtype = {};
   std::vector<TextFile> texts;
+  int64_t rotate_after = -1;  ///< Rotation::after once it is complete
 };
 
 /// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every

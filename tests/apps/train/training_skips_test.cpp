@@ -234,3 +234,38 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
       }),
       "1 consecutive steps"));
 }
+
+TEST_CASE(
+    "checkpoints of skipped steps delete none from before them, and the error says where to go back to") {
+  TinyTraining tiny;
+  const Overrides saving =
+      kSaving + Overrides{"--checkpoint.interval", "1", "--checkpoint.keep_latest_k", "2"};
+  const std::string mode = GENERATE("disabled", "async");
+  finish(tiny, "run", saving + Overrides{"--training.steps", "4"});
+  // One update leaves weights that are finite, but whose products are not.
+  const Overrides broken = saving + Overrides{"--optimizer.lr", "1e36", "--checkpoint.async_mode", mode};
+  const CapturedOutput captured;
+  CHECK(finish(tiny, "run", broken + Overrides{"--training.steps", "9"}).state.consecutive_skips == 4);
+  CHECK(has(
+      captured.text(),
+      "the run ends with 4 steps that had non-finite gradients and were skipped: its weights are those of "
+      "step 5 and may be broken; go on from step 5: checkpoint.load_step 5, or 4 if"));
+  const auto steps = [&] {
+    std::string text;
+    for (const auto& saved : checkpoint::list_steps(tiny / "run/checkpoint"))
+      add_item(text, std::to_string(saved.step));
+    return text;
+  };
+  CHECK(steps() == "4, 5, 8, 9");
+  const std::string message = message_of([&] {
+    tiny.start("run", broken + Overrides{"--training.steps", "20"})->run();
+  });
+  CHECK(has(message, "11 consecutive steps had non-finite gradients"));
+  CHECK(has(message,
+            "; go on from step 5: checkpoint.load_step 5, or 4 if the update of step 5 broke the weights"));
+  CHECK(steps() == "4, 5, 14, 15");
+  // Once steps are not skipped, older ones go as always.
+  CHECK(finish(tiny, "run", saving + Overrides{"--training.steps", "8", "--checkpoint.load_step", "4"}, 4)
+            .state.skipped_steps == 0);
+  CHECK(steps() == "7, 8");
+}
