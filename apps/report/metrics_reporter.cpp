@@ -5,7 +5,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
+#include "core/error.h"
 #include "core/io/json.h"
 #include "core/io/json_lines.h"
 #include "core/io/tensorboard.h"
@@ -60,11 +63,31 @@ bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal
 struct MetricsReporter::Files {
   std::unique_ptr<JsonLines> json_lines;
   std::unique_ptr<TensorBoardWriter> tensorboard;
+  bool has_warned = false;
 
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
-    if (json_lines) json_lines->append(step, scalars);
-    if (!tensorboard) return;
-    for (const auto& [name, value] : scalars) tensorboard->add_scalar(name, value, step);
+    to_json_lines([&](JsonLines& file) { file.append(step, scalars); });
+    to_tensorboard([&](TensorBoardWriter& file) {
+      for (const auto& [name, value] : scalars) file.add_scalar(name, value, step);
+    });
+  }
+  void to_json_lines(const std::function<void(JsonLines&)>& work) {
+    if (json_lines) try_to([&] { work(*json_lines); });
+  }
+  void to_tensorboard(const std::function<void(TensorBoardWriter&)>& work) {
+    if (tensorboard) try_to([&] { work(*tensorboard); });
+  }
+
+ private:
+  // A full disk may have room again later, and what a run has trained is worth more than its metrics.
+  void try_to(const std::function<void()>& write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      if (std::exchange(has_warned, true)) return;
+      log::warning("metrics are missing from their files from here on, for as long as this lasts: {}",
+                   error.what());
+    }
   }
 };
 
@@ -134,10 +157,11 @@ void MetricsReporter::log_samples(int64_t step, const std::vector<std::string>& 
     if (options_.rank == 0)
       log::info("sample step: {:2}  {} -> {}", step, Json(prompts[i]).dump(), Json(texts[i]).dump());
     samples.push(Json().set("prompt", prompts[i]).set("text", texts[i]));
-    if (files_->tensorboard)
-      files_->tensorboard->add_text(fmt::format("samples/{}", i), prompts[i] + texts[i], step);
+    files_->to_tensorboard([&](TensorBoardWriter& file) {
+      file.add_text(fmt::format("samples/{}", i), prompts[i] + texts[i], step);
+    });
   }
-  if (files_->json_lines) files_->json_lines->append(step, "samples", std::move(samples));
+  files_->to_json_lines([&](JsonLines& file) { file.append(step, "samples", std::move(samples)); });
 }
 
 void MetricsReporter::progress(int64_t step, double seconds_per_step, const std::string& planned) {
@@ -156,7 +180,7 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step, const std:
 
 void MetricsReporter::flush() {
   if (on_terminal_) log::status({});
-  if (files_->tensorboard) files_->tensorboard->flush();
+  files_->to_tensorboard([](TensorBoardWriter& file) { file.flush(); });
 }
 
 }  // namespace ottava

@@ -18,7 +18,9 @@ namespace ottava {
 /// NO_COLOR (https://no-color.org) or TERM=dumb forbids it.
 bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal);
 
-/// Reports how a run goes: log lines, a progress line on a terminal, JSON lines and TensorBoard.
+/// Reports how a run goes: log lines, a progress line on a terminal, JSON lines and TensorBoard. A file that
+/// cannot be written later on, such as on a full disk, is one warning, and what did not fit is missing from
+/// it.
 class MetricsReporter {
  public:
   struct Options {

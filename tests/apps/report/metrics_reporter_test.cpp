@@ -1,5 +1,9 @@
 #include "apps/report/metrics_reporter.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -7,11 +11,13 @@
 
 #include "core/io/file.h"
 #include "core/log.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using Catch::Contains;
+using Catch::StartsWith;
 namespace fs = std::filesystem;
 
 namespace {
@@ -72,6 +78,32 @@ TEST_CASE("only rank 0 writes metrics, unless save_for_all_ranks asks for files 
   CHECK_THAT(read_file(folder / "all/metrics.jsonl"), Contains("\"time_metrics/end_to_end(s)\":1"));
   CHECK_THAT(read_file(folder / "all/metrics.rank1.jsonl"), Contains("\"time_metrics/end_to_end(s)\":2"));
   for (const char* rank : {"rank_0", "rank_1"}) CHECK(files_in(folder / "all/tb/" + rank) == 1);
+}
+
+TEST_CASE("files that have no room are told of once, and have what is written after there is room") {
+  log::set_level(log::Level::warning);
+  TemporaryFolder folder;
+  MetricsConfig config;
+  config.enable_tensorboard = true;
+  MetricsReporter reporter({.config = config, .folder = folder.path(), .total_steps = 9});
+  const CapturedOutput captured;
+  StepMetrics m;
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit little{400, before.rlim_max};
+  for (const bool is_full : {true, true, false}) {
+    ++m.step;
+    if (is_full) ::setrlimit(RLIMIT_FSIZE, &little);
+    CHECK_NOTHROW(reporter.log_step(m));
+    CHECK_NOTHROW(reporter.log_samples(m.step, {"an"}, {std::string(600, 'o')}));
+    ::setrlimit(RLIMIT_FSIZE, &before);
+  }
+  const std::string said = captured.text(), lines = read_file(folder / "metrics.jsonl");
+  CHECK_THAT(said, Contains("metrics are missing") && Contains("metrics.jsonl"));
+  CHECK(said.find("WARNING") == said.rfind("WARNING"));
+  CHECK_THAT(lines, StartsWith("{\"step\":3,"));
+  CHECK(std::count(lines.begin(), lines.end(), '\n') == 2);
 }
 
 // What a dashboard compares runs by: each figure under its own label, none in another's place.
