@@ -27,6 +27,8 @@ class DataWatch {
   bool poll();
   /// Adds another reason to end the run; empty: none.
   void object(std::string problem);
+  /// What is wrong, as far as this rank knows; empty: nothing is.
+  const std::string& problem() const { return problem_; }
   /// Once poll() has been true on any rank: throws what was found, on all ranks. `not_saved`: why no
   /// checkpoint of this step is saved; empty: one is.
   [[noreturn]] void refuse(int64_t step, std::string_view not_saved);

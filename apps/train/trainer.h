@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/config/experiment.h"
@@ -45,7 +46,8 @@ class Trainer {
   const std::string& record_folder() const { return record_folder_; }
   Checkpoints& checkpoints() { return *checkpoints_; }
   Stream& stream() { return stream_; }
-  /// One step without logging or saving (benchmarks).
+  /// One step without logging or saving (benchmarks). Throws DataError on all ranks, before anything moves,
+  /// if one of them cannot read its tokens.
   StepOutputs step(StepProfile* profile);
 
  private:
@@ -60,10 +62,12 @@ class Trainer {
 
   End train();
   StepOutputs timed_step();
+  const HostTokens* read_tokens();
   void finish_save(bool all_are_here);
   double learning_rate(int64_t step) const;
   void log_step(const StepOutputs& out);
   void save(bool is_last);
+  std::string_view save_early();
   void show_first_sample();
   void check_health(const StepOutputs& out);
   void warn_of_skips_at_end();
@@ -97,7 +101,7 @@ class Trainer {
   RunSpeed speed_;
   Float8Alerts float8_alerts_;
   bool stop_asked_ = false, data_is_bad_ = false;
-  int64_t gpu_bytes_before_ = 0, steps_here_ = 0;
+  int64_t gpu_bytes_before_ = 0, steps_here_ = 0, saved_at_ = 0;
 };
 
 }  // namespace ottava

@@ -20,34 +20,50 @@ void log_stop_of_others(const StopSignals* signals) {
   if (!signals || signals->received() == 0) log::info("Another rank was asked to stop");
 }
 
+/// Some rank cannot read its tokens of the next step, which all ranks have agreed not to begin.
+struct Unread : DataError {
+  using DataError::DataError;
+};
+
 }  // namespace
 
+// Null: what is wrong has been said to data_watch_.
+const HostTokens* Trainer::read_tokens() {
+  const HostSpans::Scope reading(spans(), HostSpans::Track::data,
+                                 fmt::format("read step {}", state_.step + 1));
+  try {
+    return &data_->read(state_.data_position);
+  } catch (const Error& error) {
+    data_watch_->object(error.what());
+    return nullptr;
+  }
+}
+
 StepOutputs Trainer::step(StepProfile* profile) {
-  const HostTokens& tokens = [&]() -> const HostTokens& {
-    const HostSpans::Scope reading(spans(), HostSpans::Track::data,
-                                   fmt::format("read step {}", state_.step + 1));
-    return data_->read(state_.data_position);
-  }();
-  // One exchange per step: how many tokens count, and whether any rank was asked to stop or has seen bad
-  // data.
-  double shared[3] = {static_cast<double>(data_->valid_tokens()),
-                      signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0};
+  const HostTokens* tokens = read_tokens();
+  // One exchange per step: how many tokens count, and whether any rank was asked to stop, has seen bad data
+  // or could not read its own.
+  double shared[4] = {static_cast<double>(data_->valid_tokens()),
+                      signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0,
+                      tokens ? 0.0 : 1.0};
   if (ranks_.world->size() > 1) {
     const HostSpans::Scope sharing(spans(), HostSpans::Track::host, "tokens and stop");
     // Ranks of a pipeline and of tensor parallel read the same tokens: only the first of each group counts
     // them.
     if (ranks_.tensor_parallel.rank() != 0 || ranks_.pp->rank() != 0) shared[0] = 0;
-    reduce_on_host(*ranks_.control, view_of(shared, {3}), "tokens and stop");
+    reduce_on_host(*ranks_.control, view_of(shared, {4}), "tokens and stop");
   }
   stop_asked_ = shared[1] > 0;
   data_is_bad_ = shared[2] > 0;
+  if (shared[3] > 0)
+    throw Unread(tokens ? "[data] another rank cannot read its tokens" : data_watch_->problem());
   StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
                     .loss_scale = loss_scale_.value(),
                     .optimizer_step = state_.optimizer_step + 1,
                     .valid_tokens = static_cast<int64_t>(shared[0]),
                     .update_after = checkpoints_->end_of_copies()};
   const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
-  StepOutputs out = engine_->train_step(tokens, inputs, profile);
+  StepOutputs out = engine_->train_step(*tokens, inputs, profile);
   out.valid_tokens = inputs.valid_tokens;
   if (sources_) sources_->add(*data_, out.sequence_losses);
   state_.step += 1;
@@ -109,13 +125,20 @@ Trainer::End Trainer::train() {
   events_.add("start", state_.step, state_.step > 0 ? fmt::format("goes on after step {}", state_.step) : "",
               start_of_run(experiment_, plan_, device_, speed_.planned_seconds()));
   data_watch_->look_at_the_rest();
+  saved_at_ = state_.step;
   while (state_.step < config_.training.steps) {
     const Stopwatch watch;
-    const StepOutputs out = timed_step();
+    StepOutputs out;
+    try {
+      out = timed_step();
+    } catch (const Unread&) {
+      const std::string_view not_saved = save_early();
+      data_watch_->refuse(state_.step, not_saved);
+    }
     const bool is_last = state_.step == config_.training.steps,
                ends_here = is_last || stop_asked_ || data_is_bad_;
     if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || ends_here) log_step(out);
-    if (device_.is_gpu() && ++steps_here_ == 3) report_gpu_memory();
+    if (++steps_here_ == 3 && device_.is_gpu()) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());
     const Stopwatch besides;
@@ -126,12 +149,7 @@ Trainer::End Trainer::train() {
     if (!validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans())) stop_asked_ = true;
     speed_.leave_out(besides.seconds());
     if ((stop_asked_ || data_is_bad_) && !is_last) {
-      if (!is_saved) save(false);
-      checkpoints_->finish();
-      reporter_->flush();
-      const std::string_view not_saved = checkpoints_->saves()        ? ""
-                                         : checkpoints_->is_enabled() ? "checkpoint.load_only is true"
-                                                                      : "checkpoint.enable is false";
+      const std::string_view not_saved = save_early();
       if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
       log_stop_of_others(signals_);
       events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
@@ -192,9 +210,26 @@ void Trainer::show_first_sample() {
 
 void Trainer::save(bool is_last) {
   note_data(state_, data_->loader());
-  if (ranks_.is_first()) note_files(state_, data_->loader());
+  if (ranks_.is_first()) {
+    try {
+      note_files(state_, data_->loader());
+    } catch (const std::exception& error) {  // the other ranks begin the save, and steps are not to be lost
+      log::warning("the checkpoint does not say which bytes the training data had: {}", error.what());
+    }
+  }
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
+  saved_at_ = state_.step;
+}
+
+// For a run that ends before its last step. Returns why it has no checkpoint of this one; empty: it has.
+std::string_view Trainer::save_early() {
+  if (saved_at_ != state_.step) save(false);
+  checkpoints_->finish();
+  reporter_->flush();
+  if (!checkpoints_->saves())
+    return checkpoints_->is_enabled() ? "checkpoint.load_only is true" : "checkpoint.enable is false";
+  return steps_here_ == 0 ? "no step was made" : "";
 }
 
 void Trainer::log_step(const StepOutputs& out) {

@@ -3,19 +3,26 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/checkpoint/folder.h"
+#include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
 
 namespace {
@@ -35,7 +42,7 @@ TEST_CASE("ranks wait for rank 0's look through the data however short the limit
   const TemporaryFolder folder;
   std::ofstream(folder / "text.txt") << "an octave above what is written";
   std::atomic<int> ended = 0;
-  test::run_thread_ranks({.ranks = 2, .timeout_seconds = 0.5}, [&](Communicator& world) {
+  run_thread_ranks({.ranks = 2, .timeout_seconds = 0.5}, [&](Communicator& world) {
     data::MixedLoader loader = loader_of(folder / "text.txt");
     DataWatch watch(loader, world);
     if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // much data
@@ -49,7 +56,7 @@ TEST_CASE("what rank 0 finds in the data is a DataError of all ranks") {
   const TemporaryFolder folder;
   std::ofstream(folder / "lines.jsonl") << "{\"text\": \"an octave above\"}\n{\"text\": \n";
   std::atomic<int> told = 0;
-  test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     data::MixedLoader loader = loader_of(folder / "lines.jsonl");
     try {
       DataWatch(loader, world).look(1);
@@ -65,7 +72,7 @@ TEST_CASE("bad data that ends a run is told with what became of the run") {
   const TemporaryFolder folder;
   std::ofstream(folder / "text.txt") << "an octave above what is written";
   std::string saved, looked;
-  test::run_thread_ranks({.ranks = 1}, [&](Communicator& world) {
+  run_thread_ranks({.ranks = 1}, [&](Communicator& world) {
     data::MixedLoader loader = loader_of(folder / "text.txt");
     DataWatch watch(loader, world);
     watch.object("the text is bad");
@@ -94,7 +101,59 @@ TEST_CASE("the check of bare ids counts pieces, which it does not call documents
   data::MixedLoader loader(std::move(options));
   const CapturedOutput captured;
   log::set_level(log::Level::info);
-  test::run_thread_ranks({.ranks = 1}, [&](Communicator& world) { DataWatch(loader, world).look(1); });
+  run_thread_ranks({.ranks = 1}, [&](Communicator& world) { DataWatch(loader, world).look(1); });
   log::set_level(log::Level::warning);
   CHECK_THAT(captured.text(), Contains("Data check: 49 pieces of bare ids in 0.1 MB (all of it)"));
+}
+
+TEST_CASE(
+    "data that can no longer be read ends a run with its last whole step saved, whichever rank finds out") {
+  TinyTraining tiny;
+  const std::string first = tiny / "first.txt", second = tiny / "second.txt", text = generated_text(3);
+  for (const std::string& path : {first, second}) std::ofstream(path) << text;
+  const int ranks = GENERATE(1, 2);
+  // The text is read ahead, once for each time that training goes through it.
+  const Overrides overrides = kSaving + Overrides{"--training.steps",
+                                                  "300",
+                                                  "--checkpoint.interval",
+                                                  "1000",
+                                                  "--parallelism.data_parallel_replicate_degree",
+                                                  std::to_string(ranks)};
+  const auto run_all = [&](const std::string& name, const std::function<void(Trainer&, int rank)>& work) {
+    run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+      std::vector<int> all(ranks);
+      std::iota(all.begin(), all.end(), 0);
+      Config c = tiny.config(name, overrides);
+      c.training.dataset_path = {world.rank() == 0 ? first : second};
+      const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
+      RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+      Trainer trainer(e, groups, {DeviceType::cpu, 0}, nullptr);
+      work(trainer, world.rank());
+    });
+  };
+  const std::string& changed = ranks == 1 ? first : second;
+  std::vector<std::string> errors(ranks);
+  run_all("cut", [&](Trainer& trainer, int rank) {
+    trainer.step(nullptr);
+    if (ranks == 1 || rank == 1) std::ofstream(changed) << text << "more";
+    errors[rank] = message_of([&] { trainer.run(); });
+  });
+  std::ofstream(changed) << text;
+  const auto steps = checkpoint::list_steps(tiny / "cut/checkpoint");
+  REQUIRE(steps.size() == 1);
+  for (const std::string& error : errors) {
+    CHECK(has(error, changed + "' changed while it was being read"));
+    CHECK(has(error, fmt::format("the run ends after step {}, whose checkpoint is saved", steps[0].step)));
+  }
+  Everything whole, resumed;
+  run_all("whole", [&](Trainer& trainer, int rank) {
+    trainer.run();
+    if (rank == 0) whole = everything_of(trainer);
+  });
+  run_all("cut", [&](Trainer& trainer, int rank) {
+    CHECK(trainer.state().step == steps[0].step);
+    trainer.run();
+    if (rank == 0) resumed = everything_of(trainer);
+  });
+  CHECK((resumed == whole));
 }
