@@ -1,13 +1,16 @@
 #include "parallel/checkpoint/huggingface.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "core/io/safetensors_folder.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/held_runs.h"
+#include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/shard_reader.h"
 
 namespace ottava::checkpoint {
@@ -84,7 +87,18 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
   return ignored;
 }
 
-void read_weights(const SafetensorsFolder& folder, const Layout& layout, const TrainedParameters& into) {
+// Checks sizes, headers and texts of the files that are loaded. Others may have been edited, or removed like
+// the optimizer's.
+void check_files(const Manifest& manifest, const std::string& folder) {
+  for (const Manifest::File& file : manifest.files) {
+    if (file.name == "config.json" || file.name.starts_with("model")) check_file(folder, file);
+  }
+}
+
+// Reads what this rank holds and returns the checksums of what it owns, one per tensor of the layout.
+std::vector<uint64_t> read_weights(const SafetensorsFolder& folder, const Layout& layout,
+                                   const TrainedParameters& into) {
+  std::vector<uint64_t> checksums(layout.tensors.size(), 0);
   ShardReader reader(into.copy);
   for (const HeldRun& run : held_runs(layout, into)) {
     const std::string& name = layout.tensors[run.tensor].entry.name;
@@ -93,7 +107,19 @@ void read_weights(const SafetensorsFolder& folder, const Layout& layout, const T
       fail<FileError>("checkpoint", "{}: '{}' is not finite at {}, so these weights cannot be trained", path,
                       name, entry->place_of(index));
     };
-    reader.read(*file, *entry, run.rectangle, run.memory);
+    const uint64_t sum = reader.read(*file, *entry, run.rectangle, run.memory);
+    if (run.is_owner) checksums[run.tensor] += sum;
+  }
+  return checksums;
+}
+
+void check_checksums(const Manifest& manifest, const std::string& folder, const Layout& layout,
+                     const std::vector<uint64_t>& checksums) {
+  std::map<std::string_view, uint64_t> read;
+  for (size_t t = 0; t < checksums.size(); ++t) read[layout.tensors[t].entry.name] = checksums[t];
+  for (const Manifest::Tensor& tensor : manifest.tensors) {
+    if (auto found = read.find(tensor.name); found != read.end())
+      check_checksum(folder, tensor, found->second);
   }
 }
 
@@ -102,18 +128,26 @@ void read_weights(const SafetensorsFolder& folder, const Layout& layout, const T
 HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameters& into, RankGroup& group) {
   HuggingFaceLoad result{.folder = path};
   std::unique_ptr<SafetensorsFolder> folder;
+  std::optional<Manifest> manifest;
   Layout layout;
   uint64_t content = 0;
   group.together([&] {
+    manifest = find_manifest(path);
+    if (manifest) check_files(*manifest, path);
     folder = std::make_unique<SafetensorsFolder>(path);
     LayoutOptions options = layout_options_of(into);
     options.with_optimizer = false;
     layout = plan_layout(into.specs, options);
     result.ignored = check_model(*folder, layout);
-    content = fingerprint(*folder);
+    content = fingerprint(*folder) + (manifest ? text_checksum(to_text(*manifest)) : 0);
   });
   group.require_equal(fmt::format("what {} holds", path), content);
-  group.together([&] { read_weights(*folder, layout, into); });
+  std::vector<uint64_t> checksums;
+  group.together([&] { checksums = read_weights(*folder, layout, into); });
+  if (manifest) {
+    group.sum(checksums);
+    check_checksums(*manifest, path, layout, checksums);
+  }
   std::set<std::string_view> types;
   for (const StoredTensor& tensor : layout.tensors) types.insert(folder->find(tensor.entry.name).entry->type);
   result.stored_types.assign(types.begin(), types.end());

@@ -17,10 +17,11 @@ struct HuggingFaceLoad {
 };
 
 /// Collective. Fills the weights of all ranks from an HF folder (single file or sharded with an index; f32,
-/// bf16, f16); optimizer state is not touched. Reads only what each rank holds. Throws the same on all ranks:
-/// ConfigError with the tensors that are missing, unexpected or of another shape; ConfigError if ranks see
-/// different weights (judged by a sample of each tensor); FileError for damaged files and for weights that
-/// are not finite, with name and index of the first.
+/// bf16, f16); optimizer state is not touched. Reads only what each rank holds. In a folder that a run has
+/// saved, the manifest's checksums of the weights and of config.json are compared. Throws the same on all
+/// ranks: ConfigError with the tensors that are missing, unexpected or of another shape; ConfigError if ranks
+/// see different weights (judged by a sample of each tensor); FileError for damaged files and for weights
+/// that are not finite, with name and index of the first.
 HuggingFaceLoad load_huggingface(const std::string& folder, const TrainedParameters& into, RankGroup& group);
 
 }  // namespace ottava::checkpoint

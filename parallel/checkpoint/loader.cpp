@@ -172,12 +172,7 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
   group.sum(checksums);
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
     if (!saved.contains(layout.tensors[t].entry.name)) continue;
-    const Manifest::Tensor& tensor = *saved.at(layout.tensors[t].entry.name);
-    if (checksums[t] != tensor.checksum) {
-      fail<FileError>("checkpoint",
-                      "{}/{}: tensor '{}' has changed since it was saved (checksum {}, expected {})", folder,
-                      tensor.file, tensor.name, to_hex(checksums[t]), to_hex(tensor.checksum));
-    }
+    check_checksum(folder, *saved.at(layout.tensors[t].entry.name), checksums[t]);
   }
   return manifest;
 }

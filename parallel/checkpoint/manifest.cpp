@@ -123,15 +123,26 @@ void check_file(const std::string& folder, const Manifest::File& expected) {
   }
 }
 
-Manifest open_checkpoint(const std::string& folder) {
-  std::string path = manifest_path(folder);
+void check_checksum(const std::string& folder, const Manifest::Tensor& expected, uint64_t checksum) {
+  if (checksum == expected.checksum) return;
+  fail<FileError>("checkpoint",
+                  "{}/{}: tensor '{}' has changed since it was saved (checksum {}, expected {})", folder,
+                  expected.file, expected.name, to_hex(checksum), to_hex(expected.checksum));
+}
+
+std::optional<Manifest> find_manifest(const std::string& folder) {
+  const std::string path = manifest_path(folder);
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  return parse_manifest(read_file(path), path);
+}
+
+Manifest open_checkpoint(const std::string& folder) {
+  std::optional<Manifest> manifest = find_manifest(folder);
+  if (!manifest)
     fail<FileError>("checkpoint", "{} has no {}: it was not saved completely", folder, kManifestName);
-  }
-  Manifest manifest = parse_manifest(read_file(path), path);
-  for (const Manifest::File& file : manifest.files) check_file(folder, file);
-  return manifest;
+  for (const Manifest::File& file : manifest->files) check_file(folder, file);
+  return *std::move(manifest);
 }
 
 }  // namespace ottava::checkpoint

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,12 @@ Manifest parse_manifest(std::string_view text, std::string_view where);
 
 /// Checks size and checksum of one file (for weights, of its header). Throws FileError.
 void check_file(const std::string& folder, const Manifest::File& expected);
+
+/// Compares the checksum of a tensor that was read. Throws FileError.
+void check_checksum(const std::string& folder, const Manifest::Tensor& expected, uint64_t checksum);
+
+/// The manifest in a folder that a run has saved; none in that of a model from elsewhere. Throws FileError.
+std::optional<Manifest> find_manifest(const std::string& folder);
 
 /// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes,
 /// headers and the checksums of small files. Throws FileError that says what is wrong.

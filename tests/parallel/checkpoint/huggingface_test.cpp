@@ -89,6 +89,45 @@ TEST_CASE("HF folders: f32, bf16 and f16, one file or many, onto any layout") {
   }
 }
 
+TEST_CASE("HF folders: in one that a run has saved, damaged weights and a changed config.json are refused") {
+  TemporaryFolder folder;
+  const std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup alone;
+  TinyRank saved(specs, {});
+  saved.fill(1);
+  saved.parameters.with_optimizer = false;
+  CheckpointSaver({.folder = folder.path()}, alone)
+      .save(
+          {.step = 1, .parameters = saved.parameters, .texts = {{"config.json", "{}"}, {"notes.txt", "a"}}});
+  const std::string path = folder / "step-1";
+  auto load = [&](TinyLayout layout) {
+    run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+      TinyRank rank(specs, at);
+      load_huggingface(path, rank.parameters, group);
+    });
+  };
+  auto write = [&](const std::string& name, std::string_view text, int64_t at = 0) {
+    File::open_for_writing(path + "/" + name).write_at(text.data(), text.size(), at);
+  };
+  write("notes.txt", "b");
+  load({4, 2, 1});
+  SafetensorsFile file(path + "/model.safetensors");
+  const int64_t at = file.header().data_begin + file.find("model.layers.0.mlp.down_proj.weight")->begin + 400;
+  char byte = 0;
+  file.file().read_at(&byte, 1, at);
+  write("model.safetensors", std::string(1, static_cast<char>(byte ^ 1)), at);
+  for (TinyLayout layout : {TinyLayout{1, 1, 1}, TinyLayout{4, 2, 1}}) {
+    CHECK_THROWS_WITH(load(layout),
+                      Contains("model.safetensors: tensor 'model.layers.0.mlp.down_proj.weight' "
+                               "has changed since it was saved"));
+  }
+  write("model.safetensors", std::string(1, byte), at);
+  write("config.json", "[]");
+  CHECK_THROWS_WITH(load({4, 2, 1}), Contains("config.json: its content has changed since it was saved"));
+  fs::remove(path + "/manifest.json");
+  load({4, 2, 1});
+}
+
 TEST_CASE("HF folders: what is missing, unexpected or of another shape is listed") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
