@@ -295,6 +295,12 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
                     index.path(), limit, sequences, entries);
   }
   int64_t count = sequences, expected = 0;
+  const int64_t table = MegatronShard::kHeader + 12 * count;
+  const int64_t last = read_array<int64_t>(index, 1, table + 8 * static_cast<int64_t>(entries - 1))[0];
+  if (last != count) {
+    fail<FileError>(kWhere, "'{}': its document table ends with {}, expected its {} sequences: it is damaged",
+                    index.path(), last, count);
+  }
   if (count > 0) {
     int64_t pointer = read_array<int64_t>(index, 1, MegatronShard::kHeader + 4 * count + 8 * (count - 1))[0];
     int32_t length = read_array<int32_t>(index, 1, MegatronShard::kHeader + 4 * (count - 1))[0];
@@ -324,19 +330,18 @@ ShardHeader read_shard_header(const File& file) {
     fail<FileError>(kWhere, "'{}' has shard version {}, expected {}; prepare it again", file.path(),
                     h.version, ShardHeader::kVersion);
   }
+  constexpr uint64_t kMost = uint64_t{1} << 56;  // whose sizes in bytes are no larger than a number can be
   if (XXH64(&h, offsetof(ShardHeader, header_checksum), 0) != h.header_checksum ||
-      (h.token_bytes != 2 && h.token_bytes != 4)) {
+      (h.token_bytes != 2 && h.token_bytes != 4) || h.tokens > kMost || h.documents > kMost) {
     fail<FileError>(kWhere, "'{}' has a damaged header; prepare it again", file.path());
   }
-  uint64_t limit = file.size();
-  bool fits = h.tokens <= limit && h.documents <= limit;
-  uint64_t tokens_end = fits ? (sizeof h + h.tokens * h.token_bytes + 7) / 8 * 8 : 0;
-  if (!fits || limit != tokens_end + 8 * (h.documents + 1)) {
+  const uint64_t tokens_end = (sizeof h + h.tokens * h.token_bytes + 7) / 8 * 8;
+  const uint64_t expected = tokens_end + 8 * (h.documents + 1);
+  if (static_cast<uint64_t>(file.size()) != expected) {
     fail<FileError>(kWhere,
                     "'{}' has {} bytes, expected {} for {} tokens of {} bytes and {} documents: it is "
                     "truncated or damaged",
-                    file.path(), limit, tokens_end + 8 * (h.documents + 1), h.tokens, h.token_bytes,
-                    h.documents);
+                    file.path(), file.size(), expected, h.tokens, h.token_bytes, h.documents);
   }
   return h;
 }

@@ -292,6 +292,8 @@ TEST_CASE("damaged shards of ours") {
   CHECK_HAS(problem(good.substr(0, 100)), "is truncated: 100 bytes, the header has 128");
   CHECK_HAS(problem(good.substr(0, good.size() - 1)), "it is truncated or damaged");
   CHECK_HAS(problem(good + "x"), "it is truncated or damaged");
+  const std::string expected = fmt::format("expected {} for ", good.size());
+  CHECK_HAS(problem(good.substr(0, 200)), expected);  // fewer bytes than tokens
   std::string bad = good;
   bad[8] = 9;
   CHECK_HAS(problem(bad), "has shard version 9, expected 1");
@@ -352,6 +354,8 @@ TEST_CASE("damaged Megatron pairs") {
   size_t pointers = 34 + 4 * 50, table = pointers + 8 * 50;
   CHECK_HAS(problem(with_idx(table + 8 * 25, int64_t{-3})), "out of order or beyond 50 sequences");
   CHECK_HAS(problem(with_idx(table + 8 * 25, int64_t{1} << 40)), "out of order or beyond 50 sequences");
+  CHECK_HAS(problem(with_idx(table + 8 * 50, int64_t{99})), "ends with 99, expected its 50 sequences");
+  CHECK_HAS(problem(with_idx(table + 8 * 50, int64_t{49})), "ends with 49, expected its 50 sequences");
   CHECK_HAS(problem(with_idx(pointers + 8 * 25, int64_t{1} << 40)), "points to byte");
   CHECK_HAS(problem(with_idx(pointers + 8 * 25, int64_t{3})), "is damaged");
 }
