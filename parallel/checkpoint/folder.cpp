@@ -25,6 +25,12 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 
+// Whether something has this name, be it a link whose target is gone.
+bool is_taken(const std::string& path) {
+  std::error_code ignored;
+  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
+}
+
 bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
 
 void remove_or_warn(const fs::path& path) {
@@ -105,19 +111,19 @@ std::string newest_step_or_itself(const std::string& path) {
 
 void commit_step(const std::string& folder, int64_t step) {
   std::string path = step_folder(folder, step), temporary = path + ".tmp", old = path + ".old";
-  if (fs::exists(path)) {
+  if (is_taken(path)) {
     // Exchanged in one step if the file system can, so that there is always a checkpoint of this step.
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
       sync_folder(folder);
       delete_step(temporary, path);
       return;
     }
-    if (fs::exists(old)) delete_step(old, path);
+    if (is_taken(old)) delete_step(old, path);
     rename_file("checkpoint", path, old);
   }
   rename_file("checkpoint", temporary, path);
   sync_folder(folder);
-  if (fs::exists(old)) delete_step(old, path);
+  if (is_taken(old)) delete_step(old, path);
 }
 
 std::vector<std::string> set_aside_after(const std::string& folder, int64_t step) {

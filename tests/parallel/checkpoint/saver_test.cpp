@@ -247,6 +247,11 @@ TEST_CASE("saving a step again replaces it as a whole") {
   CHECK(load(folder.path(), 2) == 7);
   remove_leftovers(folder.path());
   CHECK(fs::exists(folder / "step-7"));
+  // A link whose target is gone is in nobody's way.
+  fs::remove_all(folder / "step-7");
+  fs::create_directory_symlink("gone", folder / "step-7");
+  save(folder.path(), {}, 7, 3);
+  CHECK(load(folder.path(), 3) == 7);
 }
 
 TEST_CASE("requests that cannot be met are refused") {
