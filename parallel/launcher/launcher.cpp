@@ -71,8 +71,10 @@ class LocalRanks {
     bool has_ended = false;
   };
   std::vector<std::string> environment(int local) const;
+  std::string log_of(int rank) const { return fmt::format("{}/rank-{}.log", launch_.tee_folder, rank); }
   void start(int local);
   void wait();
+  bool forward(const Rank& rank, LineLabels& lines);
   void take_signals();
   void reap();
   void kill_ranks();
@@ -90,6 +92,7 @@ class LocalRanks {
   std::vector<Rank> ranks_;
   LineOutlet outlet_;
   int code_ = 0, interrupts_ = 0;
+  bool said_what_is_lost_ = false;
   std::optional<Clock::time_point> deadline_, ends_since_;
 };
 
@@ -139,7 +142,7 @@ void LocalRanks::start(int local) {
   const std::string label = only.size() == 1 ? "" : fmt::format("[rank {}] ", number);
   Descriptor file;
   if (!launch_.tee_folder.empty()) {
-    const std::string name = fmt::format("{}/rank-{}.log", launch_.tee_folder, number);
+    const std::string name = log_of(number);
     file = Descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!file.is_open()) fail<FileError>("launch", "cannot write {}: {}", name, std::strerror(errno));
   }
@@ -153,7 +156,7 @@ int LocalRanks::run() {
   while (!has_ended()) wait();
   for (Rank& rank : ranks_) {
     for (LineLabels& lines : rank.lines) {
-      while (lines.forward(outlet_)) wait();
+      while (forward(rank, lines)) wait();
     }
   }
   if (code_ != 0) print_accounts();
@@ -183,12 +186,24 @@ void LocalRanks::wait() {
   size_t at = 1;
   for (Rank& rank : ranks_) {
     for (LineLabels& lines : rank.lines) {
-      if (reads && watched[at++].revents != 0) lines.forward(outlet_);
+      if (reads && watched[at++].revents != 0) forward(rank, lines);
     }
   }
   if (watched[0].revents != 0) take_signals();
   if (const auto last = reader_deadline(); last && Clock::now() >= *last) outlet_.give_up();
   if (deadline_ && Clock::now() >= *deadline_) kill_ranks();
+}
+
+// A full disk fails each write of each rank: one line says it for all.
+bool LocalRanks::forward(const Rank& rank, LineLabels& lines) {
+  const bool may_be_more = lines.forward(outlet_);
+  if (lines.copy_error() != 0 && !said_what_is_lost_) {
+    said_what_is_lost_ = true;
+    outlet_.put(2, fmt::format("ottava launch: WARNING: {} cannot be written ({}): what does not fit is "
+                               "missing there\n",
+                               log_of(rank.number), std::strerror(lines.copy_error())));
+  }
+  return may_be_more;
 }
 
 // Of lines that keep ranks from ending.

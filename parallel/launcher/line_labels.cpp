@@ -9,13 +9,14 @@ namespace {
 
 constexpr size_t kLongestLine = 64 << 10;
 
-// Writes to a file. What a full disk does not take is lost.
-void write_copy(int descriptor, std::string_view text) {
+// Writes to a file. What a full disk does not take is lost. Returns why, or 0.
+int write_copy(int descriptor, std::string_view text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);
-    if (written < 0 && errno != EINTR) return;
+    if (written < 0 && errno != EINTR) return errno;
     if (written > 0) done += written;
   }
+  return 0;
 }
 
 }  // namespace
@@ -31,7 +32,9 @@ bool LineLabels::forward(LineOutlet& outlet) {
       return false;
     }
     const std::string_view bytes(chunk, got);
-    if (options_.copy >= 0) write_copy(options_.copy, bytes);
+    if (options_.copy >= 0) {
+      if (const int error = write_copy(options_.copy, bytes); copy_error_ == 0) copy_error_ = error;
+    }
     pending_ += bytes;
     print(Lines::ended, outlet);
   }

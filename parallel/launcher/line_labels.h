@@ -22,6 +22,8 @@ class LineLabels {
   /// Passes on what has arrived until the outlet has to wait; returns true if there may be more. The last
   /// line counts even without its newline. Lines of more than 64 KiB are cut.
   bool forward(LineOutlet& outlet);
+  /// The errno of the first copy that lacks something, or 0.
+  int copy_error() const { return copy_error_; }
 
  private:
   enum class Lines { ended, all };
@@ -30,6 +32,7 @@ class LineLabels {
   Descriptor from_;
   Options options_;
   std::string pending_;
+  int copy_error_ = 0;
 };
 
 }  // namespace ottava

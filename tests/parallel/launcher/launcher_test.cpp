@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "core/error.h"
@@ -111,6 +112,18 @@ TEST_CASE("of one rank alone lines come as they are, and files have those of all
     CHECK_THAT(read_file(folder / "logs/rank-" + r + ".log"),
                Contains("I am " + r + ", log of 1\n") && Contains("more"));
   }
+}
+
+TEST_CASE("files that cannot take all lines are named once") {
+  TemporaryFolder folder;
+  for (const char* name : {"rank-0.log", "rank-1.log"})
+    std::filesystem::create_symlink("/dev/full", folder / name);
+  const Outcome o = launch("2 --tee " + folder.path(), "echo one; echo two >&2; sleep 0.1; echo three");
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK(count(o.output, "three") == 2);
+  CHECK(count(o.output, "ottava launch: WARNING: ") == 1);
+  CHECK_THAT(o.output, Contains(".log cannot be written (No space left on device)"));
 }
 
 TEST_CASE("the first code that is not 0 is returned, and the others do not stay") {
