@@ -2,7 +2,9 @@
 
 #include <fmt/ostream.h>
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +26,7 @@
 #include "core/data/shard_writer.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
+#include "core/io/descriptor.h"
 
 namespace ottava {
 namespace {
@@ -34,10 +37,38 @@ namespace fs = std::filesystem;
 using namespace data;
 constexpr std::string_view kPrepare = "data prepare";
 
+constexpr std::string_view kIncomplete = ".incomplete-", kUnique = "XXXXXX";
+
+// Locked while this process lives, however it ends.
+Descriptor lock_folder(const std::string& path) {
+  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.is_open() && ::flock(folder, LOCK_EX | LOCK_NB) != 0) folder.close();
+  return folder;
+}
+
+// Removes what was left beside `target` by a process that was killed.
+void remove_leftovers(const fs::path& target, std::ostream& out) {
+  const std::string start = target.filename().string() + std::string(kIncomplete);
+  std::error_code error;
+  std::vector<std::string> found;
+  for (fs::directory_iterator it(target.parent_path(), error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(start) && name.size() == start.size() + kUnique.size())
+      found.push_back(it->path().string());
+  }
+  for (const std::string& path : found) {
+    const Descriptor lock = lock_folder(path);
+    if (!lock.is_open()) continue;  // being written
+    print(out, "Removing {}, which was not finished\n", path);
+    fs::remove_all(path, error);
+  }
+}
+
 /// A folder beside the final one; it is removed unless it was renamed to that.
 class OutputFolder {
  public:
-  explicit OutputFolder(std::string target) : target_(std::move(target)) {
+  OutputFolder(std::string target, std::ostream& out) : target_(std::move(target)) {
     while (target_.size() > 1 && target_.back() == '/') target_.pop_back();
     std::error_code error;
     if (target_.empty()) fail<ConfigError>(kPrepare, "no output folder is given");
@@ -46,11 +77,13 @@ class OutputFolder {
           kPrepare, "'{}' exists and is not an empty folder; remove it or choose another output", target_);
     }
     fs::create_directories(fs::absolute(target_).parent_path(), error);
-    path_ = target_ + ".incomplete-XXXXXX";
+    remove_leftovers(fs::absolute(target_), out);
+    path_ = fmt::format("{}{}{}", target_, kIncomplete, kUnique);
     if (error || ::mkdtemp(path_.data()) == nullptr) {
       std::string reason = error ? error.message() : std::strerror(errno);
       fail<FileError>(kPrepare, "cannot create a folder beside '{}': {}", target_, reason);
     }
+    lock_ = lock_folder(path_);
     fs::permissions(path_, fs::perms(0755), error);
   }
   OutputFolder(const OutputFolder&) = delete;
@@ -69,6 +102,7 @@ class OutputFolder {
 
  private:
   std::string target_, path_;
+  Descriptor lock_;
 };
 
 void check(const DataPrepareOptions& options) {
@@ -100,7 +134,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
     }
   }
   DocumentEncoder encoder(corpus, text_encoder, options.text_key);
-  OutputFolder folder(options.output);
+  OutputFolder folder(options.output, out);
 
   DataPrepareTotals totals;
   std::unique_ptr<ShardWriter> shard;

@@ -1,12 +1,17 @@
 #include "apps/commands/data_command.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <chrono>
+#include <filesystem>
 #include <sstream>
 #include <thread>
 
 #include "apps/commands/encoded_segment.h"
 #include "core/data/corpus.h"
 #include "core/data/tokenizer/tokenizer.h"
+#include "core/io/descriptor.h"
 #include "core/parallel_for.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
@@ -86,6 +91,25 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   DataInspectOptions other{.sources = {o.output},
                            .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"};
   CHECK_HAS(message_of<DataError>([&] { inspect_data(other, seen); }), "was prepared with tokenizer ");
+}
+
+TEST_CASE("what an interrupted preparation left is removed by the next, unless another process writes it") {
+  DataFolder folder;
+  const std::string left = folder.write("shards.incomplete-aaaaaa/tokens-00000.bin", "x"),
+                    held = folder.write("shards.incomplete-bbbbbb/tokens-00000.bin", "x"),
+                    other = folder.write("shards-2.incomplete-aaaaaa/tokens-00000.bin", "x");
+  const Descriptor lock(::open((folder / "shards.incomplete-bbbbbb").c_str(), O_RDONLY | O_DIRECTORY));
+  REQUIRE(::flock(lock, LOCK_EX | LOCK_NB) == 0);
+  std::ostringstream out;
+  prepare_data({.sources = {folder.write("a.jsonl", lines(10))},
+                .tokenizer = write_tokenizer(folder),
+                .output = folder / "shards"},
+               out);
+  CHECK_HAS(out.str(), "Removing " + folder / "shards.incomplete-aaaaaa" + ", which was not finished\n");
+  CHECK_FALSE(std::filesystem::exists(std::filesystem::path(left).parent_path()));
+  CHECK(std::filesystem::exists(held));
+  CHECK(std::filesystem::exists(other));
+  CHECK(std::filesystem::exists(folder / "shards/tokens-00000.bin"));
 }
 
 TEST_CASE("inspect tells all that is wrong with records, and shows what is left") {
