@@ -9,6 +9,7 @@
 #include "apps/config/changed_keys.h"
 #include "apps/train/float8_history.h"
 #include "core/contains.h"
+#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/io/safetensors_folder.h"
@@ -233,6 +234,26 @@ void Checkpoints::log_changes(const std::string& path) const {
   }
 }
 
+// Neither is a key that has changed: both follow from the number of ranks.
+void Checkpoints::warn_of_other_batches(int64_t sequences_before, int64_t ranks_before) const {
+  if (group_.rank() != 0) return;
+  if (const int64_t now = experiment_.global_batch; sequences_before > 0 && sequences_before != now) {
+    log::warning(
+        "the run continues with {} per step on {}, but its checkpoint was made with {} on {}: "
+        "training.global_batch_size {} keeps the batch as it was",
+        counted(now, "sequence"), counted(group_.size(), "rank"), sequences_before,
+        counted(ranks_before, "rank"), sequences_before);
+  }
+  const ValidationConfig& v = experiment_.config.validation;
+  if (v.enable && v.steps > 0 && ranks_before != group_.size()) {
+    log::warning(
+        "validation.steps {} counts the batches of each data rank, so that validation on {} may read more or "
+        "less "
+        "than the checkpoint's run did on {}",
+        v.steps, counted(group_.size(), "rank"), counted(ranks_before, "rank"));
+  }
+}
+
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
   if (!config_.initial_load_model_only) {
     const checkpoint::LoadedCheckpoint loaded{
@@ -269,6 +290,7 @@ void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
                              const std::vector<ParameterSpec>& specs, TrainingState& state) const {
   const std::string path = fmt::format("{}/{}", from.path, kStateName);
   const TrainingState saved = parse_training_state(read_file(path), path);
+  warn_of_other_batches(saved.sequences_per_step, from.manifest.world_size);
   state.branch = saved.branch;
   state.threads = saved.threads;
   if (!excludes("train_state")) {

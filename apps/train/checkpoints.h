@@ -82,6 +82,7 @@ class Checkpoints {
   /// What checkpoint.initial_load_path stands for; for a run's folder, its newest checkpoint.
   std::string given_path() const;
   void log_changes(const std::string& path) const;
+  void warn_of_other_batches(int64_t sequences_before, int64_t ranks_before) const;
   void look_at_later_ones(int64_t step);
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 

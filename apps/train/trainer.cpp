@@ -141,6 +141,7 @@ void Trainer::build(const GraphUse& graphs) {
 void Trainer::load() {
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   checkpoints_->load(*engine_, state_);
+  state_.sequences_per_step = experiment_.global_batch;
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   engine_->restore(state_.spikes);
   engine_->restore_begun(state_.moments_begun);

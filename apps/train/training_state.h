@@ -30,8 +30,9 @@ struct TrainingState {
   uint64_t data_fingerprint = 0;               ///< of the data that data_position counts in; 0: none read yet
   /// data::MixedLoader::versions() of the samples consumed, as rank 0 sees the files
   std::map<std::string, std::string> data_versions;
-  std::string mixture;  ///< data::MixedLoader::order_text() of the samples consumed
-  int64_t threads = 0;  ///< of rank 0 on a CPU; 0: not known, or a GPU
+  std::string mixture;             ///< data::MixedLoader::order_text() of the samples consumed
+  int64_t sequences_per_step = 0;  ///< all ranks; 0: not known
+  int64_t threads = 0;             ///< of rank 0 on a CPU; 0: not known, or a GPU
   /// branch_of() the configuration that last went back to an earlier step, or could have; empty: none did
   std::string branch;
   bool operator==(const TrainingState&) const = default;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "core/io/file.h"
 #include "core/log.h"
@@ -9,6 +10,7 @@
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_ranks.h"
 
 // Runs that begin from a checkpoint: their own, another run's, parts of one, a broken one.
 
@@ -374,4 +376,44 @@ TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by
             }),
             "step-5 does not exist"));
   CHECK(tiny.start("run", saving + Overrides{"--checkpoint.load_step", "6"})->state().step == 6);
+}
+
+TEST_CASE("a run that goes on with other batches is told of them") {
+  TinyTraining tiny;
+  const auto said = [&](const std::string& run, int ranks, const std::string& steps,
+                        const Overrides& more = {}) {
+    const Config c = tiny.config(
+        run,
+        kSaving +
+            Overrides{"--training.steps", steps, "--validation.enable", "true", "--validation.dataset_path",
+                      tiny.text_path(), "--validation.steps", "1", "--validation.seq_len", "16",
+                      "--parallelism.data_parallel_replicate_degree", std::to_string(ranks)} +
+            more);
+    const CapturedOutput log;
+    run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+      std::vector<int> all(ranks);
+      std::iota(all.begin(), all.end(), 0);
+      const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
+      RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+      Trainer(e, groups, {DeviceType::cpu, 0}, nullptr).run();
+    });
+    return log.text();
+  };
+  const std::string batches =
+                        "continues with 4 sequences per step on 2 ranks, but its checkpoint was made with 2 "
+                        "on 1 rank: training.global_batch_size 2 keeps",
+                    validation =
+                        "validation on 2 ranks may read more or less than the checkpoint's run did on 1";
+  CHECK_FALSE(has(said("run", 1, "3"), "sequence"));
+  CHECK_FALSE(has(said("run", 1, "4"), "sequence"));
+  const std::string more = said("run", 2, "6");
+  CHECK(has(more, batches));
+  CHECK(more.find(batches) == more.rfind(batches));
+  CHECK(has(more, validation));
+  CHECK_FALSE(has(said("run", 2, "9"), "sequences per step"));
+  said("same", 1, "3");
+  const std::string same =
+      said("same", 2, "6", {"--training.global_batch_size", "2", "--training.local_batch_size", "1"});
+  CHECK_FALSE(has(same, "sequences per step"));
+  CHECK(has(same, validation));
 }

@@ -29,6 +29,7 @@ TrainingState full() {
   s.data_versions = {{"books", "whole 0123456789abcdef"}, {"web", "times 0"}};
   s.mixture = "0: web 49152, books 16384";
   s.branch = "load_step 4";
+  s.sequences_per_step = 8;
   s.threads = 12;
   return s;
 }
