@@ -247,8 +247,7 @@ void Checkpoints::warn_of_other_batches(int64_t sequences_before, int64_t ranks_
   const ValidationConfig& v = experiment_.config.validation;
   if (v.enable && v.steps > 0 && ranks_before != group_.size()) {
     log::warning(
-        "validation.steps {} counts the batches of each data rank, so that validation on {} may read more or "
-        "less "
+        "validation.steps {} counts the batches of each data rank, so validation on {} may read another part "
         "than the checkpoint's run did on {}",
         v.steps, counted(group_.size(), "rank"), counted(ranks_before, "rank"));
   }
@@ -366,8 +365,8 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
     saver_->save(contents(engine, state, false));
     log::warning(
         "the checkpoint of step {} is saved in float32, with the optimizer's state, because it cannot be "
-        "saved "
-        "as checkpoint.export_dtype asks",
+        "what "
+        "checkpoint.export_dtype asks",
         state.step);
     throw;
   }

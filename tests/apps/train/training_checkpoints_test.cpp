@@ -403,7 +403,7 @@ TEST_CASE("a run that goes on with other batches is told of them") {
                         "continues with 4 sequences per step on 2 ranks, but its checkpoint was made with 2 "
                         "on 1 rank: training.global_batch_size 2 keeps",
                     validation =
-                        "validation on 2 ranks may read more or less than the checkpoint's run did on 1";
+                        "validation on 2 ranks may read another part than the checkpoint's run did on 1";
   CHECK_FALSE(has(said("run", 1, "3"), "sequence"));
   CHECK_FALSE(has(said("run", 1, "4"), "sequence"));
   const std::string more = said("run", 2, "6");
