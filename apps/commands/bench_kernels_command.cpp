@@ -18,6 +18,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/glob.h"
+#include "core/io/output_file.h"
 #include "core/listed.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
@@ -152,7 +153,7 @@ void write_json(const std::string& file, Device device, const std::vector<Case>&
       .set("gemm_flops_per_second", peaks.flops_per_second)
       .set("decisions", std::move(decided))
       .set("kernels", std::move(kernels));
-  write_json_file("bench", file, report);
+  write_json_file(file, report);
 }
 
 void measure(Case& c, Stream& stream, int64_t vocabulary, double seconds) {
@@ -225,6 +226,7 @@ BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double s
 }  // namespace
 
 int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& out) {
+  if (!command.json.empty()) require_writable(command.json);
   const Config config = load_config(command.file, command.overrides);
   const bool counts = command.work == BenchKernelsCommand::Work::count;
   if (!counts) parse_device(config.training.device);  // refuses one that is not here

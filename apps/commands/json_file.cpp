@@ -1,16 +1,11 @@
 #include "apps/commands/json_file.h"
 
-#include <fstream>
-
-#include "core/error.h"
+#include "core/io/output_file.h"
 
 namespace ottava {
 
-void write_json_file(std::string_view where, const std::string& file, const Json& report) {
-  if (file.empty()) return;
-  std::ofstream stream(file);
-  stream << report.dump(1) << '\n';
-  if (!stream.flush()) fail<FileError>(where, "cannot write {}", file);
+void write_json_file(const std::string& file, const Json& report) {
+  if (!file.empty()) write_output_file(file, report.dump(1) + "\n");
 }
 
 }  // namespace ottava

@@ -153,8 +153,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   print_float8_gather(recorded, config, planned, machine, out);
   print_open_decisions(planned, plan, out);
   write_trace(command.trace, planned, machine, out);
-  write_json_file("plan", command.json,
-                  plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
+  write_json_file(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
 
 void plan_search(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
@@ -179,8 +178,7 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
   print_search(result, limit, *machine, e, out);
   std::vector<RecordedLayout> layouts = result.best;
   if (result.closest) layouts.push_back(*result.closest);
-  write_json_file("plan", command.json,
-                  plan_json(layouts, result.reasons, limit, machine, command.machine, e));
+  write_json_file(command.json, plan_json(layouts, result.reasons, limit, machine, command.machine, e));
 }
 
 // What runs have measured on this machine's GPU, if the plan is for that.
@@ -212,6 +210,8 @@ void check_options(const PlanCommand& c) {
 void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   PlanCommand command = asked_for;
   check_options(command);
+  for (const std::string& file : {command.json, command.trace})
+    if (!file.empty()) require_writable(file);
   Config config = load_config(command.file, command.overrides);
   const std::optional<DeviceTable> table = choose_device(command.machine, config);
   if (config.training.device == "auto" && table) config.training.device = table->is_gpu() ? "cuda" : "cpu";

@@ -285,7 +285,7 @@ TEST_CASE("a plan for what there is not is refused by name") {
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .calibration = {"/nowhere.json"}}}),
              Contains("/nowhere.json"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .json = "/nowhere/plan.json"}),
-             Contains("cannot write /nowhere/plan.json"));
+             Contains("cannot write /nowhere/plan.json: No such file or directory"));
   Overrides automatic = small;
   *(std::ranges::find(automatic, "--training.device") + 1) = "auto";  // --device says what it is for
   CHECK_THAT(printed({.overrides = automatic, .machine = {.device = "h100_sxm"}}),
