@@ -54,6 +54,17 @@ bool delete_step(const std::string& path, const std::string& step_path) {
   return true;
 }
 
+// The newest complete one of some steps. Where none is, the newest: whoever opens it says what it lacks.
+std::string newest_of(const std::vector<SavedStep>& steps) {
+  const auto complete = std::find_if(steps.rbegin(), steps.rend(), is_complete);
+  if (complete == steps.rend()) return steps.back().path;
+  for (auto newer = steps.rbegin(); newer != complete; ++newer) {
+    log::warning("checkpoint {} is broken and skipped: it has no {}, so it was not saved completely",
+                 newer->path, kManifestName);
+  }
+  return complete->path;
+}
+
 }  // namespace
 
 std::string step_folder(const std::string& folder, int64_t step) {
@@ -93,20 +104,25 @@ std::string newest_step_or_itself(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) fail<FileError>("checkpoint", "{} is not a folder", path);
   const std::vector<SavedStep> steps = list_steps(path);
-  if (!steps.empty()) return steps.back().path;
-  std::string folder, newest = path;
+  if (!steps.empty()) return newest_of(steps);
+  std::string folder;
+  std::vector<SavedStep> newest;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     if (!entry.is_directory()) continue;
-    const std::vector<SavedStep> inside = list_steps(entry.path().string());
+    std::vector<SavedStep> inside = list_steps(entry.path().string());
     if (inside.empty()) continue;
     if (!folder.empty()) {
       fail<FileError>("checkpoint", "{} and {} both contain checkpoints: choose one of them", folder,
                       entry.path().string());
     }
     folder = entry.path().string();
-    newest = inside.back().path;
+    newest = std::move(inside);
   }
-  return newest;
+  if (!newest.empty()) return newest_of(newest);
+  // A run locks its folders.
+  if (fs::exists(path + "/.lock", error) && !fs::exists(path + "/config.json", error))
+    fail<FileError>("checkpoint", "{}: this run has saved no checkpoint", path);
+  return path;
 }
 
 void commit_step(const std::string& folder, int64_t step) {

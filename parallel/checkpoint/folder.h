@@ -24,9 +24,10 @@ std::vector<SavedStep> list_steps(const std::string& folder);
 /// Throws FileError: there is no such step in the folder.
 [[noreturn]] void refuse_missing_step(const std::string& folder, int64_t step);
 
-/// What `path` stands for: the newest step, if it is a folder of steps or a run's folder, which contains one;
-/// else the path itself. Throws FileError if there is nothing at `path`, or if several folders in it have
-/// steps.
+/// What `path` stands for: the newest complete step, if it is a folder of steps or a run's folder, which
+/// contains one; else the path itself. Newer steps without a manifest are named in a warning. Throws
+/// FileError if there is nothing at `path`, if several folders in it have steps, and if it is a run's folder
+/// without any.
 std::string newest_step_or_itself(const std::string& path);
 
 /// Renames `step-N.tmp` to `step-N` in one step, replacing an older `step-N`, and flushes the folder. What

@@ -118,6 +118,24 @@ TEST_CASE("loading finds the same damage, names it, and takes the checkpoint bef
                                          Contains("step-1/manifest.json] the manifest is incomplete"));
 }
 
+TEST_CASE("a folder of steps stands for the newest that was saved completely") {
+  TemporaryFolder folder;
+  const std::string run = folder / "run", steps = run + "/checkpoint";
+  save(steps, 1, 1);
+  save(steps, 2, 1);
+  for (const std::string& path : {run, steps}) CHECK(newest_step_or_itself(path) == steps + "/step-2");
+  fs::remove(steps + "/step-2/manifest.json");
+  for (const std::string& path : {run, steps}) CHECK(newest_step_or_itself(path) == steps + "/step-1");
+  CHECK(newest_step_or_itself(steps + "/step-2") == steps + "/step-2");
+  fs::remove(steps + "/step-1/manifest.json");
+  CHECK(newest_step_or_itself(run) == steps + "/step-2");
+  fs::create_directories(folder / "begun/checkpoint");
+  File::create(folder / "begun/.lock");
+  CHECK_THROWS_WITH(newest_step_or_itself(folder / "begun"), Contains("this run has saved no checkpoint"));
+  File::create(folder / "begun/config.json");
+  CHECK(newest_step_or_itself(folder / "begun") == folder / "begun");
+}
+
 TEST_CASE("manifests: what is not ours, newer or changed is refused") {
   Manifest manifest;
   manifest.step = 3;
