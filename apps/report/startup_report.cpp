@@ -235,6 +235,34 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
                             counted(options.prefetch, "segment"));
 }
 
+namespace {
+
+/// What takes most beside the model and its optimizer, and the keys that make it smaller.
+struct LargePart {
+  std::string_view name, keys;
+  bool is_training = false;
+};
+
+LargePart largest_part(const MemoryPlan& plan) {
+  const auto phase_bytes = [&](std::string_view name) {
+    const auto phase = std::ranges::find(plan.phases, name, &MemoryPlan::Phase::name);
+    return phase == plan.phases.end() ? 0 : phase->bytes;
+  };
+  int64_t of_samples = phase_bytes("sample");
+  for (const PlannedAllocation& a : plan.persistent)
+    if (a.name.ends_with(" of samples")) of_samples += a.bytes;
+  const int64_t of_step = phase_bytes("train"), of_validation = phase_bytes("validate");
+  if (of_samples > std::max(of_step, of_validation))
+    return {"the run with its sample texts",
+            "evaluation.max_new_tokens, or shorten or drop evaluation.prompts"};
+  if (of_validation > of_step) return {"validation", "validation.local_batch_size or validation.seq_len"};
+  return {"the step",
+          "training.local_batch_size (gradient accumulation keeps global_batch_size) or training.seq_len",
+          true};
+}
+
+}  // namespace
+
 void require_memory(const MemoryPlan& plan, Device device, Communicator& control,
                     std::optional<int64_t> snapshot_bytes) {
   const bool on_host = !device.is_gpu();
@@ -250,11 +278,12 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
     // The owner of a matrix works on all of it, however it is sharded.
     const bool has_muon =
         std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
+    const LargePart part = largest_part(plan);
     complaint = fmt::format(
-        "the step needs {} on {}, but only {} are free for this rank; largest items: {}. Lower "
-        "training.local_batch_size (gradient accumulation keeps global_batch_size) or training.seq_len, set "
-        "activation_checkpoint.mode: full or optimizer.state_dtype: bfloat16, {}or shard over more ranks",
-        size_text(plan.total_bytes()), to_string(device), size_text(available), largest,
+        "{} needs {} on {}, but only {} are free for this rank; largest items: {}. Lower {}, set "
+        "{}optimizer.state_dtype: bfloat16, {}or shard over more ranks",
+        part.name, size_text(plan.total_bytes()), to_string(device), size_text(available), largest, part.keys,
+        part.is_training ? "activation_checkpoint.mode: full or " : "",
         has_muon ? "leave the largest matrices, which Muon needs whole on one rank, to AdamW "
                    "(optimizer.param_groups with optimizer_name: AdamW), "
                  : "");

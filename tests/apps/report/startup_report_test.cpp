@@ -347,6 +347,24 @@ TEST_CASE(
   CHECK(messages[1] == messages[0]);
 }
 
+TEST_CASE("memory that validation or samples take is refused with the keys that shrink it") {
+  RankGroups alone = solo_rank_groups();
+  const auto message = [&](const std::vector<std::string>& keys) {
+    const StepPlan plan = record_step(resolve_experiment(config_with(keys), nullptr, 1).shape, kCpu, alone);
+    return test::message_of([&] { require_memory(plan.memory, kCpu, *alone.control); });
+  };
+  CHECK_THAT(message({"--validation.enable", "true", "--validation.dataset_path", "a.txt",
+                      "--validation.seq_len", "128", "--validation.local_batch_size", "4000000"}),
+             Contains("[memory] validation needs ") &&
+                 Contains(". Lower validation.local_batch_size or validation.seq_len, set optimizer.") &&
+                 !Contains("training.") && !Contains("activation_checkpoint"));
+  CHECK_THAT(message({"--evaluation.enable", "true", "--evaluation.prompts", "[a]",
+                      "--evaluation.max_new_tokens", "1073741824"}),
+             Contains("[memory] the run with its sample texts needs ") &&
+                 Contains(". Lower evaluation.max_new_tokens, or shorten or drop evaluation.prompts, set ") &&
+                 !Contains("training."));
+}
+
 TEST_CASE("the data line says what is read and how it becomes documents") {
   const TemporaryFolder folder;
   std::ofstream(folder / "a.txt") << std::string(2048, 'x');
