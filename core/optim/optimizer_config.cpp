@@ -12,6 +12,8 @@
 namespace ottava {
 namespace {
 
+constexpr float kLargest = std::numeric_limits<float>::max();
+
 double number_of(const std::string& text) {
   using Kind = config::Value::Kind;
   const config::Value value = config::plain_scalar(text, {});
@@ -51,12 +53,22 @@ void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
   constexpr float kSmallest = std::numeric_limits<float>::min();
   if (c.eps > 0 && static_cast<float>(c.eps) < kSmallest)
     problems.add("optimizer.eps", "{} is too small for float32; expected at least {}", c.eps, kSmallest);
-  constexpr float kLargest = std::numeric_limits<float>::max();
   for (const auto& [key, value] :
        {std::pair{"lr", c.lr}, std::pair{"eps", c.eps}, std::pair{"weight_decay", c.weight_decay}}) {
     if (value > kLargest)
       problems.add(std::string("optimizer.") + key, "{} is too large for float32; expected at most {}", value,
                    kLargest);
+  }
+  for (size_t g = 0; g < c.param_groups.size(); ++g) {
+    const ParamGroupConfig& group = c.param_groups[g];
+    for (const auto& [key, value] :
+         {std::pair{"weight_decay", group.weight_decay.value_or(0)}, std::pair{"lr_factor", group.lr_factor},
+          std::pair{"lr times lr_factor", c.lr * group.lr_factor}}) {
+      if (!(value > kLargest)) continue;
+      problems.add("optimizer.param_groups", "entry {}: {} {} is too large for float32; expected at most {}",
+                   g + 1, key, value, kLargest);
+      break;
+    }
   }
 }
 
@@ -109,9 +121,14 @@ std::array<double, 3> OptimizerConfig::newton_schulz_coefficients() const {
 
 void validate(const OptimizerConfig& c, config::Problems& problems) {
   validate_as_float32(c, problems);
-  if (std::ranges::all_of(c.newton_schulz_coefficients(), [](double x) { return std::isfinite(x); })) return;
-  problems.add("optimizer.ns_coefficients", "expected three numbers, got [{}]",
-               fmt::join(c.ns_coefficients, ", "));
+  const std::array<double, 3> coefficients = c.newton_schulz_coefficients();
+  if (!std::ranges::all_of(coefficients, [](double x) { return std::isfinite(x); })) {
+    problems.add("optimizer.ns_coefficients", "expected three numbers, got [{}]",
+                 fmt::join(c.ns_coefficients, ", "));
+  } else if (!std::ranges::all_of(coefficients, [](double x) { return std::abs(x) <= kLargest; })) {
+    problems.add("optimizer.ns_coefficients", "[{}] is too large for float32; expected at most {} in size",
+                 fmt::join(c.ns_coefficients, ", "), kLargest);
+  }
 }
 
 void declare(config::Section& s, LrSchedulerConfig& c) {

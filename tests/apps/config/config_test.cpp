@@ -206,6 +206,19 @@ TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
   for (const char* key : {"lr", "eps", "weight_decay"})
     CHECK(has(error(fmt::format("optimizer: {{{}: 1e39}}", key)),
               fmt::format("optimizer.{}: 1e+39 is too large for float32; expected at most 3.4", key)));
+  const auto group = [](const char* keys) {
+    return error(
+        fmt::format("optimizer: {{lr: 10, param_groups: [{{match: '*'}}, {{match: b, {}}}]}}", keys));
+  };
+  CHECK(has(
+      group("weight_decay: 1e39"),
+      "optimizer.param_groups: entry 2: weight_decay 1e+39 is too large for float32; expected at most 3.4"));
+  CHECK(has(group("lr_factor: 1e300"), "entry 2: lr_factor 1e+300 is too large for float32"));
+  CHECK(has(group("lr_factor: 1e38"), "entry 2: lr times lr_factor 1e+39 is too large for float32"));
+  CHECK(group("lr_factor: 1e37, weight_decay: 1e38") == "no error");
+  CHECK(has(error("optimizer: {ns_coefficients: ['-1e300', '1', '2']}"),
+            "optimizer.ns_coefficients: [-1e300, 1, 2] is too large for float32; expected at most 3.4"));
+  CHECK(error("optimizer: {ns_coefficients: ['1e38', '-1', '2']}") == "no error");
   CHECK(has(error("training: {max_norm: 1e-50}"),
             "training.max_norm: 1e-50 is too small for float32; expected at least 1.17"));
   CHECK(error("training: {max_norm: 1e-30}") == "no error");
