@@ -40,6 +40,7 @@ std::vector<Switch> switches_of(const Config& c) {
        "activation_checkpoint.mode is not selective",
        {"activation_checkpoint.selective_"}},
       {c.training.skip_spikes.sigma == 0, "training.skip_spikes.sigma is 0", {"training.skip_spikes.window"}},
+      {c.training.epochs.has_value(), "training.epochs is set", {"training.steps"}},
       {c.comm.trace_buf_size == 0, "comm.trace_buf_size is 0", {"comm.save_traces_"}},
       {!reads_chats(c.training) && !validates_chats(c.training, c.validation),
        "no conversations are read",
