@@ -99,8 +99,9 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
     text = newest.step == c.training.steps
                ? fmt::format(
                      "This run is finished: {} holds step {} of {}. To continue training, raise training.{}; "
-                     "to start a new run, choose another job.dump_folder",
-                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps")
+                     "{}to start a new run, choose another job.dump_folder",
+                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps",
+                     is_of_branch ? "to begin the branch anew, move its checkpoints away; " : "")
                : fmt::format(
                      "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "
                      "checkpoint.load_step",
