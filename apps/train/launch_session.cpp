@@ -133,12 +133,15 @@ void work(const Config& config, Device device, World& world, const std::function
   body(session);
 }
 
-void warn_of_threads(int64_t threads, int64_t cpus) {
+void warn_of_threads(int64_t wanted, const CpuShare& share) {
+  const int64_t threads = wanted > 0 ? wanted : share.threads, cpus = std::ssize(share.cpus);
   if (cpus == 0 || threads <= 2 * cpus) return;
   log::warning(
-      "training.threads {} is far above the {} that a rank has here: the threads compete for cores, which "
-      "slows every step; lower it or set 0",
-      threads, counted(cpus, "CPU"));
+      "{} {} is far above the {} that a rank has here: the threads compete for cores, which slows every "
+      "step; "
+      "lower it or {}",
+      wanted > 0 ? "training.threads" : "OMP_NUM_THREADS", threads, counted(cpus, "CPU"),
+      wanted > 0 ? "set 0" : "unset it");
 }
 
 }  // namespace
@@ -153,7 +156,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
   try {
     launch = with_local_place(launch, static_cast<double>(config.comm.init_timeout_seconds));
     const CpuShare share = apply_cpu_share(launch);
-    if (launch.local_rank == 0) warn_of_threads(config.training.threads, std::ssize(share.cpus));
+    if (launch.local_rank == 0) warn_of_threads(config.training.threads, share);
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
     prepare_nccl();
     if (config.debug.deterministic) pin_nccl_algorithms();

@@ -147,6 +147,12 @@ bool is_bound(const Environment& environment) {
   return type.starts_with("mask_cpu") || type.starts_with("map_cpu");
 }
 
+// OpenMP's list has a number for each level of nested regions; here there is one level.
+int omp_threads(const Environment& environment) {
+  constexpr const char* kName = "OMP_NUM_THREADS";
+  return is_set(environment, kName) ? number(kName, split_text(environment(kName), ',').front()) : 0;
+}
+
 }  // namespace
 
 Environment process_environment() {
@@ -223,7 +229,7 @@ CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
   for (int cpu : share.cpus) ++cores[core_of(cpu)];
   share.threads = std::max<int>(static_cast<int>(cores.size()), 1);
   if (!bound && n < ranks) share.threads = 1;
-  if (auto asked = read(environment, "OMP_NUM_THREADS"); asked && *asked > 0) share.threads = *asked;
+  if (const int asked = omp_threads(environment); asked > 0) share.threads = asked;
   return share;
 }
 

@@ -299,6 +299,13 @@ TEST_CASE("threads far above what the machine has are told") {
   };
   CHECK(has(run(2 * cpus + 1), "training.threads " + std::to_string(2 * cpus + 1) + " is far above the "));
   CHECK_FALSE(has(run(1), "is far above"));
+  const std::string variable = "OMP_NUM_THREADS=" + std::to_string(2 * cpus + 1);
+  CHECK(has(
+      place
+          .run_shell(variable + " " OTTAVA " train tiny.yaml --checkpoint.enable false --training.steps 1 "
+                                "--training.threads 0")
+          .output,
+      "OMP_NUM_THREADS " + std::to_string(2 * cpus + 1) + " is far above the "));
 }
 
 TEST_CASE("a TorchTitan file trains with text and tokenizer given") {

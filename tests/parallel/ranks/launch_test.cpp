@@ -201,6 +201,11 @@ TEST_CASE("CPUs are split among the ranks of a machine") {
   Variables slurm{{{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}, {"OMP_NUM_THREADS", "5"}}};
   share = share_cpus(second, {4, 5}, every_cpu_a_core, slurm.environment());
   CHECK((share.threads == 5 && !share.binds));
+  Variables nested{{{"OMP_NUM_THREADS", "3,2"}}};  // for levels of nested regions
+  CHECK(share_cpus({}, eight, every_cpu_a_core, nested.environment()).threads == 3);
+  Variables wrong{{{"OMP_NUM_THREADS", "x,2"}}};
+  CHECK_THROWS_WITH(share_cpus({}, eight, every_cpu_a_core, wrong.environment()),
+                    "[launch] OMP_NUM_THREADS is 'x', expected a number that is not negative");
   share = share_cpus({}, eight, two_threads_a_core, none.environment());
   CHECK((share.threads == 4 && !share.binds && share.cpus == eight));
   // Every CPU is used exactly once.
