@@ -48,6 +48,7 @@ TEST_CASE("values of the model that its config.json cannot hold are refused", "[
   for (const char* value : {"1e-46", "0", "1e39"})
     CHECK_THAT(message("norm_eps", value), Contains("model.norm_eps: expected a number >= 1e-30 and <= 1"));
   CHECK(message("norm_eps", "1e-12") == "no error");
+  CHECK_THAT(message("ffn_dim_multiplier", "1e300"), Contains("expected a number > 0 and <= 4096, got"));
   CHECK_THAT(message("rope_scaling", "{factor: 300000}"), Contains("expected a number >= 1 and <= 65536"));
   CHECK_THAT(message("rope_scaling", "{original_max_position_embeddings: 1073741825}"),
              Contains("expected an integer >= 1 and <= 1073741824"));
