@@ -9,6 +9,7 @@
 #include "apps/commands/compute_dtype.h"
 #include "apps/commands/given_text.h"
 #include "apps/config/limits.h"
+#include "apps/decide/available_memory.h"
 #include "apps/generate/chat_session.h"
 #include "apps/generate/prompt_tokens.h"
 #include "apps/generate/saved_model.h"
@@ -17,6 +18,7 @@
 #include "core/counted.h"
 #include "core/data/chat/template_file.h"
 #include "core/stopwatch.h"
+#include "parallel/ranks/rank_groups.h"
 
 namespace ottava {
 namespace {
@@ -60,6 +62,18 @@ AnswerOptions answer_options(const GenerateCommand& c, const SavedModel& model) 
           .seed = c.seed};
 }
 
+// Keys and values of all tokens are taken before the first one.
+void require_memory_for(const GenerateCommand& c, const Generator::Options& o, Device device) {
+  const int64_t available = memory_for_rank(device, *solo_rank_groups().control),
+                of_token = 2 * o.model.layers * o.model.kv_heads * o.model.head_dim * size_of(o.compute);
+  if (o.capacity <= available / of_token) return;
+  constexpr double kGib = 1 << 30;
+  fail<MemoryError>("generate",
+                    "keys and values of {} need {:.2f} GiB, but only {:.2f} are free on {}: lower {}",
+                    counted(o.capacity, "token"), o.capacity * of_token / kGib, available / kGib,
+                    to_string(device), c.is_chat ? "--context" : "--max-tokens");
+}
+
 /// A model that is ready to be asked.
 std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const SavedModel& model,
                                             int64_t prompt_tokens, int64_t capacity) {
@@ -67,7 +81,9 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
                                    .compute = compute_dtype("generate", c.dtype),
                                    .prompt_tokens = prompt_tokens,
                                    .capacity = capacity};
-  auto generator = std::make_unique<Generator>(options, parse_device(c.device));
+  const Device device = parse_device(c.device);
+  require_memory_for(c, options, device);
+  auto generator = std::make_unique<Generator>(options, device);
   load_weights(model, generator->parameters(), generator->stream());
   return generator;
 }
