@@ -1,6 +1,7 @@
 #include "apps/config/outputs.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <utility>
 
@@ -62,10 +63,28 @@ std::vector<Output> outputs_of(const Config& c) {
   return all;
 }
 
+/// Nothing here expands what a shell does, and a folder named ~ is hard to remove.
+void check_expanded(const std::string& key, const std::string& path, config::Problems& problems) {
+  const size_t dollar = path.find('$');
+  const bool has_variable = dollar != std::string::npos && dollar + 1 < path.size() &&
+                            (path[dollar + 1] == '{' || path[dollar + 1] == '_' ||
+                             std::isalpha(static_cast<unsigned char>(path[dollar + 1])) != 0);
+  if (!path.starts_with('~') && !has_variable) return;
+  problems.add(
+      key,
+      "\"{}\" is not expanded: a shell expands ~ only at the beginning of a word, and variables only "
+      "on its command line; write the path out",
+      path);
+}
+
 }  // namespace
 
 void check_outputs(const Config& config, config::Problems& problems) {
+  if (config.job.dump_folder.empty())
+    problems.add("job.dump_folder", "\"\" is no folder; expected a path, or . for the working directory");
+  check_expanded("job.dump_folder", config.job.dump_folder, problems);
   std::vector<Output> all = outputs_of(config);
+  for (const Output& o : all) check_expanded(o.key, o.value, problems);
   if (config.metrics.enable_json_lines && config.metrics.save_for_all_ranks) {
     const fs::path folder = all.front().path.parent_path();
     std::vector<Output> of_ranks;

@@ -6,6 +6,7 @@ namespace ottava {
 
 /// Adds a problem for every key that gives an output the name of another one in job.dump_folder: where the
 /// run writes a file, nothing else can be, neither a file nor a folder. Folders may be shared.
+/// Also for a path that only a shell would expand, and for an empty job.dump_folder.
 void check_outputs(const Config& config, config::Problems& problems);
 
 }  // namespace ottava

@@ -101,3 +101,18 @@ TEST_CASE("an output that takes the name of another is refused", "[config]") {
   CHECK(message("checkpoint: {enable: true, folder: same}\nprofiling: {enable_profiling: true, "
                 "save_traces_folder: same}") == "no error");
 }
+
+TEST_CASE("a path that only a shell would expand, or none, is refused", "[config]") {
+  const auto message = [](const std::string& yaml) { return message_of([&] { config_of_text(yaml); }); };
+  for (const char* path : {"~/runs", "~someone", "$HOME/runs", "runs/${USER}"}) {
+    CHECK_THAT(
+        message(fmt::format("job: {{dump_folder: '{}'}}", path)),
+        Contains(fmt::format("job.dump_folder: \"{}\" is not expanded: a shell expands ~ only", path)) &&
+            Contains("1 problem"));
+  }
+  CHECK_THAT(message("checkpoint: {enable: true, folder: ~/saved}"),
+             Contains("checkpoint.folder: \"~/saved\" is not expanded"));
+  CHECK(message("job: {dump_folder: 'runs/a~b$'}") == "no error");
+  CHECK_THAT(message("job: {dump_folder: ''}"),
+             Contains("job.dump_folder: \"\" is no folder; expected a path"));
+}
