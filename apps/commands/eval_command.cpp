@@ -1,5 +1,8 @@
 #include "apps/commands/eval_command.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <span>
@@ -43,9 +46,23 @@ void tell_apart(std::vector<ChoiceTask>& tasks, const std::vector<std::string>& 
   }
 }
 
+/// RoPE is defined past the model's length, but the model was not trained there. Positions begin anew with
+/// each choice.
+void note_length(const SavedModel& model, const std::vector<ChoiceTokens>& tokens, std::ostream& notes) {
+  int64_t longest = 0;
+  for (const ChoiceTokens& task : tokens)
+    for (const std::vector<int32_t>& choice : task.documents)
+      longest = std::max<int64_t>(longest, std::ssize(choice) - 1);
+  if (longest <= model.positions) return;
+  notes << fmt::format(
+      "questions with a choice make up to {} tokens, but the model supports {} (max_position_embeddings in "
+      "config.json): their scores may mean little; --seq-len {} leaves out the beginning of such questions\n",
+      longest, model.positions, model.positions);
+}
+
 }  // namespace
 
-void run_eval_command(const EvalCommand& c, std::ostream& out) {
+void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& notes) {
   if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: add --tasks FILE...");
   if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
   if (!c.json.empty()) require_writable(c.json);
@@ -56,6 +73,7 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
   const SavedModel model = open_saved_model("eval", c.model);
   std::vector<ChoiceTokens> tokens;
   for (const ChoiceTask& task : tasks) tokens.push_back(encode_choices(task, *model.tokenizer, c.seq_len));
+  note_length(model, tokens, notes);
   const PassShape pass = smallest_pass(tokens, {.batch = c.batch, .sequence = c.seq_len});
   Evaluator evaluator(
       {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence},
@@ -91,7 +109,10 @@ void add_eval_command(Command& commands) {
       .option("--json", o->json, "write the scores and the log-likelihood of every choice to this JSON file")
       .option("--device", o->device, "device to run on: auto, cpu or cuda")
       .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
-      .run(o, run_eval_command);
+      .run([o] {
+        run_eval_command(*o, std::cout, std::cerr);
+        return 0;
+      });
 }
 
 }  // namespace ottava

@@ -10,7 +10,7 @@ namespace ottava {
 class Command;
 
 /// `ottava eval MODEL --tasks FILE...`: how often a model chooses the right answer. Prints one line for each
-/// task to `out`.
+/// task to `out`, and what is odd to `notes`.
 struct EvalCommand {
   std::string model;               ///< step folder of a run, its checkpoint folder, or a Hugging Face folder
   std::vector<std::string> tasks;  ///< files: apps/evaluate/choice_task.h
@@ -22,7 +22,7 @@ struct EvalCommand {
 };
 /// Throws ConfigError, FileError and DataError before anything is scored, also for a `json` whose folder is
 /// not there; at the end FileError if writing it fails, as on a full disk.
-void run_eval_command(const EvalCommand& command, std::ostream& out);
+void run_eval_command(const EvalCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_eval_command(Command& commands);
 

@@ -34,7 +34,7 @@ Json scored(int64_t sequence, int64_t batch) {
                     .batch = batch,
                     .json = folder / "scores.json",
                     .dtype = "float32"},
-                   out);
+                   out, out);
   CHECK_THAT(out.str(), Contains("hellaswag: acc 33.3% +- 6.1, acc_norm 30.0% +- 6.0"));
   return Json::parse(read_file(folder / "scores.json"), "scores.json");
 }
@@ -115,10 +115,35 @@ TEST_CASE("a pass is no larger than the choices need, and their scores are the s
                       .batch = batch,
                       .json = folder / "scores.json",
                       .dtype = "float32"},
-                     out);
+                     out, out);
     scores[{sequence, batch}] = read_file(folder / "scores.json");
   }
   CHECK(scores.begin()->second == scores.rbegin()->second);
+}
+
+TEST_CASE("questions longer than the model is meant for are told") {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model";
+  std::filesystem::copy(kGolden + "model", model);
+  std::string config = read_file(model + "/config.json");
+  const std::string key = "\"max_position_embeddings\": ";
+  const size_t at = config.find(key) + key.size();
+  config.replace(at, config.find(',', at) - at, "8");
+  std::ofstream(model + "/config.json") << config;
+  const auto noted = [&](const std::string& of, int64_t sequence) {
+    std::ostringstream out, notes;
+    run_eval_command({.model = of,
+                      .tasks = {kGolden + "own.jsonl"},
+                      .max_examples = 4,
+                      .seq_len = sequence,
+                      .dtype = "float32"},
+                     out, notes);
+    return notes.str();
+  };
+  CHECK_THAT(noted(model, 1024), Contains("questions with a choice make up to ") &&
+                                     Contains(" tokens, but the model supports 8 (max_position_embeddings"));
+  CHECK(noted(model, 8).empty());
+  CHECK(noted(kGolden + "model", 1024).empty());
 }
 
 TEST_CASE("tasks are named by their files, whose dots are kept, and equal names are told apart") {
@@ -134,14 +159,14 @@ TEST_CASE("tasks are named by their files, whose dots are kept, and equal names 
   run_eval_command(
       {.model = kGolden + "model",
        .tasks = {folder / "arc.easy.jsonl", folder / "arc.challenge.jsonl", folder / "other/arc.easy.json"}},
-      out);
+      out, out);
   CHECK_THAT(out.str(), Contains((folder / "arc.easy") + ": acc ") && Contains("arc.challenge: acc ") &&
                             Contains((folder / "other/arc.easy") + ": acc "));
   CHECK(out.str().find((folder / "arc.challenge")) == std::string::npos);
   CHECK_THAT(message_of([&] {
                run_eval_command({.model = kGolden + "model",
                                  .tasks = {folder / "arc.easy.jsonl", folder / "arc.easy.jsonl"}},
-                                out);
+                                out, out);
              }),
              Contains("[eval] two of the --tasks are named '" + (folder / "arc.easy") + "'"));
 }
@@ -256,14 +281,14 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
   std::ofstream(folder / "empty.jsonl") << "\n";
   CHECK_THAT(message_of([&] { read_choice_task(folder / "empty.jsonl"); }), Contains("has no items"));
   std::ostringstream out;
-  CHECK_THAT(message_of([&] { run_eval_command({.model = kGolden + "model"}, out); }),
+  CHECK_THAT(message_of([&] { run_eval_command({.model = kGolden + "model"}, out, out); }),
              Contains("add --tasks FILE"));
   CHECK_THAT(message_of([&] {
                run_eval_command({.model = kGolden + "model",
                                  .tasks = {kGolden + "own.jsonl"},
                                  .max_examples = 1,
                                  .json = folder / "no/scores.json"},
-                                out);
+                                out, out);
              }),
              Contains("no/scores.json: No such file or directory"));
   CHECK(out.str().empty());  // before anything is scored

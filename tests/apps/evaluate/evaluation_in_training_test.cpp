@@ -138,7 +138,7 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
                       .seq_len = 48,
                       .json = json,
                       .dtype = "float32"},
-                     out);
+                     out, out);
     const Json scores = Json::parse(read_file(json), json);
     for (const char* metric : {"acc", "acc_norm", "acc_bytes", "acc_stderr"})
       CHECK(logged(tiny / mask, std::string("evaluation_metrics/items/") + metric).back() ==
