@@ -1,4 +1,5 @@
 #include <csignal>
+#include <span>
 #include <string_view>
 
 #include "apps/commands/bench_command.h"
@@ -19,13 +20,27 @@
 #include "apps/wait_policy.h"
 #include "parallel/launcher/stop_signal_set.h"
 
+namespace {
+
+// What follows -- is another program's.
+bool asks_for_help(std::span<char* const> words) {
+  for (const std::string_view word : words) {
+    if (word == "--") break;
+    if (word == "--help" || word == "-h") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace ottava;
   // This comes first, so that a signal that arrives while the program starts waits for the thread that
   // listens. Ranks of other commands inherit their launcher's blocked signals; these are unblocked here.
   const std::string_view name = argc > 1 ? argv[1] : "";
   const sigset_t stop_signals = stop_signal_set();
-  const bool saves_when_stopped = name == "train" || name == "launch";
+  const bool saves_when_stopped =
+      (name == "train" || name == "launch") && !asks_for_help({argv + 2, argv + argc});
   ::sigprocmask(saves_when_stopped ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
   // Ctrl-C ends `tee` first: a line that nobody reads any more must not end the run before it has saved.
   ::signal(SIGPIPE, saves_when_stopped ? SIG_IGN : SIG_DFL);

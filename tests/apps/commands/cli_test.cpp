@@ -234,8 +234,9 @@ TEST_CASE("a run without standard streams keeps its files to itself") {
 TEST_CASE("what cannot be printed is an error, but for a run that has its files") {
   const Workplace place;
   REQUIRE(place.run("train tiny.yaml").exit_code == 0);
-  for (const char* command : {"config tiny.yaml", "config --schema", "plan tiny.yaml",
-                              "checkpoint inspect out", "plan --help", "--version"}) {
+  for (const char* command :
+       {"config tiny.yaml", "config --schema", "plan tiny.yaml", "checkpoint inspect out", "plan --help",
+        "train --help", "launch -h", "--version"}) {
     INFO(command);
     const Outcome out = place.run(std::string(command) + " >/dev/full");
     INFO(out.output);
