@@ -38,7 +38,18 @@ bool is_value_of_boolean(const std::string& argument) {
   return kind == Value::Kind::boolean || kind == Value::Kind::null;
 }
 
-std::string suggestion(const Section& root, const std::string& path) {
+std::string suggestion(Section& root, const std::string& path) {
+  constexpr std::string_view kNo = "no_";
+  if (path.starts_with(kNo)) {  // --no-section.key
+    std::string positive = path.substr(kNo.size());
+    bool is_renamed = false;
+    const Field* field = find_field(root, positive, &is_renamed);
+    if (field && field->type == Type::boolean) {
+      positive = field->path;
+      return fmt::format("; did you mean --{}?",
+                         positive.insert(positive.size() - last_name(positive).size(), kNo));
+    }
+  }
   std::vector<std::string> paths = all_paths(root);
   std::string near = nearest(path, paths);
   for (const std::string& known : paths) {
@@ -76,7 +87,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
       find_option(root_, std::string(argument.substr(2, has_value ? equals - 2 : equals)), has_value);
   if (!option.field) {
     problems_.spoil(option.path);
-    problems_.add(at, "unknown option --{}{}", option.path, suggestion(root_, option.path));
+    problems_.add(at, "unknown option {}{}", argument.substr(0, equals), suggestion(root_, option.path));
     return next ? 2 : 1;
   }
   Field& field = *option.field;

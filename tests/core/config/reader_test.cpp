@@ -240,6 +240,10 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
         "command line: unknown option --count; did you mean --outer.inner.count?");
   CHECK(problem({"--outer.inner", "3"}).find("unknown option --outer.inner") != std::string::npos);
   CHECK(problem({"--zzz"}) == "command line: unknown option --zzz");
+  CHECK(problem({"--outer.inner.con-ut", "3"}) ==
+        "command line: unknown option --outer.inner.con-ut; did you mean --outer.inner.count?");
+  CHECK(problem({"--no-outer.inner.flag"}) ==
+        "command line: unknown option --no-outer.inner.flag; did you mean --outer.inner.no_flag?");
   CHECK(problem({"--outer.inner.no_count"}).find("unknown option") != std::string::npos);
   CHECK(problem({"stray"}) == "command line: expected --section.key value, got 'stray'");
   CHECK(problem({"a.yaml"}) ==
