@@ -55,7 +55,7 @@ std::string checkpoint_at(const std::string& path) {
 }
 
 std::string bytes_text(int64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} bytes", bytes);
+  if (bytes < 10'000) return counted(bytes, "byte");
   if (bytes < 10'000'000) return fmt::format("{:.1f} KB", bytes / 1e3);
   if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", bytes / 1e6);
   return fmt::format("{:.1f} GB", bytes / 1e9);

@@ -56,8 +56,8 @@ std::string quote(std::string_view text, size_t limit) {
 
 void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ostream& out) {
   constexpr std::string_view kPacked[]{"", ", gzip", ", zstd"};
-  print(out, "  {}: {}{}, {} bytes", file.path, name_of(file.format),
-        kPacked[static_cast<size_t>(file.compression)], file.bytes);
+  print(out, "  {}: {}{}, {}", file.path, name_of(file.format),
+        kPacked[static_cast<size_t>(file.compression)], counted(file.bytes, "byte"));
   if (is_tokenized(file.format)) {
     auto shard = TokenShard::open(file.path, file.format);
     print(out, ", {} of {} bytes", counted(shard->tokens(), "token"), shard->token_bytes());

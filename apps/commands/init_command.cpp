@@ -36,7 +36,7 @@ int64_t text_bytes(const std::vector<data::DataFile>& files) {
   int64_t bytes = 0;
   for (const data::DataFile& file : files) {
     if (data::is_tokenized(file.format))
-      fail<DataError>("init", "'{}' is a {}, expected text", file.path, data::name_of(file.format));
+      fail<DataError>("init", "'{}' has the format {}, expected text", file.path, data::name_of(file.format));
     bytes += file.bytes * (file.compression == data::Compression::none ? 1 : 4);
   }
   return bytes;

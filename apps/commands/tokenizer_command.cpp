@@ -34,7 +34,7 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
   auto files = data::find_data_files(options.sources);
   for (const auto& file : files) {
     if (data::is_tokenized(file.format)) {
-      fail<DataError>(kTrain, "{} is a {}, but a tokenizer is trained on text", file.path,
+      fail<DataError>(kTrain, "{} has the format {}, but a tokenizer is trained on text", file.path,
                       data::name_of(file.format));
     }
   }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/config/print.h"
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -52,8 +53,8 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
   if (!(in.minutes > 0)) fail<ConfigError>("init", "--minutes is {}, expected more than 0", in.minutes);
   constexpr int64_t kLeastBytes = 20'000;
   if (in.text_bytes < kLeastBytes) {
-    fail<ConfigError>("init", "the text has {} bytes, expected at least {}: it is too short to learn from",
-                      in.text_bytes, kLeastBytes);
+    fail<ConfigError>("init", "the text has {}, expected at least {}: it is too short to learn from",
+                      counted(in.text_bytes, "byte"), kLeastBytes);
   }
   const double flops = in.minutes * 60 * in.flops_per_second * kUtilization;
   const double text_tokens = in.text_bytes / in.bytes_per_token;

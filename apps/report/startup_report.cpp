@@ -219,8 +219,8 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
   std::string text = fmt::format("{}: {}, {} of {}", name, counted(corpus.files().size(), "file"),
                                  size_text(bytes), fmt::join(names, ", "));
   if (const std::optional<int64_t> sequences = loader.samples_per_epoch())
-    text += fmt::format(", {} sequences of {} in each epoch", with_commas(*sequences),
-                        counted(options.seq_len, "token"));
+    text += fmt::format(", {} {} of {} in each epoch", with_commas(*sequences),
+                        *sequences == 1 ? "sequence" : "sequences", counted(options.seq_len, "token"));
   text += options.order == data::Order::shuffled ? ", shuffled" : ", in the order of the files";
   if (formats.contains(data::Format::text))
     text += fmt::format("; plain text becomes documents at {}, or without it, at blank lines, of at most {}",

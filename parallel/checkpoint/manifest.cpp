@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/contains.h"
+#include "core/counted.h"
 #include "core/io/json.h"
 #include "parallel/checkpoint/checksum.h"
 
@@ -110,7 +111,7 @@ void check_file(const std::string& folder, const Manifest::File& expected) {
   ottava::File file = ottava::File::open_for_reading(path);
   int64_t bytes = file.size();
   if (bytes != expected.bytes) {
-    fail<FileError>("checkpoint", "{} has {} bytes, the manifest says {}: it is {}", path, bytes,
+    fail<FileError>("checkpoint", "{} has {}, the manifest says {}: it is {}", path, counted(bytes, "byte"),
                     expected.bytes, bytes < expected.bytes ? "truncated" : "too long");
   }
   int64_t checked = expected.header_bytes > 0 ? expected.header_bytes : bytes;

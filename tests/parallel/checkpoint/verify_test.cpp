@@ -77,7 +77,7 @@ TEST_CASE("verify names tensors and files") {
   problems = verify_checkpoint(step);
   REQUIRE(problems.size() == 4);
   CHECK_THAT(problems[0], Contains("optimizer.safetensors has 5000 bytes") && Contains("it is truncated"));
-  CHECK_THAT(problems[1], Contains("config.json has 1 bytes, the manifest says 3: it is truncated"));
+  CHECK_THAT(problems[1], Contains("config.json has 1 byte, the manifest says 3: it is truncated"));
   CHECK_THAT(problems[2], Contains("empty.txt: No such file"));
   fs::remove(step + "/manifest.json");
   CHECK_THAT(verify_checkpoint(step).at(0), Contains("manifest.json: No such file"));
