@@ -137,8 +137,7 @@ void warn_of_threads(int64_t wanted, const CpuShare& share) {
   const int64_t threads = wanted > 0 ? wanted : share.threads, cpus = std::ssize(share.cpus);
   if (cpus == 0 || threads <= 2 * cpus) return;
   log::warning(
-      "{} {} is far above the {} that a rank has here: the threads compete for cores, which slows every "
-      "step; "
+      "{} {} is far above the {} that a rank has here: the threads compete for cores and slow every step; "
       "lower it or {}",
       wanted > 0 ? "training.threads" : "OMP_NUM_THREADS", threads, counted(cpus, "CPU"),
       wanted > 0 ? "set 0" : "unset it");
