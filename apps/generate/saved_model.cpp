@@ -17,7 +17,8 @@ void check_texts(const std::string& folder) {
   const std::optional<checkpoint::Manifest> manifest = checkpoint::find_manifest(folder);
   if (!manifest) return;
   for (const checkpoint::Manifest::File& file : manifest->files) {
-    if (file.name == "config.json" || file.name == "tokenizer.json") checkpoint::check_file(folder, file);
+    if (file.name == "config.json" || file.name == "tokenizer.json")
+      checkpoint::check_model_file(folder, file);
   }
 }
 

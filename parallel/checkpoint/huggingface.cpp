@@ -91,7 +91,7 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
 // the optimizer's.
 void check_files(const Manifest& manifest, const std::string& folder) {
   for (const Manifest::File& file : manifest.files) {
-    if (file.name == "config.json" || file.name.starts_with("model")) check_file(folder, file);
+    if (file.name == "config.json" || file.name.starts_with("model")) check_model_file(folder, file);
   }
 }
 

@@ -106,22 +106,27 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   return manifest;
 }
 
-void check_file(const std::string& folder, const Manifest::File& expected) {
+void check_file(const std::string& folder, const Manifest::File& expected, std::string_view advice) {
   std::string path = folder + "/" + expected.name;
   ottava::File file = ottava::File::open_for_reading(path);
   int64_t bytes = file.size();
   if (bytes != expected.bytes) {
-    fail<FileError>("checkpoint", "{} has {}, the manifest says {}: it is {}", path, counted(bytes, "byte"),
-                    expected.bytes, bytes < expected.bytes ? "truncated" : "too long");
+    fail<FileError>("checkpoint", "{} has {}, the manifest says {}: it is {}{}", path, counted(bytes, "byte"),
+                    expected.bytes, bytes < expected.bytes ? "truncated" : "too long", advice);
   }
   int64_t checked = expected.header_bytes > 0 ? expected.header_bytes : bytes;
   std::string text(checked, '\0');
   file.read_at(text.data(), text.size(), 0);
   if (text_checksum(text) != expected.checksum) {
-    fail<FileError>("checkpoint", "{}: its {} has changed since it was saved (checksum {}, expected {})",
+    fail<FileError>("checkpoint", "{}: its {} has changed since it was saved (checksum {}, expected {}){}",
                     path, expected.header_bytes > 0 ? "header" : "content", to_hex(text_checksum(text)),
-                    to_hex(expected.checksum));
+                    to_hex(expected.checksum), advice);
   }
+}
+
+void check_model_file(const std::string& folder, const Manifest::File& expected) {
+  check_file(folder, expected,
+             fmt::format("; if it was changed on purpose, remove {}", manifest_path(folder)));
 }
 
 void check_checksum(const std::string& folder, const Manifest::Tensor& expected, uint64_t checksum) {

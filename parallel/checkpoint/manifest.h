@@ -49,8 +49,11 @@ bool is_file_name(std::string_view name);
 /// Inverse of to_text(). Throws FileError for a text that is truncated, changed, or of a newer format.
 Manifest parse_manifest(std::string_view text, std::string_view where);
 
-/// Checks size and checksum of one file (for weights, of its header). Throws FileError.
-void check_file(const std::string& folder, const Manifest::File& expected);
+/// Checks size and checksum of one file (for weights, of its header). Throws FileError, which ends with the
+/// advice.
+void check_file(const std::string& folder, const Manifest::File& expected, std::string_view advice = "");
+/// The same where the model alone is loaded, which takes no manifest.
+void check_model_file(const std::string& folder, const Manifest::File& expected);
 
 /// Compares the checksum of a tensor that was read. Throws FileError.
 void check_checksum(const std::string& folder, const Manifest::Tensor& expected, uint64_t checksum);

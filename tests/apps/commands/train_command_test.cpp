@@ -157,6 +157,10 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
           [](const std::string& path) { fs::resize_file(path, fs::file_size(path) - 100); });
   place.refuses("--checkpoint.initial_load_path bad", {"bad/model.safetensors", "it is truncated"});
   damaged("model.safetensors", [&](const std::string& path) { overwrite(path, 0, std::string(8, '\x7f')); });
+  place.refuses("--checkpoint.initial_load_path bad",
+                {"bad/model.safetensors: its header has changed since it was saved",
+                 "if it was changed on purpose, remove bad/manifest.json"});
+  fs::remove(place / "bad/manifest.json");
   place.refuses("--checkpoint.initial_load_path bad", {"bad/model.safetensors", "not a safetensors file"});
   damaged("model.safetensors", [&](const std::string& path) {
     overwrite(path, static_cast<int64_t>(fs::file_size(path)) - 4, std::string("\0\0\xc0\x7f", 4));

@@ -201,6 +201,7 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   const size_t at = config_json.find(key) + key.size();
   config_json.replace(at, config_json.find_first_not_of("0123456789", at) - at, "64");
   std::ofstream(short_folder + "/config.json") << config_json;
+  fs::remove(short_folder + "/manifest.json");  // changed on purpose
   const auto noted = [&](GenerateCommand command) {
     std::ostringstream said, told;
     command.checkpoint = short_folder;
