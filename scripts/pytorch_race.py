@@ -135,7 +135,7 @@ def main():
         PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights (in rows that say fp32, all of it in FP32), fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
                         "at the GEMM peak, its attention at 70% and 84% of it at head dimension 16, 90% and 96% at 64 (forward, backward:\n"
-                        "core/ops/attention/attention_cpu.cpp; otherwise where bf16 is multiplied in pairs, faster than softmax goes), and everything else as it is.\n\n"
+                        "core/ops/attention/attention_cpu.cpp, which also has those of bf16 multiplied in pairs), and everything else as it is.\n\n"
                         + HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|\n"
                         + "".join(rows[k] + "\n" for k in itertools.product(MODELS, ("eager", "compiled")) if k in rows))
         put_into_results()

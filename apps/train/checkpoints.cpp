@@ -364,33 +364,14 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
     if (now.export_dtype.value_or(DType::f32) == DType::f32) throw;
     saver_->save(contents(engine, state, false));
     log::warning(
-        "the checkpoint of step {} is saved in float32, with the optimizer's state, because it cannot be "
-        "what "
-        "checkpoint.export_dtype asks",
+        "the checkpoint of step {} is saved in float32, with the optimizer's state, as it cannot be exported",
         state.step);
     throw;
   }
 }
 
-// The newest may be of the very update that broke the weights, so the one before it is named too.
 std::string Checkpoints::ways_back(int64_t step) {
-  std::string text;
-  if (saver_ && group_.rank() == 0) {
-    try {
-      std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
-      std::erase_if(steps, [&](const checkpoint::SavedStep& saved) {
-        return saved.step > step || !fs::exists(checkpoint::manifest_path(saved.path));
-      });
-      if (!steps.empty())
-        text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", steps.back().step);
-      if (steps.size() > 1)
-        text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step,
-                            steps.back().step);
-    } catch (const std::exception& error) {
-      log::warning("cannot tell which checkpoints there are: {}", error.what());
-    }
-  }
-  return group_.of_rank_0(text);
+  return group_.of_rank_0(saver_ && group_.rank() == 0 ? advice_to_go_back(folder_, step) : "");
 }
 
 void Checkpoints::reserve_snapshot(Device device) {

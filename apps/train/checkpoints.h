@@ -65,8 +65,7 @@ class Checkpoints {
   void finish();
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
-  /// From which checkpoints of `step` or before to go on if what came after is of no use, as the end of a
-  /// sentence; empty if there are none. All ranks call it and get the same text.
+  /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
   std::string ways_back(int64_t step);
   /// CheckpointSaver::unfinished_text() of the save in flight.
   std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }

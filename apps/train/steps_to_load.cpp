@@ -8,6 +8,7 @@
 #include "apps/train/training_state.h"
 #include "core/contains.h"
 #include "core/io/file.h"
+#include "core/log.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/rank_group.h"
 
@@ -76,6 +77,25 @@ void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
       }
     }
   });
+}
+
+// The newest may be of the very update that broke the weights, so the one before it is named too.
+std::string advice_to_go_back(const std::string& folder, int64_t step) {
+  try {
+    std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder);
+    std::erase_if(steps, [&](const checkpoint::SavedStep& saved) {
+      return saved.step > step || !checkpoint::is_complete(saved);
+    });
+    if (steps.empty()) return "";
+    std::string text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", steps.back().step);
+    if (steps.size() > 1)
+      text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step,
+                          steps.back().step);
+    return text;
+  } catch (const std::exception& error) {
+    log::warning("cannot tell which checkpoints there are: {}", error.what());
+    return "";
+  }
 }
 
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {

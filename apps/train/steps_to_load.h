@@ -31,6 +31,10 @@ StepsToLoad steps_to_load(const Config& config);
 /// ConfigError.
 void check_steps_to_load(const Experiment& experiment, RankGroups& ranks);
 
+/// From which complete checkpoints of `step` or before to go on if what came after is of no use, as the end
+/// of a sentence; empty if there are none.
+std::string advice_to_go_back(const std::string& folder, int64_t step);
+
 /// Where a run ends, in words: "training.steps 6", "step 24, where training.epochs 2 end".
 std::string end_of_run(const TrainingConfig& config);
 

@@ -64,6 +64,20 @@ inline void multiply(const PairProduct& p) {
   finish_stores();
 }
 
+/// c [steps][32, 32] = a panel of A with `steps` panels of B, of whole tiles of terms, whose sums stand
+/// apart.
+inline void sum_steps(const bf16* a, const bf16* b, int64_t terms, int64_t steps, float* c) {
+  if (terms == kTerms && sum_short_steps(a, b, steps, c)) return;
+  const PairProduct p{.a_row = kTerms,
+                      .a_depth = kPairPanel * kTerms,
+                      .b_depth = kPairTileElements,
+                      .b_block = kTile * terms,
+                      .c_row = kPairPanel,
+                      .k = terms};
+  for (int64_t i = 0; i < steps; ++i, b += kPairPanel * terms, c += kPairPanel * kPairPanel)
+    sum_2x2(p, a, b, c, b);
+}
+
 inline constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 inline void store_words(bf16* p, UVec words) {

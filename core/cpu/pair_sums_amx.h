@@ -121,46 +121,34 @@ inline void sum_1x4(const PairProduct& p, const bf16* a, const bf16* b, float* c
 
 #undef OTTAVA_TILE_BEGIN
 
-/// c [steps][32, 32] = a panel of A with `steps` panels of B, packed with `terms` terms. If those are a
-/// tile's, 16 columns are written while the next are summed.
-inline void sum_steps(const bf16* rows, const bf16* keys, int64_t terms, int64_t steps, float* c) {
-  constexpr int64_t kBytes = kTerms * 2, kRowBytes = kPairPanel * 4, kLower = kTile * kPairPanel,
-                    kStepElements = kPairPanel * kPairPanel;
-  if (terms > kTerms) {
-    const PairProduct p{.a_row = kTerms,
-                        .a_depth = kPairPanel * kTerms,
-                        .b_depth = kPairTileElements,
-                        .b_block = kTile * terms,
-                        .c_row = kPairPanel,
-                        .k = terms};
-    for (int64_t i = 0; i < steps; ++i, keys += kPairPanel * terms, c += kStepElements)
-      sum_2x2(p, rows, keys, c, keys);
-    return;
-  }
-  _tile_loadd(4, rows, kBytes);
-  _tile_loadd(5, rows + kTile * kTerms, kBytes);
-  const bf16* const end = keys + steps * kPairPanel * kTerms;
-  const auto left = [&] {
-    _tile_loadd(6, keys, kBytes);
+/// sum_steps() of so few terms that each tile of sums takes one product: 16 columns are written while the
+/// next are summed.
+inline bool sum_short_steps(const bf16* a, const bf16* b, int64_t steps, float* c) {
+  constexpr int64_t kBytes = kTerms * 2, kRowBytes = kPairPanel * 4, kLower = kTile * kPairPanel;
+  _tile_loadd(4, a, kBytes);
+  _tile_loadd(5, a + kTile * kTerms, kBytes);
+  const bf16* const end = b + steps * kPairPanel * kTerms;
+  const auto left_columns = [&] {
+    _tile_loadd(6, b, kBytes);
     _tile_zero(0);
     _tile_dpbf16ps(0, 4, 6);
     _tile_zero(1);
     _tile_dpbf16ps(1, 5, 6);
   };
-  left();
-  for (;; c += kStepElements) {
-    _tile_loadd(7, keys + kTile * kTerms, kBytes);
+  left_columns();
+  for (;; c += kPairPanel * kPairPanel) {
+    _tile_loadd(7, b + kTile * kTerms, kBytes);
     _tile_zero(2);
     _tile_dpbf16ps(2, 4, 7);
     _tile_zero(3);
     _tile_dpbf16ps(3, 5, 7);
     _tile_stored(0, c, kRowBytes);
     _tile_stored(1, c + kLower, kRowBytes);
-    keys += kPairPanel * kTerms;
-    if (keys != end) left();
+    b += kPairPanel * kTerms;
+    if (b != end) left_columns();
     _tile_stored(2, c + kTile, kRowBytes);
     _tile_stored(3, c + kTile + kLower, kRowBytes);
-    if (keys == end) break;
+    if (b == end) return true;
   }
 }
 

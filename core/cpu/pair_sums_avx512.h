@@ -85,16 +85,7 @@ inline void sum_1x4(const PairProduct& p, const bf16* a, const bf16* b, float* c
   sum_1x2(p, a, b + p.b_panel, c + 2 * kTile);
 }
 
-/// c [steps][32, 32] = a panel of A with `steps` panels of B, packed with `terms` terms.
-inline void sum_steps(const bf16* rows, const bf16* keys, int64_t terms, int64_t steps, float* c) {
-  const PairProduct p{.a_row = kTerms,
-                      .a_depth = kPairPanel * kTerms,
-                      .b_depth = kPairTileElements,
-                      .b_block = kTile * terms,
-                      .c_row = kPairPanel,
-                      .k = terms};
-  for (int64_t i = 0; i < steps; ++i, keys += kPairPanel * terms, c += kPairPanel * kPairPanel)
-    sum_2x2(p, rows, keys, c, keys);
-}
+/// Few terms are no reason to go another way.
+inline bool sum_short_steps(const bf16*, const bf16*, int64_t, float*) { return false; }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -31,8 +31,6 @@ bool is_taken(const std::string& path) {
   return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
 }
 
-bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
-
 void remove_or_warn(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -66,6 +64,8 @@ std::string newest_of(const std::vector<SavedStep>& steps) {
 }
 
 }  // namespace
+
+bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
 
 std::string step_folder(const std::string& folder, int64_t step) {
   return fmt::format("{}/{}{}", folder, kPrefix, step);

@@ -21,6 +21,9 @@ struct SavedStep {
 /// stands in for it. Empty if the folder does not exist.
 std::vector<SavedStep> list_steps(const std::string& folder);
 
+/// True if the step has its manifest, which is written last.
+bool is_complete(const SavedStep& saved);
+
 /// Throws FileError: there is no such step in the folder.
 [[noreturn]] void refuse_missing_step(const std::string& folder, int64_t step);
 
