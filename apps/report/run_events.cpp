@@ -4,9 +4,11 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/log.h"
 #include "parallel/pipeline/pipeline_text.h"
 
 namespace ottava {
@@ -31,13 +33,22 @@ void RunEvents::add(std::string_view event, int64_t step, std::string text, Json
       .set("text", std::move(text));
   if (more.is_object())
     for (const auto& [name, value] : more.as_object("event")) line.set(name, value);
-  const std::string bytes = line.dump() + "\n";
+  try {
+    append(line.dump() + "\n");
+  } catch (const Error& error) {  // of a full disk: what a run trains is worth more than its record
+    if (std::exchange(has_warned_, true)) return;
+    log::warning("events of the run are missing from their file from here on, for as long as this lasts: {}",
+                 error.what());
+  }
+}
+
+void RunEvents::append(const std::string& line) const {
   File file = File::open_for_writing(path_);
   // A line that a killed run left torn ends here.
   const int64_t size = file.size();
   char last = '\n';
   if (size > 0) File::open_for_reading(path_).read_at(&last, 1, size - 1);
-  const std::string whole = last == '\n' ? bytes : "\n" + bytes;
+  const std::string whole = last == '\n' ? line : "\n" + line;
   file.write_at(whole.data(), whole.size(), size);
 }
 

@@ -25,11 +25,15 @@ class RunEvents {
   /// existing file to `events.jsonl.previous` (`.previous-2` if that is taken). Throws FileError.
   RunEvents(const std::string& folder, int64_t resumed_at);
 
-  /// Events: start, finished, stopped, failed, saved, alert, skipped.
+  /// Events: start, finished, stopped, failed, saved, alert, skipped. Never throws: an event that cannot be
+  /// written is left out, which the first time is a warning.
   void add(std::string_view event, int64_t step, std::string text, Json more = {});
 
  private:
+  void append(const std::string& line) const;
+
   std::string path_;
+  bool has_warned_ = false;
 };
 
 /// The members of a start: schema, steps, ranks, model, tokens per step, plan (bytes by category, FLOPs by

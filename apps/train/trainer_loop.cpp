@@ -102,11 +102,7 @@ Trainer::End Trainer::run() {
     return train();
   } catch (const std::exception& error) {
     finish_save(ranks_.world->size() == 1);
-    try {
-      events_.add("failed", state_.step, error.what());
-    } catch (const Error& second) {  // of a full disk: what ended the run is what is told
-      log::warning("{}", second.what());
-    }
+    events_.add("failed", state_.step, error.what());
     throw;
   }
 }
@@ -146,9 +142,13 @@ Trainer::End Trainer::train() {
     // Whatever a validation throws, the steps that are to be saved are not lost.
     const bool is_saved = checkpoints_->is_due(state_.step, is_last) || ends_here;
     if (is_saved) save(is_last);
-    if (!validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans())) stop_asked_ = true;
+    const Validation::Outcome validated =
+        validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans());
+    const bool cannot_validate = validated.end == Validation::End::unread;
+    if (validated.end == Validation::End::stopped) stop_asked_ = true;
+    if (cannot_validate) data_is_bad_ = true, data_watch_->object(validated.problem);
     speed_.leave_out(besides.seconds());
-    if ((stop_asked_ || data_is_bad_) && !is_last) {
+    if (cannot_validate || ((stop_asked_ || data_is_bad_) && !is_last)) {
       const std::string_view not_saved = save_early();
       if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
       log_stop_of_others(signals_);

@@ -14,7 +14,9 @@ namespace ottava {
 
 namespace {
 
-struct Stopped {};
+struct BrokenOff {
+  Validation::Outcome outcome;
+};
 
 }  // namespace
 
@@ -34,8 +36,8 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks, const St
   }
 }
 
-bool Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
-                     HostSpans* spans) try {
+Validation::Outcome Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan,
+                                    MetricsReporter& reporter, HostSpans* spans) try {
   const Config& c = experiment_.config;
   if (!sets_.empty() && (step == 1 || step % c.validation.freq == 0)) {
     const HostSpans::Scope validating(spans, HostSpans::Track::host, "validate");
@@ -49,14 +51,17 @@ bool Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& pla
     const HostSpans::Scope evaluating(spans, HostSpans::Track::host, "evaluate");
     evaluate(step, engine, reporter);
   }
-  return true;
-} catch (const Stopped&) {
+  return {};
+} catch (const BrokenOff& broken) {
   log::info("Validation after step {} was interrupted; unfinished results are not reported", step);
-  return false;
+  return broken.outcome;
 }
 
-void Validation::stop_if_asked() {
-  if (is_stop_asked(signals_, *ranks_.control)) throw Stopped();
+void Validation::require_all_go_on(std::string problem) {
+  double shared[2] = {signals_ && signals_->received() != 0 ? 1.0 : 0.0, problem.empty() ? 0.0 : 1.0};
+  reduce_on_host(*ranks_.control, view_of(shared, {2}), "validation goes on");
+  if (shared[1] > 0) throw BrokenOff{{End::unread, std::move(problem)}};
+  if (shared[0] > 0) throw BrokenOff{{End::stopped, {}}};
 }
 
 MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEngine& engine) {
@@ -65,10 +70,15 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
   double sum = 0, tokens = 0, nats = 0, bytes = 0;
   const int64_t per_step = set.data->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
-    stop_if_asked();
     const int64_t first = i * per_step;
     if (v.steps < 0 && first >= end_of(*set.data)) break;
-    set.data->read(first);
+    std::string problem;
+    try {
+      set.data->read(first);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    require_all_go_on(std::move(problem));
     // The end of the text is known once it has been read to the end, which may be only now.
     const int64_t end = v.steps < 0 ? end_of(*set.data) : INT64_MAX;
     if (first >= end) break;
@@ -94,7 +104,7 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
 
 void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter) {
   for (const EncodedTask& task : tasks_) {
-    const ChoiceScores scores = score_task(task, experiment_, engine, ranks_, [&] { stop_if_asked(); });
+    const ChoiceScores scores = score_task(task, experiment_, engine, ranks_, [&] { require_all_go_on(); });
     MetricsReporter::Scalars scalars;
     for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
                                          std::pair{"acc_bytes", scores.acc_bytes}}) {
@@ -106,12 +116,14 @@ void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter&
   }
   if (!prompts_.empty())
     reporter.log_samples(step, experiment_.config.evaluation.prompts,
-                         continue_prompts(prompts_, experiment_, engine, [&] { stop_if_asked(); }));
+                         continue_prompts(prompts_, experiment_, engine, [&] { require_all_go_on(); }));
 }
 
 // The first batch is read for the first validation anyway; text without a window is found here.
 void Validation::require_data() {
-  for (ValidationSet& set : sets_) set.data->read(0);
+  fail_together(*ranks_.control, [&] {
+    for (ValidationSet& set : sets_) set.data->read(0);
+  });
 }
 
 // The number of samples is known once all have been tokenized, which some ranks find out before others. They

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "apps/report/metrics_reporter.h"
@@ -22,19 +23,28 @@ class Validation {
   std::vector<ValidationSet>& sets() { return sets_; }
   /// Throws DataError on all ranks for a set that has not even one window.
   void require_data();
-  /// Does what is due after step `step` and reports it to `reporter`. All ranks call it. `plan` is that of
-  /// the engine's arena. Returns false if a rank was asked to stop meanwhile: all ranks break off at the same
-  /// pass, and what was not finished is not reported.
-  bool run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
-           HostSpans* spans);
+  enum class End {
+    whole,
+    stopped,  ///< a rank was asked to stop
+    unread    ///< a rank cannot read its tokens
+  };
+  struct Outcome {
+    End end = End::whole;
+    std::string problem;  ///< what this rank cannot read; empty: nothing of the kind
+  };
+  /// Does what is due after step `step` and reports it to `reporter`. All ranks call it, and break off at the
+  /// same pass; what was not finished is not reported. `plan` is that of the engine's arena.
+  Outcome run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
+              HostSpans* spans);
 
  private:
-  // Throw Stopped on all ranks.
+  // These throw BrokenOff on all ranks.
   MetricsReporter::Validation validate(ValidationSet& set, TrainingEngine& engine);
   void evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter);
   /// Number of samples, as soon as a rank knows it; INT64_MAX before.
   int64_t end_of(BatchSource& data);
-  void stop_if_asked();
+  /// One exchange per pass. `problem`: what this rank cannot read; empty: nothing of the kind.
+  void require_all_go_on(std::string problem = {});
 
   const Experiment& experiment_;
   RankGroups& ranks_;

@@ -107,6 +107,46 @@ TEST_CASE("the check of bare ids counts pieces, which it does not call documents
 }
 
 TEST_CASE(
+    "validation data that can no longer be read ends a run with that step saved, whichever rank finds out") {
+  TinyTraining tiny;
+  const std::string first = tiny / "first.txt", second = tiny / "second.txt", text = generated_text(3);
+  for (const std::string& path : {first, second}) std::ofstream(path) << text;
+  const int ranks = GENERATE(1, 2);
+  const bool at_the_end = GENERATE(false, true);
+  const Overrides overrides = kSaving + Overrides{"--training.steps",
+                                                  at_the_end ? "4" : "8",
+                                                  "--checkpoint.interval",
+                                                  "1000",
+                                                  "--validation.enable",
+                                                  "true",
+                                                  "--validation.freq",
+                                                  "4",
+                                                  "--validation.seq_len",
+                                                  "32",
+                                                  "--parallelism.data_parallel_replicate_degree",
+                                                  std::to_string(ranks)};
+  std::vector<std::string> errors(ranks);
+  run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+    std::vector<int> all(ranks);
+    std::iota(all.begin(), all.end(), 0);
+    Config c = tiny.config("run", overrides);
+    c.validation.dataset_path = {world.rank() == 0 ? first : second};
+    const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
+    RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+    Trainer trainer(e, groups, {DeviceType::cpu, 0}, nullptr);
+    if (world.rank() == ranks - 1) std::ofstream(ranks == 1 ? first : second) << text << "more";
+    errors[world.rank()] = message_of([&] { trainer.run(); });
+  });
+  const auto steps = checkpoint::list_steps(tiny / "run/checkpoint");
+  REQUIRE(steps.size() == 1);
+  CHECK(steps[0].step == 4);
+  for (const std::string& error : errors) {
+    CHECK(has(error, (ranks == 1 ? first : second) + "' changed while it was being read"));
+    CHECK(has(error, "the run ends after step 4, whose checkpoint is saved"));
+  }
+}
+
+TEST_CASE(
     "data that can no longer be read ends a run with its last whole step saved, whichever rank finds out") {
   TinyTraining tiny;
   const std::string first = tiny / "first.txt", second = tiny / "second.txt", text = generated_text(3);
