@@ -23,20 +23,22 @@ int64_t machine_bytes() {
   return std::numeric_limits<int64_t>::max();
 }
 
-int64_t ranks_of_machine(Communicator& control) {
+/// How many ranks share what has this name. No rank returns before all have called it.
+int64_t ranks_that_share(const std::string& name, Communicator& control) {
   if (control.size() == 1) return 1;
-  const std::string name = host_name();
   return std::ranges::count(CommunicatorBootstrap(control).all_gather(name), name);
 }
 
 }  // namespace
 
 int64_t memory_for_rank(Device device, Communicator& control) {
-  const int64_t sharers = ranks_of_machine(control);
-  if (device.is_gpu())
-    return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes) - kGpuLibraryBytes;
-  const int64_t machine = machine_bytes();
-  return std::min(machine, cgroup_memory_left().value_or(machine)) / sharers;
+  // Looks before the others can have gone on to take any.
+  if (device.is_gpu()) {
+    const auto free = static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
+    return free / ranks_that_share(cuda::device_uuid(device.index), control) - kGpuLibraryBytes;
+  }
+  const int64_t machine = machine_bytes(), free = std::min(machine, cgroup_memory_left().value_or(machine));
+  return free / ranks_that_share(host_name(), control);
 }
 
 int64_t gpu_bytes_in_use(Device device) {

@@ -12,9 +12,9 @@ namespace ottava {
 /// use, NCCL's buffers, graphs. It is never part of a plan and always kept free for them.
 constexpr int64_t kGpuLibraryBytes = int64_t{1} << 30;
 
-/// Bytes that this rank may take on its device. On a GPU: its free memory minus kGpuLibraryBytes. On a CPU:
-/// what new allocations can have without swapping and within the limits of a container or batch job, shared
-/// evenly among the machine's ranks. Every rank of `control` makes the call.
+/// Bytes that this rank may take on its device, an even share of what the ranks on it have together. On a
+/// GPU: of its free memory, minus kGpuLibraryBytes. On a CPU: of what new allocations can have without
+/// swapping and within the limits of a container or batch job. Every rank of `control` makes the call.
 int64_t memory_for_rank(Device device, Communicator& control);
 
 /// Bytes of the GPU that are in use, by any process.

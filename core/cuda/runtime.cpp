@@ -45,6 +45,12 @@ const Probe& probed() {
 }
 
 cudaStream_t as_stream(void* s) { return static_cast<cudaStream_t>(s); }
+cudaDeviceProp properties_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties;
+}
+
 int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
@@ -154,10 +160,12 @@ MemoryInfo memory_info(int device) {
   check(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cudaMemGetInfo");
   return info;
 }
-std::string device_name(int device) {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  return properties.name;
+std::string device_name(int device) { return properties_of(device).name; }
+std::string device_uuid(int device) {
+  const cudaUUID_t uuid = properties_of(device).uuid;
+  std::string text = "GPU-";
+  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
 }
 int compute_capability(int device) {
   return attribute(cudaDevAttrComputeCapabilityMajor, device) * 10 +

@@ -51,6 +51,8 @@ struct MemoryInfo {
 };
 MemoryInfo memory_info(int device);
 std::string device_name(int device);
+/// The driver's name of this GPU among all GPUs: "GPU-" and 32 hexadecimal digits.
+std::string device_uuid(int device);
 /// Compute capability: 90 for sm_90.
 int compute_capability(int device);
 int sm_count(int device);

@@ -30,6 +30,7 @@ void graph_launch(void*, void*) { absent(); }
 void graph_destroy(void*) noexcept {}
 MemoryInfo memory_info(int) { absent(); }
 std::string device_name(int) { absent(); }
+std::string device_uuid(int) { absent(); }
 int compute_capability(int) { absent(); }
 int sm_count(int) { absent(); }
 int shared_bytes_per_block(int) { absent(); }

@@ -244,7 +244,7 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
                     launch.local_size, host_name(), visible, visible);
 }
 
-std::string gpu_identity(int index, const Environment& environment) {
+std::string gpu_title(int index, const Environment& environment) {
   std::string token = fmt::format("{}", index);
   if (const char* visible = environment("CUDA_VISIBLE_DEVICES"); visible && *visible) {
     const std::vector<std::string_view> shown = split_text(visible, ',');
@@ -253,15 +253,15 @@ std::string gpu_identity(int index, const Environment& environment) {
   return fmt::format("{}/{}", host_name(), token);
 }
 
-void require_own_gpus(const std::vector<std::string>& identities) {
+void require_own_gpus(const std::vector<std::string>& uuids, const std::vector<std::string>& titles) {
   std::map<std::string, size_t> first;
-  for (size_t r = 0; r < identities.size(); ++r) {
-    auto [entry, is_new] = first.try_emplace(identities[r], r);
+  for (size_t r = 0; r < uuids.size(); ++r) {
+    auto [entry, is_new] = first.try_emplace(uuids[r], r);
     if (is_new) continue;
     fail<ConfigError>("launch",
                       "ranks {} and {} would share one GPU ({}), which NCCL does not support: start one rank "
                       "per GPU, or use comm.backend mpi or tcp",
-                      entry->second, r, identities[r]);
+                      entry->second, r, titles[r]);
   }
 }
 

@@ -68,10 +68,12 @@ CpuShare apply_cpu_share(const Launch& launch);
 /// otherwise throws ConfigError.
 enum class GpuSharing { forbidden, allowed };
 int choose_gpu(const Launch& launch, int visible, GpuSharing sharing);
-/// The name of a GPU among all machines: "host/GPU", taking CUDA_VISIBLE_DEVICES into account.
-std::string gpu_identity(int index, const Environment& environment = process_environment());
-/// Throws ConfigError, the same on all ranks, if two ranks have the same identity: NCCL cannot share a GPU.
-void require_own_gpus(const std::vector<std::string>& identities);
+/// "host/GPU", taking CUDA_VISIBLE_DEVICES into account: for people. Where a launcher shows each rank one GPU
+/// of its own, all of them may be "host/0".
+std::string gpu_title(int index, const Environment& environment = process_environment());
+/// Throws ConfigError, the same on all ranks, if two ranks have the same UUID: NCCL cannot share a GPU. Both
+/// lists are by rank.
+void require_own_gpus(const std::vector<std::string>& uuids, const std::vector<std::string>& titles);
 
 /// True if this rank's log lines are shown: it is listed in LOG_RANK ("0,3") or, without that variable, is
 /// rank 0. Throws ConfigError.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "parallel/comm/all_ranks.h"
 #include "parallel/comm/mpi/mpi_communicator.h"
@@ -78,7 +79,8 @@ void connect(World& world, const WorldRequest& request) {
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
                                           Ledger::Options{.last_seconds = request.last_seconds});
   if (!by_nccl) return;
-  require_own_gpus(bootstrap.all_gather(gpu_identity(request.device.index)));
+  require_own_gpus(bootstrap.all_gather(cuda::device_uuid(request.device.index)),
+                   bootstrap.all_gather(gpu_title(request.device.index)));
   world.device = nccl::make_world(bootstrap, world.control->shared_state(),
                                   {.gpu = request.device.index, .max_ctas = request.max_ctas});
 }

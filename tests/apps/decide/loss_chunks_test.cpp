@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -7,7 +8,9 @@
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "tests/support/devices.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_ranks.h"
 
 // How many tokens' logits exist at once on a GPU: as many as its memory allows. Only `meta` runs.
 
@@ -116,6 +119,20 @@ TEST_CASE("the logits of as many tokens exist at once as a GPU has memory for", 
     job.save(small, "3000");
     CHECK_THROWS_WITH(job.settle(320), Contains("= '3000', expected one of 4096, 2048, 1024: start with"));
   }
+}
+
+TEST_CASE("ranks that share a GPU have an even share of its free memory, and ranks with one each all of it") {
+  if (!has_gpu()) return skip(kNoGpu);
+  RankGroups solo = solo_rank_groups();
+  const int64_t alone = memory_for_rank(kGpu, *solo.control) + kGpuLibraryBytes;
+  const int gpus = std::min(cuda::device_count(), 2);
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    const int64_t shared = memory_for_rank(kGpu, world) + kGpuLibraryBytes;
+    CHECK(shared <= alone / 2);
+    CHECK(shared > alone / 3);  // other work of this process may have taken some
+    if (gpus == 2)
+      CHECK(memory_for_rank({DeviceType::cuda, world.rank()}, world) + kGpuLibraryBytes > alone / 2);
+  });
 }
 
 TEST_CASE("what the configuration says of logits, or what makes no difference, is not decided") {

@@ -234,11 +234,12 @@ TEST_CASE("each rank has its GPU") {
                     Contains("4 ranks on") && Contains("would share 2 GPUs"));
   CHECK_THROWS_WITH(choose_gpu(third, 0, GpuSharing::allowed), Contains("sees no GPU"));
   Variables devices{{{"CUDA_VISIBLE_DEVICES", "3,GPU-77"}}};
-  CHECK_THAT(gpu_identity(1, devices.environment()), Catch::EndsWith("/GPU-77"));
-  CHECK_THAT(gpu_identity(5, Variables{}.environment()), Catch::EndsWith("/5"));
-  CHECK_NOTHROW(require_own_gpus({"a/0", "a/1", "b/0"}));
-  CHECK_THROWS_WITH(require_own_gpus({"a/0", "a/1", "b/0", "a/1"}),
-                    Contains("ranks 1 and 3 would share one GPU (a/1)"));
+  CHECK_THAT(gpu_title(1, devices.environment()), Catch::EndsWith("/GPU-77"));
+  CHECK_THAT(gpu_title(5, Variables{}.environment()), Catch::EndsWith("/5"));
+  // Each rank may see one GPU, which is number 0 for all of them.
+  CHECK_NOTHROW(require_own_gpus({"GPU-1", "GPU-2", "GPU-3"}, {"a/0", "a/0", "a/0"}));
+  CHECK_THROWS_WITH(require_own_gpus({"GPU-1", "GPU-2", "GPU-3", "GPU-2"}, {"a/0", "a/1", "b/0", "c/1"}),
+                    Contains("ranks 1 and 3 would share one GPU (c/1)"));
 }
 
 TEST_CASE("LOG_RANK chooses whose lines are shown") {

@@ -100,8 +100,9 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  properties->uuid.bytes[15] = static_cast<char>(device);
   std::snprintf(properties->name, sizeof properties->name, "host execution layer");
   properties->totalGlobalMem = kDeviceBytes;
   properties->major = 9;
