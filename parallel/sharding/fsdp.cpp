@@ -101,7 +101,7 @@ void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
   for (int p : unit.parameters) {
     const ShardPacking::Item item{shard(p).slice, specs_[p].shard_alignment};
     if (!coordinates().holds(index) || !is_sharded() ||
-        !ShardPacking::wants(item, coordinates().shard_size, options_.compute))
+        !ShardPacking::wants(item, coordinates().shard_size, options_.compute, options_.packs_below_bytes))
       continue;
     unit.packed.push_back(p);
     gradients.push_back(item);

@@ -36,7 +36,9 @@ struct FsdpOptions {
   DType reduce = DType::f32;  ///< of gradient sums between shards and replicas; of tensor-parallel ranks f32
   DType optimizer_state = DType::f32;
   Reshard reshard = Reshard::automatic;
-  int prefetch = 1;                      ///< units gathered ahead of their turn
+  int prefetch = 1;  ///< units gathered ahead of their turn
+  /// Smaller parameters of a unit travel together: a collective's latency costs more than a copy.
+  int64_t packs_below_bytes = 64 * 1024;
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
   /// The last reduction of a micro-batch may run beside the forward of the next one, and ends when that one's
   /// first reduction begins; its memory lives as long. Not allowed where micro-batches are graphs of their

@@ -18,9 +18,9 @@ ShardPacking::ShardPacking(std::vector<Item> items, int shards) : items_(std::mo
   }
 }
 
-bool ShardPacking::wants(const Item& item, int shards, DType compute) {
+bool ShardPacking::wants(const Item& item, int shards, DType compute, int64_t small_bytes) {
   return item.slice[0] % (shards * item.alignment) != 0 ||
-         item.slice.numel() * size_of(compute) < kSmallBytes;
+         item.slice.numel() * size_of(compute) < small_bytes;
 }
 
 RowRange ShardPacking::rows_of(size_t i, int rank) const {

@@ -19,10 +19,8 @@ class ShardPacking {
   };
   ShardPacking(std::vector<Item> items, int shards);
 
-  /// Smaller slices are packed whatever their rows: a collective's latency costs more than a copy.
-  static constexpr int64_t kSmallBytes = 64 * 1024;
-  /// True for a slice that goes into the pack: uneven, or small in the compute type.
-  static bool wants(const Item& item, int shards, DType compute);
+  /// True for a slice that goes into the pack: uneven, or smaller than this in the compute type.
+  static bool wants(const Item& item, int shards, DType compute, int64_t small_bytes);
 
   int64_t segment_elements() const { return segment_; }
   /// The i-th parameter's rows of `rank` within that rank's segment (a tensor of segment_elements()).

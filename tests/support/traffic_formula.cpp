@@ -95,7 +95,8 @@ class Formula {
       const auto u = static_cast<size_t>(specs_[p].unit);
       const ShardPacking::Item item{slice(specs_[p]), specs_[p].shard_alignment};
       const int64_t count = item.slice.numel();
-      if (ShardPacking::wants(item, at_.shard_size, options_.compute)) {
+      const bool is_even = item.slice[0] % (at_.shard_size * item.alignment) == 0;
+      if (!is_even || count * static_cast<int64_t>(size_of(options_.compute)) < options_.packs_below_bytes) {
         gradients[u].push_back(item);
         if (!replaced[p]) weights[u].push_back(item);
         continue;

@@ -102,6 +102,21 @@ TEST_CASE(
                     train_on(whole, {.dp_shard = 3, .tp = 2}, 2));
 }
 
+TEST_CASE("what travels packed makes the bits of what travels by itself, of vectors too") {
+  TrainingShape whole = whole_step();
+  for (const Layout& layout :
+       {Layout{.dp_shard = 2}, Layout{.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2},
+        Layout{.dp_shard = 2, .tp = 2}}) {
+    whole.parameters.packs_below_bytes = FsdpOptions{}.packs_below_bytes;
+    const LayoutCurve packed = train_on(whole, layout, 3);
+    whole.parameters.packs_below_bytes = 0;
+    const LayoutCurve apart = train_on(whole, layout, 3);
+    CHECK(apart.measured[0].calls() > packed.measured[0].calls());
+    require_same_bits(apart, packed);
+    require_same_bits(train_slowly_on(whole, layout, 3), packed);
+  }
+}
+
 TEST_CASE(
     "the last reduction of a micro-batch may run beside the forward of the next, which changes no bit") {
   TrainingShape whole = whole_step();
