@@ -215,7 +215,9 @@ Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> call
       transfer.calls.push_back({name_of(call.kind), call.label, entry.payload_bytes, entry.sent_bytes});
   }
   if (records) return Request(stream.recorder().issue(std::move(transfer)));
-  const int64_t id = size() > 1 ? state_->calls().issued(std::move(record)) : -1;
+  // What goes into a graph would never be seen to end: the launch is recorded in its place.
+  const bool is_seen = size() > 1 && !is_captured(stream);
+  const int64_t id = is_seen ? state_->calls().issued(std::move(record)) : -1;
   calls.front().record = id;
   ++issued_;
   issue(stream, issued_, std::move(calls));

@@ -173,7 +173,8 @@ class Communicator {
   virtual bool carries_axes_apart() const { return false; }
   /// True where calls are nothing but work on a stream, which a CUDA graph can contain.
   virtual bool can_be_recorded() const { return false; }
-  /// Says that a graph with `calls` recorded calls of this rank's communicators was launched on `stream`.
+  /// Says that a graph with `calls` recorded calls of this rank's communicators was launched on `stream`. The
+  /// flight recorder keeps the launch as one call; the calls in the graph it cannot see.
   virtual void graph_launched(Stream& stream, std::string_view name, int64_t calls) {}
 
  protected:
@@ -191,6 +192,8 @@ class Communicator {
   /// begins and ends. Tickets count up by one.
   virtual void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) = 0;
   virtual void wait_for(uint64_t ticket, Stream& stream) = 0;
+  /// True where calls on `stream` go into a graph: they neither begin nor end now.
+  virtual bool is_captured(Stream& stream) const { return false; }
   virtual bool is_done(uint64_t ticket) = 0;
   /// After a failure: waits until no call of the rank's communicators uses host memory any more.
   virtual void settle() noexcept {}

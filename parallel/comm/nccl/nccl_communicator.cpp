@@ -90,6 +90,7 @@ class NcclCommunicator final : public Communicator {
   void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override;
   void wait_for(uint64_t ticket, Stream& stream) override;
   bool is_done(uint64_t ticket) override;
+  bool is_captured(Stream& stream) const override { return is_capturing(stream); }
   std::unique_ptr<Communicator> make_split(Members members) override;
   void stay_out_of_split() override;
   std::shared_ptr<Handle> split_handle(int color, int key);
@@ -216,7 +217,16 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
 void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(stream);
-  nccl_->issued(0, {done, entered(Collective::graph, std::string(name), calls)});
+  int64_t record = -1;
+  if (size() > 1) {
+    record = state().calls().issued({.step = state().step(),
+                                     .collective = Collective::graph,
+                                     .axis = axis(),
+                                     .label = std::string(name),
+                                     .group_size = size(),
+                                     .calls = static_cast<int>(calls)});
+  }
+  nccl_->issued(0, {done, entered(Collective::graph, std::string(name), calls), record});
 }
 
 void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {

@@ -98,6 +98,50 @@ TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated b
   }));
 }
 
+// Calls that go into a graph would never be seen to end, and be what a report after a failure points at.
+TEST_CASE("NCCL: the flight recorder keeps the launches of a graph, not the calls that went into it") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
+    constexpr int64_t kCount = 1000;
+    Stream stream = stream_for(world);
+    Values<float> x(kCount);
+    std::ranges::fill(x, 1.0f);
+    auto sums = [&](std::string_view label) {
+      for (int i = 0; i < 3; ++i) {
+        world.all_reduce(stream, {.send = view_of(x.data(), {kCount}), .recv = {}, .label = label})
+            .wait(stream);
+      }
+    };
+    sums("plain");
+    stream.synchronize();
+    const cuda::Graph graph = cuda::Graph::record(stream, [&] { sums("captured"); });
+    for (int launches = 0; launches < 2; ++launches) {
+      graph.launch(stream);
+      world.graph_launched(stream, "the sums", 3);
+    }
+    stream.synchronize();
+    const auto have_ended = [&](const std::vector<CallRecord>& calls) {
+      return std::ranges::all_of(calls,
+                                 [](const auto& c) { return c.state == CallRecord::State::completed; });
+    };
+    FlightRecorder& recorder = world.state().calls();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!have_ended(recorder.records()) && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const std::vector<CallRecord> calls = recorder.records();
+    expect(have_ended(calls), "a call is not seen to end");
+    const auto count = [&](std::string_view label) {
+      return std::ranges::count(calls, label,
+                                [](const CallRecord& c) -> std::string_view { return c.label; });
+    };
+    expect(count("plain") == 3, "{} plain calls were recorded, expected 3", count("plain"));
+    expect(count("captured") == 0, "{} captured calls were recorded", count("captured"));
+    expect(count("the sums") == 2, "{} launches were recorded, expected 2", count("the sums"));
+    expect(calls.back().collective == Collective::graph && calls.back().calls == 3,
+           "the last is {} of {} calls", name_of(calls.back().collective), calls.back().calls);
+  }));
+}
+
 TEST_CASE("without NCCL or a GPU its communicator is refused") {
   if (nccl_ranks(1) > 0) return skip("NCCL has a GPU here");
   auto start = [] { run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator&) {}); };
