@@ -18,6 +18,7 @@
 #include "apps/commands/train_command.h"
 #include "apps/standard_streams.h"
 #include "apps/wait_policy.h"
+#include "core/parallel_for.h"
 #include "parallel/launcher/stop_signal_set.h"
 
 namespace {
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   settle_wait_policy(argv);
+  set_parallel_threads(parallel_threads());
   CommandLine line(
       "ottava",
       "ottava trains Llama-family language models in FP8, BF16 and FP32, from a laptop to a GPU cluster,\n"

@@ -31,10 +31,22 @@ inline int parallel_lane() {
 #endif
 }
 
-/// Sets parallel_threads() for loops started by the calling thread; less than 1 counts as 1.
+/// The most threads that OpenMP gives a loop, by OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS (0: one).
+inline int parallel_thread_limit() {
+#if defined(OTTAVA_SERIAL)
+  return 1;
+#else
+  return omp_get_max_active_levels() > 0 ? std::max(omp_get_thread_limit(), 1) : 1;
+#endif
+}
+
+/// Sets parallel_threads() for loops started by the calling thread: 1 to parallel_thread_limit(). Each loop
+/// that asks for this many has them from then on, whatever OMP_DYNAMIC says: oneDNN divides a product by the
+/// number that it asks for, and leaves out the parts of threads that do not come.
 inline void set_parallel_threads(int threads) {
 #if !defined(OTTAVA_SERIAL)
-  omp_set_num_threads(std::max(threads, 1));
+  omp_set_dynamic(0);
+  omp_set_num_threads(std::clamp(threads, 1, parallel_thread_limit()));
 #endif
 }
 

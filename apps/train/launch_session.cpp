@@ -1,5 +1,7 @@
 #include "apps/train/launch_session.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -133,14 +135,23 @@ void work(const Config& config, Device device, World& world, const std::function
   body(session);
 }
 
-void warn_of_threads(int64_t wanted, const CpuShare& share) {
-  const int64_t threads = wanted > 0 ? wanted : share.threads, cpus = std::ssize(share.cpus);
+void report_threads(int64_t in_config, const CpuShare& share) {
+  const int64_t wanted = in_config > 0 ? in_config : share.threads, cpus = std::ssize(share.cpus);
+  const int64_t threads = std::min<int64_t>(wanted, parallel_thread_limit());
+  if (threads < wanted && (std::getenv("OMP_THREAD_LIMIT") || std::getenv("OMP_MAX_ACTIVE_LEVELS"))) {
+    log::warning(
+        "this run has {} instead of {}, by OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS in the environment: "
+        "unset them for more",
+        counted(threads, "thread"), wanted);
+  }
+  if (const char* dynamic = std::getenv("OMP_DYNAMIC"); dynamic && ::strcasecmp(dynamic, "true") == 0)
+    log::info("OMP_DYNAMIC has no effect: {}, in every loop", counted(threads, "thread"));
   if (cpus == 0 || threads <= 2 * cpus) return;
   log::warning(
       "{} {} is far above the {} that a rank has here: the threads compete for cores and slow every step; "
       "lower it or {}",
-      wanted > 0 ? "training.threads" : "OMP_NUM_THREADS", threads, counted(cpus, "CPU"),
-      wanted > 0 ? "set 0" : "unset it");
+      in_config > 0 ? "training.threads" : "OMP_NUM_THREADS", wanted, counted(cpus, "CPU"),
+      in_config > 0 ? "set 0" : "unset it");
 }
 
 }  // namespace
@@ -155,7 +166,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
   try {
     launch = with_local_place(launch, static_cast<double>(config.comm.init_timeout_seconds));
     const CpuShare share = apply_cpu_share(launch);
-    if (launch.local_rank == 0) warn_of_threads(config.training.threads, share);
+    if (launch.local_rank == 0) report_threads(config.training.threads, share);
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
     prepare_nccl();
     if (config.debug.deterministic) pin_nccl_algorithms();
