@@ -27,6 +27,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/descriptor.h"
+#include "core/io/uninterrupted.h"
 
 namespace ottava {
 namespace {
@@ -42,7 +43,8 @@ constexpr std::string_view kIncomplete = ".incomplete-", kUnique = "XXXXXX";
 // Locked while this process lives, however it ends.
 Descriptor lock_folder(const std::string& path) {
   Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.is_open() && ::flock(folder, LOCK_EX | LOCK_NB) != 0) folder.close();
+  if (folder.is_open() && uninterrupted([&] { return ::flock(folder, LOCK_EX | LOCK_NB); }) != 0)
+    folder.close();
   return folder;
 }
 

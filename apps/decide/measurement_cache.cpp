@@ -15,6 +15,7 @@
 #include "core/io/atomic_file.h"
 #include "core/io/descriptor.h"
 #include "core/io/file.h"
+#include "core/io/uninterrupted.h"
 #include "core/log.h"
 #include "core/number.h"
 
@@ -52,7 +53,8 @@ class FolderLock {
   explicit FolderLock(const fs::path& folder)
       : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     constexpr int kTries = 200;
-    for (int i = 0; i < kTries && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++i)
+    const auto lock = [&] { return ::flock(folder_, LOCK_EX | LOCK_NB); };
+    for (int i = 0; i < kTries && uninterrupted(lock) != 0 && errno == EWOULDBLOCK; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 

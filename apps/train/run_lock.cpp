@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/host_name.h"
+#include "core/io/uninterrupted.h"
 #include "core/log.h"
 
 namespace ottava {
@@ -34,9 +35,9 @@ std::string owner_of(int file) {
 RunLock::RunLock(std::string_view key, const std::string& folder) {
   const std::string path = folder + "/.lock";
   // Not emptied before the lock is ours, since until then the file is its owner's.
-  file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  file_ = Descriptor(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }));
   if (!file_.is_open()) fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+  if (uninterrupted([&] { return ::flock(file_, LOCK_EX | LOCK_NB); }) != 0) {
     const int error = errno;
     const std::string owner = owner_of(file_);
     if (error == EWOULDBLOCK) {
@@ -49,8 +50,8 @@ RunLock::RunLock(std::string_view key, const std::string& folder) {
                  std::strerror(error));
   }
   const std::string text = this_process();
-  if (::ftruncate(file_, 0) != 0 ||
-      ::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+  if (uninterrupted([&] { return ::ftruncate(file_, 0); }) != 0 ||
+      uninterrupted([&] { return ::pwrite(file_, text.data(), text.size(), 0); }) != std::ssize(text)) {
     fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
   }
 }

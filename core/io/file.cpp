@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/io/uninterrupted.h"
 
 namespace ottava {
 namespace {
@@ -26,11 +27,9 @@ constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 }  // namespace
 
-File::File(std::string path, int flags) : path_(std::move(path)) {
-  do {
-    descriptor_ = Descriptor(::open(path_.c_str(), flags | O_CLOEXEC, 0666));
-  } while (!descriptor_.is_open() && errno == EINTR);
-}
+File::File(std::string path, int flags)
+    : path_(std::move(path)),
+      descriptor_(uninterrupted([&] { return ::open(path_.c_str(), flags | O_CLOEXEC, 0666); })) {}
 
 File File::open_for_reading(const std::string& path) {
   File file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer would be waited for
@@ -62,8 +61,8 @@ int64_t File::size() const {
 void File::read_at(void* data, size_t bytes, int64_t offset) const {
   auto* to = static_cast<char*>(data);
   while (bytes > 0) {
-    ssize_t n = ::pread(descriptor_, to, std::min(bytes, kMaxTransfer), offset);
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n =
+        uninterrupted([&] { return ::pread(descriptor_, to, std::min(bytes, kMaxTransfer), offset); });
     if (n < 0) fail_errno(path_, "read");
     if (n == 0) {
       fail<FileError>("file", "{} ends at byte {}, but {} more bytes were expected: it is truncated", path_,
@@ -78,8 +77,8 @@ void File::read_at(void* data, size_t bytes, int64_t offset) const {
 void File::write_at(const void* data, size_t bytes, int64_t offset) {
   auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    ssize_t n = ::pwrite(descriptor_, from, std::min(bytes, kMaxTransfer), offset);
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n =
+        uninterrupted([&] { return ::pwrite(descriptor_, from, std::min(bytes, kMaxTransfer), offset); });
     if (n < 0) fail_errno(path_, "write");
     from += n;
     offset += n;
@@ -135,8 +134,9 @@ void File::write_behind(int64_t offset, int64_t bytes) {
   if (fresh_.bytes() < kLeast) return;
   // A failure is reported once: here, or by sync() if nothing has asked before.
   const auto sync_range = [&](const Span& span, unsigned flags) {
-    if (::sync_file_range(descriptor_, span.begin, span.bytes(), flags) == 0) return;
-    if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EINTR) fail_errno(path_, "write");
+    if (uninterrupted([&] { return ::sync_file_range(descriptor_, span.begin, span.bytes(), flags); }) == 0)
+      return;
+    if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE) fail_errno(path_, "write");
   };
   sync_range(fresh_, SYNC_FILE_RANGE_WRITE);
   if (on_the_way_.bytes() > 0) {
@@ -147,7 +147,7 @@ void File::write_behind(int64_t offset, int64_t bytes) {
 }
 
 void File::reserve(int64_t bytes) {
-  if (bytes > 0 && ::fallocate(descriptor_, 0, 0, bytes) != 0) {
+  if (bytes > 0 && uninterrupted([&] { return ::fallocate(descriptor_, 0, 0, bytes); }) != 0) {
     // A file system that cannot reserve reports a full disk later, while writing.
     if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) fail_errno(path_, "reserve space for");
   }
@@ -155,11 +155,12 @@ void File::reserve(int64_t bytes) {
 }
 
 void File::truncate(int64_t bytes) {
-  if (::ftruncate(descriptor_, bytes) != 0) fail_errno(path_, "set the size of");
+  if (uninterrupted([&] { return ::ftruncate(descriptor_, bytes); }) != 0)
+    fail_errno(path_, "set the size of");
 }
 
 void File::sync() {
-  if (::fsync(descriptor_) != 0) fail_errno(path_, "flush");
+  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail_errno(path_, "flush");
 }
 
 void File::close() {
@@ -210,10 +211,12 @@ std::error_code make_folders(const std::string& folder) {
 }
 
 void sync_folder(const std::string& folder) {
-  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor descriptor(
+      uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!descriptor.is_open()) fail_errno(folder, "open the folder");
   // Some network file systems cannot flush a folder and say EINVAL; renames are ordered there by the server.
-  if (::fsync(descriptor) != 0 && errno != EINVAL) fail_errno(folder, "flush the folder");
+  if (uninterrupted([&] { return ::fsync(descriptor); }) != 0 && errno != EINVAL)
+    fail_errno(folder, "flush the folder");
 }
 
 }  // namespace ottava

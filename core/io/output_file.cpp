@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/descriptor.h"
+#include "core/io/uninterrupted.h"
 
 namespace ottava {
 namespace {
@@ -37,12 +38,12 @@ bool is_written_into(const std::string& path) {
 }
 
 void write_into(const std::string& path, std::string_view content) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  const Descriptor file(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY); }));
   if (!file.is_open()) fail_to_write(path);
   while (!content.empty()) {
-    const ssize_t wrote = ::write(file, content.data(), content.size());
-    if (wrote < 0 && errno != EINTR) fail_to_write(path);
-    if (wrote > 0) content.remove_prefix(static_cast<size_t>(wrote));
+    const ssize_t wrote = uninterrupted([&] { return ::write(file, content.data(), content.size()); });
+    if (wrote < 0) fail_to_write(path);
+    content.remove_prefix(static_cast<size_t>(wrote));
   }
 }
 

@@ -1,6 +1,9 @@
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -17,6 +20,18 @@ using namespace ottava;
 using namespace ottava::test;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
+
+namespace {
+int interruptions = 0;  // how many locks a signal interrupts from now on
+}
+
+// The C library's, in this program.
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (interruptions == 0) return static_cast<int>(::syscall(SYS_flock, descriptor, operation));
+  --interruptions;
+  errno = EINTR;
+  return -1;
+}
 
 namespace {
 
@@ -216,6 +231,12 @@ TEST_CASE("a dump folder belongs to one run at a time") {
     CHECK_THAT(runs.train("", 1),
                Contains(fmt::format("out is in use by process {} on {} since 20", ::getpid(), host)));
     CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl"));
+  }
+  {  // A signal that interrupts the lock leaves no run without one.
+    interruptions = 2;
+    RunLock lock("job.dump_folder", runs / "out");
+    CHECK(interruptions == 0);
+    CHECK_THAT(runs.train("", 1), Contains("out is in use by process"));
   }
   // One that is killed leaves its name behind, and no lock.
   const std::string command = "cd " + (runs / "") + " && exec " OTTAVA " train tiny.yaml ";
