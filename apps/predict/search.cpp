@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -265,7 +266,10 @@ class Search {
     };
     {
       std::vector<std::jthread> others;
-      for (size_t i = 1; i < std::min(threads, count); ++i) others.emplace_back(run);
+      try {
+        for (size_t i = 1; i < std::min(threads, count); ++i) others.emplace_back(run);
+      } catch (const std::system_error&) {  // no more threads: those that run do all of it
+      }
       run();
     }
     if (failure) std::rethrow_exception(failure);

@@ -105,7 +105,7 @@ void StepTraces::plan_times(const StepPlan& plan, const Machine& machine) {
 }
 
 StepTraces::~StepTraces() {
-  if (writing_.valid()) writing_.wait();
+  writing_.wait();
   ranks_.world->state().calls().set_clock(nullptr);
 }
 
@@ -165,7 +165,6 @@ void StepTraces::end(int64_t step) {
 }
 
 void StepTraces::write(int64_t step) {
-  if (writing_.valid()) writing_.wait();
   TracedSteps traced = now_;
   now_.steps.clear();
   // A run that resumed in the middle of a trace's steps may have none.
@@ -174,8 +173,7 @@ void StepTraces::write(int64_t step) {
   const std::string folder = (fs::path(folder_) / fmt::format("iteration_{}", step)).string();
   const std::string path = fmt::format("{}/rank{}_trace.json.gz", folder, traced.rank.rank);
   const int64_t first = first_call_;  // the next trace may begin before the thread does
-  writing_ = std::async(std::launch::async, [=, this, traced = std::move(traced)]() mutable {
-    log::set_rank({traced.rank.rank, traced.rank.world_size, traced.rank.rank != 0});
+  writing_.start([=, this, traced = std::move(traced)]() mutable {
     try {
       traced.calls = completed_calls(ranks_.world->state().calls(), first);
       const int64_t end = traced.steps.back().end_ns;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include "apps/predict/machine.h"
 #include "apps/train/rank_trace.h"
 #include "apps/train/step_plan.h"
+#include "core/background_work.h"
 #include "core/memory/input_ring.h"
 #include "parallel/ranks/rank_groups.h"
 
@@ -54,7 +54,7 @@ class StepTraces {
   std::optional<StepProfile> compute_, copies_;
   std::optional<DeviceClock> copies_clock_;
   InputRing* ring_ = nullptr;  ///< whose uploads are noted
-  std::future<void> writing_;
+  BackgroundWork writing_{"a trace"};
 };
 
 /// Makes a rank that fails write its last calls (flight_record()) to `folder`/`prefix`RANK.json. Holds for

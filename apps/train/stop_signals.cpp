@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/start_thread.h"
 #include "parallel/launcher/stop_signal_set.h"
 #include "parallel/ranks/agree.h"
 
@@ -17,7 +18,7 @@ StopSignals::StopSignals() {
   sigaddset(&set, SIGUSR2);  // wakes the thread when this object goes
   if (pthread_sigmask(SIG_BLOCK, &set, &before_) != 0)
     fail<Error>("signals", "cannot block signals: {}", std::strerror(errno));
-  thread_ = std::thread([this, set, view = log::rank_view()] {
+  thread_ = start_thread("signals", "takes stop signals", [this, set, view = log::rank_view()] {
     log::set_rank(view);
     int interrupts[2] = {};  // by the launcher, by others
     for (;;) {

@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "core/io/utf8.h"
+#include "core/log.h"
 
 namespace ottava::data {
 namespace {
@@ -68,7 +70,12 @@ DataCheck DataScan::look(double seconds) {
 
 void DataScan::look_at_the_rest() {
   if (thread_.joinable() || progress().found.is_whole) return;
-  thread_ = std::thread([this] { work(); });
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    log::warning("data that training has not reached is not looked through: no thread can be started ({})",
+                 error.code().message());
+  }
 }
 
 void DataScan::work() {

@@ -33,7 +33,7 @@ class DataScan {
   /// DocumentEncoder::append() does.
   DataCheck look(double seconds);
   /// Continues in a thread of its own, with the lowest priority and at work for at most a tenth of the time,
-  /// so that training does not notice.
+  /// so that training does not notice. If the system allows no more threads, warns and does nothing.
   void look_at_the_rest();
 
   struct Progress {

@@ -1,9 +1,9 @@
 #include "core/data/loader.h"
 
 #include <chrono>
-#include <future>
 #include <tuple>
 
+#include "core/background_work.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kWhere = "data";
 // How much of the index a killed run may lose.
-constexpr std::chrono::seconds kSaveInterval{20}, kNoTime{0};
+constexpr std::chrono::seconds kSaveInterval{20};
 
 void check_options(const LoaderOptions& o) {
   if (o.sources.empty()) fail<ConfigError>(kWhere, "no sources are given; set training.dataset_path");
@@ -180,12 +180,10 @@ struct TokenLoader::State {
 
   void save_index_now_and_then() {
     auto now = std::chrono::steady_clock::now();
-    if (now - last_save < kSaveInterval ||
-        (saving.valid() && saving.wait_for(kNoTime) != std::future_status::ready))
-      return;
+    if (now - last_save < kSaveInterval || saving.is_busy()) return;
     last_save = now;
     // Flushing a file may take long; training does not wait for it.
-    saving = std::async(std::launch::async, [this] { save_index_or_warn(); });
+    saving.start([this] { save_index_or_warn(); });
   }
   void save_index_or_warn() noexcept {
     try {
@@ -210,7 +208,7 @@ struct TokenLoader::State {
   DataStats stats;
   double waited_before = 0;
   std::chrono::steady_clock::time_point last_save = std::chrono::steady_clock::now();
-  std::future<void> saving;  // last member: its thread uses the others
+  BackgroundWork saving{"the index of the data"};  // last member: its thread uses the others
 };
 
 TokenLoader::TokenLoader(LoaderOptions options) : state_(std::make_unique<State>(std::move(options))) {}

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/start_thread.h"
 
 namespace ottava {
 namespace {
@@ -18,7 +19,7 @@ CommThread::CommThread(std::shared_ptr<RankState> state)
       shared->changed.notify_all();
     }
   });
-  thread_ = std::thread([this] { loop(); });
+  thread_ = start_thread("comm", "communicates with other ranks", [this] { loop(); });
 }
 
 CommThread::~CommThread() {

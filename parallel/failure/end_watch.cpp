@@ -3,32 +3,40 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <system_error>
 #include <utility>
 
 #include "core/log.h"
+#include "core/start_thread.h"
 
 namespace ottava {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// The log may hang like the rest, so this waits for it no longer than a second.
+// The log may hang like the rest, so this waits for it no longer than a second, and says nothing where no
+// thread can be started.
 [[noreturn]] void end_process(const RankState& state, double seconds) {
   std::promise<void> said;
-  std::thread([&] {
-    log::set_rank({state.rank(), state.world_size(), true});
-    log::error("this rank has not come to its end {} s after the failure, and is ended now: {}", seconds,
-               state.failure());
-    said.set_value();
-  }).detach();
-  said.get_future().wait_for(std::chrono::seconds(1));
+  try {
+    std::thread([&] {
+      log::set_rank({state.rank(), state.world_size(), true});
+      log::error("this rank has not come to its end {} s after the failure, and is ended now: {}", seconds,
+                 state.failure());
+      said.set_value();
+    }).detach();
+    said.get_future().wait_for(std::chrono::seconds(1));
+  } catch (const std::system_error&) {
+  }
   std::_Exit(1);
 }
 
 }  // namespace
 
 EndWatch::EndWatch(std::shared_ptr<RankState> state, double seconds)
-    : state_(std::move(state)), seconds_(seconds), thread_([this] { watch(); }) {}
+    : state_(std::move(state)),
+      seconds_(seconds),
+      thread_(start_thread("ranks", "ends a rank that hangs after a failure", [this] { watch(); })) {}
 
 EndWatch::~EndWatch() {
   {

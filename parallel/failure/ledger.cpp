@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/start_thread.h"
 #include "parallel/failure/end_watch.h"
 #include "parallel/failure/ledger_server.h"
 
@@ -184,7 +185,8 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
     return client ? client->ask() : std::string("the ledger of this rank has ended");
   });
   if (options.last_seconds > 0) end_watch_ = std::make_unique<EndWatch>(state, options.last_seconds);
-  thread_ = std::thread([client = client_] { client->loop(); });
+  thread_ =
+      start_thread("ledger", "tells other ranks where this one is", [client = client_] { client->loop(); });
 }
 
 Ledger::~Ledger() {

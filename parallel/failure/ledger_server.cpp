@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <functional>
 #include <span>
 
 #include "core/error.h"
+#include "core/start_thread.h"
 
 namespace ottava {
 
@@ -17,8 +19,8 @@ using State = ProgressRecord::State;
 LedgerServer::LedgerServer(Options options)
     : options_(options), records_(options.world_size), parted_(records_.size()) {
   for (size_t r = 0; r < records_.size(); ++r) records_[r].rank = static_cast<int>(r);
-  if (::pipe(wake_) != 0) fail<CommError>("ledger", "cannot make a pipe");
-  thread_ = std::thread([this] { loop(); });
+  if (::pipe(wake_) != 0) fail<CommError>("ledger", "cannot make a pipe: {}", std::strerror(errno));
+  thread_ = start_thread("ledger", "keeps where each rank is", [this] { loop(); });
 }
 
 LedgerServer::~LedgerServer() {

@@ -1,9 +1,11 @@
 #include "parallel/comm/nccl/nccl_rank.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "core/cuda/runtime.h"
+#include "core/start_thread.h"
 #include "parallel/comm/lane.h"
 
 namespace ottava::nccl {
@@ -31,7 +33,7 @@ NcclRank::NcclRank(std::shared_ptr<RankState> state, int gpu)
   for (size_t lane = 0; lane < kLaneCount; ++lane) lanes_.push_back({.stream = Stream::cuda(gpu)});
   cuda::fill_zero(scratch_, 4, stream(0).native());
   stream(0).synchronize();
-  thread_ = std::thread([this] { loop(); });
+  thread_ = start_thread("nccl", "watches collectives", [this] { loop(); });
 }
 
 NcclRank::~NcclRank() {
@@ -144,9 +146,11 @@ bool NcclRank::is_late() const {
 }
 
 // An abort lasts until graphs that hold calls of its handle are destroyed. The training thread does that once
-// its stream returns, so all handles are aborted at once, with the mutex free meanwhile.
+// its stream returns, so all handles are aborted at once, with the mutex free meanwhile. Where no thread can
+// be started, one comes after the other.
 void NcclRank::abort_all() {
   std::vector<std::thread> aborts;
+  std::vector<std::shared_ptr<Handle>> left;
   {
     std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -156,12 +160,17 @@ void NcclRank::abort_all() {
       for (const auto end = Clock::now() + kLongestCall; !used.try_lock() && Clock::now() < end;)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       if (std::exchange(handle->aborted, true)) continue;
-      aborts.emplace_back([handle, gpu = gpu_] {
-        cudaSetDevice(gpu);
-        ncclCommAbort(handle->comm);
-      });
+      try {
+        aborts.emplace_back([handle, gpu = gpu_] {
+          cudaSetDevice(gpu);
+          ncclCommAbort(handle->comm);
+        });
+      } catch (const std::system_error&) {
+        left.push_back(handle);
+      }
     }
   }
+  for (const std::shared_ptr<Handle>& handle : left) ncclCommAbort(handle->comm);
   for (std::thread& abort : aborts) abort.join();
 }
 

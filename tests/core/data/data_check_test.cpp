@@ -6,7 +6,9 @@
 
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/launched.h"
+#include "tests/support/no_threads.h"
 
 using namespace ottava;
 using namespace ottava::data;
@@ -94,6 +96,17 @@ TEST_CASE("what the time did not reach is looked at in the background") {
   CHECK_THAT(all.first_bad_record, Contains("late.jsonl' line "));
   // Records that the check found bad are not counted as left out by training.
   CHECK(lenient.stats().bad_records == 0);
+
+  // Where no thread can be started, data is read and not looked through.
+  TokenLoader alone(many_blocks(BadRecords::skip));
+  {
+    const ottava::test::NoThreads no_threads;
+    const CapturedOutput captured;
+    CHECK_NOTHROW(alone.scan().look_at_the_rest());
+    CHECK_THAT(captured.text(),
+               Contains("data that training has not reached is not looked through: no thread"));
+  }
+  CHECK(alone.scan().progress().found.bytes == 0);
 
   // A scan that has not finished ends with its loader.
   TokenLoader leaving(many_blocks(BadRecords::skip));
