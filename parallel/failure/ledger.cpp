@@ -167,8 +167,15 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
     LedgerServer::Options server{.world_size = size,
                                  .watches = rank == 0 ? -1 : 0,
                                  .answer_seconds = options.answer_seconds,
-                                 .token = token};
-    server_ = std::make_unique<LedgerServer>(server);
+                                 .token = token,
+                                 .long_wait_seconds = options.long_wait_seconds};
+    if (rank == 0) {
+      server.on_long_wait = [state, view = log::rank_view()](const std::string& text) {
+        log::set_rank(view);
+        log::info("{}. The time limit is {} s", text, state->timeout_seconds());
+      };
+    }
+    server_ = std::make_unique<LedgerServer>(std::move(server));
   }
   std::vector<std::string> endpoints = bootstrap.all_gather(server_ ? server_->endpoint() : "");
   for (size_t s = 0; s < std::min<size_t>(endpoints.size(), 2); ++s) {

@@ -38,6 +38,9 @@ class Ledger {
     /// After a failure, how long the rank has to end by itself (end_watch.h). 0: for ever (ranks that are
     /// threads).
     double last_seconds = 0;
+    /// After how long a wait of ranks for others is told in rank 0's log, and again each time that it has
+    /// become twice as long.
+    double long_wait_seconds = 60;
   };
   /// All ranks make theirs together. Throws CommError if a server cannot be reached.
   Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options options);

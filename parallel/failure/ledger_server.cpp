@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <span>
+#include <utility>
 
 #include "core/error.h"
 #include "core/start_thread.h"
@@ -17,7 +18,10 @@ using Kind = LedgerMessage::Kind;
 using State = ProgressRecord::State;
 
 LedgerServer::LedgerServer(Options options)
-    : options_(options), records_(options.world_size), parted_(records_.size()) {
+    : options_(std::move(options)),
+      records_(options_.world_size),
+      parted_(records_.size()),
+      long_waits_(options_.long_wait_seconds) {
   for (size_t r = 0; r < records_.size(); ++r) records_[r].rank = static_cast<int>(r);
   if (::pipe(wake_) != 0) fail<CommError>("ledger", "cannot make a pipe: {}", std::strerror(errno));
   thread_ = start_thread("ledger", "keeps where each rank is", [this] { loop(); });
@@ -39,6 +43,7 @@ void LedgerServer::loop() {
     std::optional<Clock::time_point> until;
     if (!listens) until = listens_again_;
     if (roll_call_) until = std::min(roll_call_ends_, until.value_or(roll_call_ends_));
+    if (options_.on_long_wait) until = std::min(looks_again_, until.value_or(looks_again_));
     if (!wait(watched, until)) continue;
     size_t i = 2;
     for (auto client = clients_.begin(); client != clients_.end(); ++i) {
@@ -48,6 +53,7 @@ void LedgerServer::loop() {
     }
     if (watched[1].revents) accept();
     if (roll_call_) finish_roll_call();
+    if (options_.on_long_wait && Clock::now() >= looks_again_) look_for_long_waits();
     if (watched[0].revents) {
       drain();
       broadcast({.kind = Kind::farewell});
@@ -183,6 +189,16 @@ void LedgerServer::stop_all(const std::string& verdict) {
   if (verdict_) return;
   verdict_ = verdict;
   broadcast({.kind = Kind::stop, .text = verdict});
+}
+
+// Often enough that a wait is told about when it has become long.
+void LedgerServer::look_for_long_waits() {
+  constexpr int kLooks = 60;
+  const auto period = std::chrono::duration<double>(options_.long_wait_seconds / kLooks);
+  looks_again_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(period);
+  if (verdict_) return;
+  if (const std::string text = long_waits_.look(records_, Clock::now()); !text.empty())
+    options_.on_long_wait(text);
 }
 
 // The next read finds a client that cannot be written to.

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "parallel/comm/tcp.h"
 #include "parallel/failure/ledger_message.h"
+#include "parallel/failure/long_waits.h"
 
 namespace ottava {
 
@@ -26,6 +28,9 @@ class LedgerServer {
     int watches = -1;  ///< only this rank's disconnection counts; -1: every rank's
     double answer_seconds = 1.5;
     uint64_t token = 0;  ///< of the job: job_token()
+    /// Called by the server's thread with what LongWaits says; null: nobody is told.
+    std::function<void(const std::string&)> on_long_wait = {};
+    double long_wait_seconds = 60;
   };
   explicit LedgerServer(Options options);
   /// Tells the ranks that this is no failure.
@@ -58,6 +63,7 @@ class LedgerServer {
   void call_roll(std::string reason);
   void finish_roll_call();
   void stop_all(const std::string& verdict);
+  void look_for_long_waits();
   void broadcast(const LedgerMessage& message);
 
   Options options_;
@@ -70,6 +76,8 @@ class LedgerServer {
   Clock::time_point roll_call_ends_;
   Clock::time_point listens_again_ = {};  ///< until then no descriptor was left for another connection
   std::optional<std::string> verdict_;    ///< what all ranks were stopped with
+  LongWaits long_waits_;
+  Clock::time_point looks_again_ = {};  ///< for long waits
   std::thread thread_;
 };
 

@@ -96,6 +96,20 @@ bool disagree(const std::vector<ProgressRecord>& records) {
   });
 }
 
+// Empty if none is behind.
+std::string behind_text(const std::vector<ProgressRecord>& records, const Waits& waits) {
+  const std::string behind =
+      describe_groups(records, [&](const ProgressRecord& r) { return waits.is_behind(r); });
+  if (behind.empty()) return {};
+  const auto listed = [&](std::string_view what, bool waiting) {
+    std::string text = describe_groups(records, [&](const ProgressRecord& r) {
+      return !waits.is_behind(r) && waits.waiting[r.rank] == waiting;
+    });
+    return text.empty() ? text : fmt::format("; {}: {}", what, text);
+  };
+  return fmt::format("behind: {}{}{}", behind, listed("waiting", true), listed("not waited for", false));
+}
+
 std::string describe_sized(std::vector<ProgressRecord> records) {
   for (ProgressRecord& r : records) r.call.label += fmt::format(" of {} elements", r.call.elements);
   return describe_groups(records, [](const ProgressRecord&) { return true; });
@@ -146,20 +160,21 @@ std::string blame(const std::vector<ProgressRecord>& records) {
   }
   if (disagree(records)) return "the ranks disagree about the call: " + describe_sized(records);
   const Waits waits = waits_of(records);
-  std::string behind = describe_groups(records, [&](const auto& r) { return waits.is_behind(r); });
-  if (!behind.empty()) {
-    const auto listed = [&](std::string_view what, bool waiting) {
-      std::string text = describe_groups(
-          records, [&](const auto& r) { return !waits.is_behind(r) && waits.waiting[r.rank] == waiting; });
-      return text.empty() ? text : fmt::format("; {}: {}", what, text);
-    };
-    return fmt::format("behind: {}{}{}", behind, listed("waiting", true), listed("not waited for", false));
-  }
+  if (std::string behind = behind_text(records, waits); !behind.empty()) return behind;
   if (contains(waits.waiting, true)) {
     return "the ranks disagree about the call, or a connection is at fault: " + describe_sized(records);
   }
   return fmt::format("no rank is behind, so the connection is at fault: {}",
                      describe_groups(records, [](const auto&) { return true; }));
+}
+
+Waiting who_waits(const std::vector<ProgressRecord>& records) {
+  const Waits waits = waits_of(records);
+  Waiting out{.ranks = {}, .text = behind_text(records, waits)};
+  if (out.text.empty()) return out;
+  for (const ProgressRecord& r : records)
+    if (waits.waiting[r.rank]) out.ranks.push_back(r.rank);
+  return out;
 }
 
 }  // namespace ottava

@@ -54,4 +54,12 @@ std::string call_text(const ProgressRecord& record);
 /// all ranks, by rank.
 std::string blame(const std::vector<ProgressRecord>& records);
 
+/// The ranks that wait in calls for others that are elsewhere, and a clause that names these and where they
+/// are. Empty if no rank keeps others waiting, as where those in a call have all come to it.
+struct Waiting {
+  std::vector<int> ranks;
+  std::string text;
+};
+Waiting who_waits(const std::vector<ProgressRecord>& records);
+
 }  // namespace ottava

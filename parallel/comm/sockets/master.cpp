@@ -13,11 +13,15 @@
 
 #include "core/error.h"
 #include "core/listed.h"
+#include "core/log.h"
 
 namespace ottava {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// After this part of the time limit, which is a minute of the usual five, the log says who is waited for.
+constexpr double kFirstToldPart = 5;
 
 Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -104,12 +108,21 @@ void MasterBootstrap::await_ranks(const Master& master) {
                       master.port, error.what());
     }
   }();
-  auto deadline = after(timeout_seconds_);
+  const Clock::time_point deadline = after(timeout_seconds_);
+  double told_at = timeout_seconds_ / kFirstToldPart;
+  Clock::time_point tells = after(told_at);
   for (int missing = self_.size - 1; missing > 0;) {
-    if (!await_input(listener.descriptor(), deadline)) {
+    if (!await_input(listener.descriptor(), std::min(tells, deadline))) {
       std::string names;
       for (int r = 1; r < self_.size; ++r) {
         if (!connections_[r].is_open()) add_item(names, std::to_string(r));
+      }
+      if (const auto now = Clock::now(); now >= tells && now < deadline) {
+        log::info("rank 0 has waited {:.0f} s of at most {} for ranks {} of {} to connect to {}:{}", told_at,
+                  timeout_seconds_, names, self_.size, master.address, master.port);
+        tells = after(told_at);
+        told_at *= 2;
+        continue;
       }
       fail<CommError>("launch",
                       "ranks {} of {} did not connect to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "

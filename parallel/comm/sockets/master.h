@@ -17,7 +17,8 @@ class MasterBootstrap final : public Bootstrap {
   };
   /// Throws CommError if the port is taken, the master is not reached or is that of a job with another number
   /// of ranks, ranks do not come (naming them), or two have the same number. Rank 0 sends other visitors away
-  /// and waits on.
+  /// and waits on; after a fifth of the time its log says for whom, and again each time that it has waited
+  /// twice as long.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }
