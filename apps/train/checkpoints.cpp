@@ -119,20 +119,6 @@ bool Checkpoints::excludes(std::string_view what) const {
   return !branch_begin_ && contains(config_.exclude_from_loading, what);
 }
 
-int64_t Checkpoints::data_position_to_load() const {
-  if (excludes("dataloader")) return 0;
-  const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config).steps;
-  if (steps.empty() && (config_.initial_load_model_only || !config_.initial_load_path)) return 0;
-  try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
-    const std::string path =
-        (steps.empty() ? given_path() : steps.back().path) + fmt::format("/{}", kStateName);
-    return parse_training_state(read_file(path), path).data_position +
-           (begins_branch() ? config_.advance_data_steps * experiment_.global_batch : 0);
-  } catch (const Error&) {
-    return 0;
-  }
-}
-
 void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   const bool with_optimizer = !excludes("optimizer");
   auto initialise = [&] {
@@ -183,16 +169,11 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   engine.parameters().refresh_compute_copies();
 }
 
-std::string Checkpoints::given_path() const {
-  return checkpoint::newest_step_or_itself(
-      find_input(experiment_.config, "checkpoint.initial_load_path", *config_.initial_load_path).string());
-}
-
 std::optional<std::string> Checkpoints::initial_path() {
   const Config& c = experiment_.config;
   if (config_.initial_load_path) {
     std::string path;  // rank 0's: a run that is on may save a newer one meanwhile
-    group_.on_rank_0([&] { path = given_path(); });
+    group_.on_rank_0([&] { path = initial_path_of(c); });
     return group_.of_rank_0(path);
   }
   if (c.model.flavor != "hf" || experiment_.repeats_initial_weights) return std::nullopt;

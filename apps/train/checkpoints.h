@@ -34,9 +34,6 @@ class Checkpoints {
   /// Whether the run starts from a checkpoint of its folder but will save none (checkpoint.load_only), so
   /// that the record there is not its own.
   bool only_looks() const { return only_looks_; }
-  /// The sample at which reading of data will begin, so that it can be read ahead: the newest checkpoint's
-  /// position, or 0.
-  int64_t data_position_to_load() const;
   /// Loads weights, moments and state from the newest whole checkpoint, else what initial_load_path gives.
   /// What neither gives, or what exclude_from_loading names, begins as in a new run; `state` then stays as
   /// given. For a branch that continues everything is loaded, since exclude_from_loading was followed when it
@@ -78,8 +75,6 @@ class Checkpoints {
   void take_history(const std::string& folder, TrainingEngine& engine) const;
   /// Path of the weights to begin with, unless they are random. All ranks call it.
   std::optional<std::string> initial_path();
-  /// What checkpoint.initial_load_path stands for; for a run's folder, its newest checkpoint.
-  std::string given_path() const;
   void log_changes(const std::string& path) const;
   void warn_of_other_batches(int64_t sequences_before, int64_t ranks_before) const;
   void look_at_later_ones(int64_t step);

@@ -73,12 +73,16 @@ void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, c
   note_data(state, data);
 }
 
+int64_t samples_left_out(const Experiment& experiment) {
+  return experiment.config.checkpoint.advance_data_steps * experiment.global_batch;
+}
+
 void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment) {
-  const CheckpointConfig& c = experiment.config.checkpoint;
-  const int64_t samples = c.advance_data_steps * experiment.global_batch;
+  const int64_t samples = samples_left_out(experiment);
   if (samples == 0) return;
   log::info("The data of {} is skipped: samples {} to {} (checkpoint.advance_data_steps)",
-            counted(c.advance_data_steps, "step"), state.data_position, state.data_position + samples - 1);
+            counted(experiment.config.checkpoint.advance_data_steps, "step"), state.data_position,
+            state.data_position + samples - 1);
   state.data_position += samples;
   note_data(state, data);
 }

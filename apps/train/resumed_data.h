@@ -22,6 +22,8 @@ std::vector<std::string> changes_of_files(TrainingState& state, const data::Mixe
 /// weights (which, if sources have none, follow from their sizes), and warns if the data differ; then notes
 /// the present data.
 void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, const TrainingConfig& config);
+/// Of checkpoint.advance_data_steps.
+int64_t samples_left_out(const Experiment& experiment);
 /// Skips the data of checkpoint.advance_data_steps steps, where a branch begins at checkpoint.load_step.
 void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment);
 

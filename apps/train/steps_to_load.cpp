@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/train/model_files.h"
+#include "apps/train/resumed_data.h"
 #include "apps/train/training_state.h"
 #include "core/contains.h"
 #include "core/io/file.h"
@@ -38,6 +39,18 @@ const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::Save
   return nullptr;
 }
 
+// Takes away the newest ones that cannot be loaded; loading names them.
+void drop_broken(std::vector<checkpoint::SavedStep>& steps) {
+  while (!steps.empty()) {
+    try {
+      checkpoint::open_checkpoint(steps.back().path);
+      return;
+    } catch (const FileError&) {
+      steps.pop_back();
+    }
+  }
+}
+
 }  // namespace
 
 std::string end_of_run(const TrainingConfig& c) {
@@ -61,6 +74,40 @@ StepsToLoad steps_to_load(const Config& c) {
     return out.is_of_branch ? saved.step < first : saved.step != wanted;
   });
   return out;
+}
+
+std::string initial_path_of(const Config& c) {
+  return checkpoint::newest_step_or_itself(
+      find_input(c, "checkpoint.initial_load_path", *c.checkpoint.initial_load_path).string());
+}
+
+TrainingState state_to_load(const Experiment& e, RankGroups& ranks) {
+  const CheckpointConfig& c = e.config.checkpoint;
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    TrainingState out;
+    auto [steps, is_of_branch] = steps_to_load(e.config);
+    drop_broken(steps);
+    const bool is_given = c.initial_load_path && !c.initial_load_model_only;
+    try {
+      if (!steps.empty() || is_given) {
+        const std::string folder = steps.empty() ? initial_path_of(e.config) : steps.back().path,
+                          path = fmt::format("{}/{}", folder, kStateName);
+        const TrainingState saved = parse_training_state(read_file(path), path);
+        const auto excludes = [&, goes_on = is_of_branch](std::string_view what) {
+          return !goes_on && contains(c.exclude_from_loading, what);
+        };
+        out.sequences_per_step = saved.sequences_per_step;
+        if (!excludes("train_state")) out.step = saved.step;
+        if (!excludes("dataloader")) out.data_position = saved.data_position, out.mixture = saved.mixture;
+        if (!is_of_branch) out.data_position += samples_left_out(e);
+      }
+    } catch (const Error&) {  // said when it is loaded
+    }
+    text = to_json(out);
+  });
+  return parse_training_state(group.of_rank_0(text), "state to load");
 }
 
 void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
@@ -106,14 +153,7 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
     auto [steps, is_of_branch] = steps_to_load(c);
     // A branch that counts its steps anew begins at 0.
     if (!is_of_branch && contains(c.checkpoint.exclude_from_loading, "train_state")) return;
-    while (!steps.empty()) {
-      try {
-        checkpoint::open_checkpoint(steps.back().path);
-        break;
-      } catch (const FileError&) {
-        steps.pop_back();  // loading names it
-      }
-    }
+    drop_broken(steps);
     if (steps.empty() || steps.back().step < c.training.steps) return;
     const checkpoint::SavedStep& newest = steps.back();
     text = newest.step == c.training.steps

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/train/training_state.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/ranks/rank_groups.h"
 
@@ -25,6 +26,15 @@ struct StepsToLoad {
 /// The checkpoints of its folder that the run may load: none if checkpoint.enable is false; if
 /// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on.
 StepsToLoad steps_to_load(const Config& config);
+
+/// What checkpoint.initial_load_path, which must be set, stands for; for a run's folder, its newest
+/// checkpoint.
+std::string initial_path_of(const Config& config);
+
+/// The step and the place in the data (data_position, mixture, sequences_per_step) with which the run will
+/// begin, as its files say before anything is loaded, without the data that checkpoint.advance_data_steps
+/// leaves out. What is broken is found out by loading, which may then give an earlier step. Collective.
+TrainingState state_to_load(const Experiment& experiment, RankGroups& ranks);
 
 /// Refuses what loading would refuse too, but only after measurements and with the data open: a
 /// checkpoint.load_step that does not exist, and checkpoints of another model. Collective. Throws FileError,

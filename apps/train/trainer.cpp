@@ -44,7 +44,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   checkpoints_ = std::make_unique<Checkpoints>(
       experiment_, ranks_, stream_, [this](int64_t step) { events_.add("saved", step, ""); }, spans());
   // The first tokens are read while memory is planned and weights are drawn.
-  data_->start(checkpoints_->data_position_to_load());
+  data_->start(begins_with_.data_position);
   for (ValidationSet& set : validation_->sets()) set.data->start(0);
   look_at_data();
   const Float8State::Options& float8 = experiment_.shape.float8.state;
@@ -73,14 +73,27 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
 }
 
 void Trainer::open_data() {
+  begins_with_ = state_to_load(experiment_, ranks_);
   const BatchSource::Options batches = training_batches(experiment_, ranks_);
   data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks_), batches);
+  place_steps();
   if (config_.training.epochs) {
-    experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks_);
     if (std::string why = nothing_to_train(config_, ranks_); !why.empty())
       throw NothingToTrain{std::move(why)};
   }
   validation_ = std::make_unique<Validation>(experiment_, ranks_, signals_);
+}
+
+// Where the run ends in its data.
+void Trainer::place_steps() {
+  TrainingConfig& c = experiment_.config.training;
+  if (c.epochs) c.steps = last_step_of_epochs(experiment_, data_->loader(), ranks_, begins_with_);
+}
+
+void Trainer::check_epochs() {
+  if (!sources_) return;
+  const int64_t steps = std::max<int64_t>(config_.training.steps - begins_with_.step, 0);
+  sources_->check_epochs(begins_with_.data_position + steps * experiment_.global_batch);
 }
 
 void Trainer::look_at_data() {
@@ -89,7 +102,7 @@ void Trainer::look_at_data() {
   data_watch_->look(c.data_check_seconds);
   if (!experiment_.shape.sequence_losses) return;
   sources_ = std::make_unique<SourceReport>(c, data_->loader(), ranks_);
-  sources_->check_epochs(c.steps * experiment_.global_batch);
+  check_epochs();
 }
 
 // Also checks what is impossible, so that it is known before memory is taken.
@@ -141,6 +154,7 @@ void Trainer::build(const GraphUse& graphs) {
 void Trainer::load() {
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   checkpoints_->load(*engine_, state_);
+  go_on_from_loaded();
   state_.sequences_per_step = experiment_.global_batch;
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   engine_->restore(state_.spikes);
@@ -150,6 +164,15 @@ void Trainer::load() {
     for (const std::string& change : changes_of_files(state_, data_->loader())) log::warning("{}", change);
   check_data_unchanged(state_, data_->loader(), config_.training);
   if (checkpoints_->begins_branch()) leave_out_data(state_, data_->loader(), experiment_);
+}
+
+// After a broken checkpoint an earlier one was loaded, and batches may have been others between the two.
+void Trainer::go_on_from_loaded() {
+  const TrainingState expected = std::exchange(begins_with_, state_);
+  if (checkpoints_->begins_branch()) begins_with_.data_position += samples_left_out(experiment_);
+  if (begins_with_.step == expected.step && begins_with_.data_position == expected.data_position) return;
+  place_steps();
+  check_epochs();
 }
 
 // Products in f32 are divided among threads, and so are their sums.

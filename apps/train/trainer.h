@@ -53,11 +53,14 @@ class Trainer {
  private:
   // In the constructor's order.
   void open_data();
+  void place_steps();
   void look_at_data();
+  void check_epochs();
   void plan(bool graphs);
   void log_start();
   void build(const GraphUse& graphs);
   void load();
+  void go_on_from_loaded();
   void note_threads();
 
   End train();
@@ -96,8 +99,8 @@ class Trainer {
   std::unique_ptr<StepTraces> traces_;  ///< null: none
   std::string record_folder_ = config_.job.dump_folder;
   std::unique_ptr<MetricsReporter> reporter_;
-  RunEvents events_;  ///< rank 0's
-  TrainingState state_;
+  RunEvents events_;                   ///< rank 0's
+  TrainingState state_, begins_with_;  ///< begins_with_: state_to_load(), then what was loaded
   RunSpeed speed_;
   Float8Alerts float8_alerts_;
   bool stop_asked_ = false, data_is_bad_ = false;

@@ -142,22 +142,40 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   return data::MixedLoader(std::move(sources), data::Mixture(stages));
 }
 
-int64_t steps_of_epochs(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks) {
+int64_t last_step_of_epochs(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks,
+                            const TrainingState& from) {
   const TrainingConfig& t = e.config.training;
   const std::vector<double> windows = t.mixture.empty()
                                           ? windows_of(data.sources(), *ranks.control)
                                           : weights_by_size(t.mixture, data.sources(), *ranks.control);
   const double epoch = std::accumulate(windows.begin(), windows.end(), 0.0),
-               steps = std::ceil(*t.epochs * epoch / e.global_batch - 1e-9);
-  if (!(steps <= kMostSteps)) {
+               left = *t.epochs * epoch - static_cast<double>(from.data_position),
+               begun = std::ceil(left / e.global_batch - 1e-9),
+               steps = from.data_position == 0 ? std::max(begun, 1.0) : begun, last = from.step + steps;
+  const std::string sequences = counted(e.global_batch, "sequence");
+  if (!(last <= kMostSteps)) {
     meet_before_refusing(*ranks.control);
     fail<ConfigError>("training.epochs",
                       "{:g} epochs of {:.0f} windows are {:.3g} steps of {}; expected at most {}", *t.epochs,
-                      epoch, steps, counted(e.global_batch, "sequence"), kMostSteps);
+                      epoch, last, sequences, kMostSteps);
   }
-  log::info("training.epochs {}: {} steps of {} of the {:.0f} windows of an epoch", *t.epochs, steps,
-            counted(e.global_batch, "sequence"), epoch);
-  return std::max<int64_t>(static_cast<int64_t>(steps), 1);
+  if (steps > 0) {
+    const int64_t count = static_cast<int64_t>(steps);
+    log::info("training.epochs {}: {}{} of {} of the {:.0f} windows of an epoch", *t.epochs,
+              counted(count, "step"), from.step > 0 ? fmt::format(" after step {}", from.step) : "",
+              sequences, epoch);
+    return from.step + count;
+  }
+  if (from.step == 0) {
+    meet_before_refusing(*ranks.control);
+    fail<ConfigError>("training.epochs",
+                      "{:g} epochs of {:.0f} windows end before sample {}, where the data of the checkpoint "
+                      "goes on: raise it, or add dataloader to checkpoint.exclude_from_loading",
+                      *t.epochs, epoch, from.data_position);
+  }
+  // Behind the end, steps are as long as the last one.
+  const int64_t before = from.sequences_per_step > 0 ? from.sequences_per_step : e.global_batch;
+  return std::max<int64_t>(from.step + static_cast<int64_t>(std::ceil(left / before - 1e-9)), 1);
 }
 
 BatchSource::Options training_batches(const Experiment& e, const RankGroups& ranks) {

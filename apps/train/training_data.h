@@ -6,6 +6,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/train/batch_source.h"
+#include "apps/train/training_state.h"
 #include "core/data/mixed_loader.h"
 #include "parallel/ranks/rank_groups.h"
 
@@ -21,9 +22,12 @@ data::MixedLoader open_training_data(const Experiment& experiment, RankGroups& r
 /// Throws as reading does.
 int64_t count_windows(const data::MixedLoader::Source& source);
 
-/// How many steps it takes to see the data training.epochs times; the last may begin another epoch. Rank 0
-/// counts, as above; all ranks call it.
-int64_t steps_of_epochs(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks);
+/// The last step of a run that begins with `from` and sees the data training.epochs times, whatever it has
+/// seen in the steps before; the last step may begin another epoch. Not after from.step if the data has been
+/// seen so often. Rank 0 counts, as above; all ranks call it. Throws ConfigError for more steps than a run
+/// may have, and if steps are counted anew in data that has been seen so often.
+int64_t last_step_of_epochs(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks,
+                            const TrainingState& from);
 
 /// Text to validate on; the name is empty where there is only one.
 struct ValidationSet {

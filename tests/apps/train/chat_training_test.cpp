@@ -10,6 +10,7 @@
 #include "core/data/chat/template_file.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/chat_training.h"
 #include "tests/support/message_of.h"
 
@@ -115,6 +116,56 @@ TEST_CASE("fine-tuning goes on from any step bit for bit, and epochs say how man
   CHECK(resumed->state().step == 5);
   resumed->run();
   CHECK(everything_of(*resumed.trainer) == whole);
+}
+
+TEST_CASE("epochs end at the same sample whatever the batches were before") {
+  ChatTraining chats;
+  const auto of = [&](const std::string& batch, const Overrides& more = {}) {
+    return chats.of({"--training.local_batch_size", batch, "--training.epochs", "2", "--checkpoint.enable",
+                     "true", "--checkpoint.interval", "1", "--checkpoint.keep_latest_k", "0",
+                     "--checkpoint.last_save_model_only", "false"}) +
+           more;
+  };
+  TinyTraining::Run run = chats.start("run", of("2"));
+  const int64_t end = 2 * *run->data().loader().sources()[0].loader->samples_per_epoch();
+  REQUIRE(run->run() == Trainer::End::completed);
+  const auto remove_after = [&](int64_t step) {
+    for (const checkpoint::SavedStep& saved : checkpoint::list_steps(chats / "run/checkpoint"))
+      if (saved.step > step) fs::remove_all(saved.path);
+  };
+  for (const auto& [batch, step] : {std::pair{3, 5}, {8, 7}, {1, 8}}) {
+    INFO("steps of " << batch << " after step " << step);
+    remove_after(step);
+    TinyTraining::Run resumed = chats.start("run", of(std::to_string(batch)));
+    const int64_t before = resumed->state().data_position;
+    CHECK(resumed->state().step == step);
+    CHECK(resumed->experiment().config.training.steps == step + (end - before + batch - 1) / batch);
+    REQUIRE(resumed->run() == Trainer::End::completed);
+    CHECK(resumed->state().data_position >= end);
+    CHECK(resumed->state().data_position < end + batch);
+    for (const char* now : {"1", "16"}) {
+      std::string why;
+      try {
+        chats.start("run", of(now));
+      } catch (const NothingToTrain& nothing) {
+        why = nothing.why;
+      }
+      CHECK_THAT(why, Contains("This run is finished"));
+    }
+  }
+  // From a step whose successor is broken, the batches are those up to it.
+  remove_after(8);
+  std::fstream(chats / "run/checkpoint/step-8/model.safetensors", std::ios::in | std::ios::out)
+      .seekp(-100, std::ios::end)
+      .write("broken", 6);
+  TinyTraining::Run earlier = chats.start("run", of("2"));
+  REQUIRE(earlier->state().step == 7);
+  CHECK(earlier->experiment().config.training.steps == 7 + (end - earlier->state().data_position + 1) / 2);
+  CHECK_THAT(message_of([&] {
+               chats.start("run", of("2", {"--training.epochs", "0.1", "--checkpoint.exclude_from_loading",
+                                           "train_state"}));
+             }),
+             Contains("[training.epochs] 0.1 epochs of ") && Contains(" windows end before sample "));
 }
 
 TEST_CASE("epochs of more steps than a run may have are refused") {

@@ -257,6 +257,28 @@ TEST_CASE("a source near its max_epochs is counted, so that what begins is not r
   CHECK(mixed.start("under", of(limit(1.02)))->run() == Trainer::End::completed);
 }
 
+TEST_CASE("how often a source is seen depends on the batches that there were") {
+  Mixed mixed;
+  const auto of = [&](const std::string& limit, const char* steps, const char* batch) {
+    return mixed.of("weight: 1", "weight: 1", "weight: 8" + limit,
+                    {"--training.steps", steps, "--training.local_batch_size", batch, "--checkpoint.enable",
+                     "true", "--checkpoint.last_save_model_only", "false"});
+  };
+  TinyTraining::Run run = mixed.start("run", of("", "10", "1"));
+  CHECK(run->run() == Trainer::End::completed);
+  data::MixedLoader& data = run->data().loader();
+  const auto windows = static_cast<double>(data.sources()[2].loader->count_samples());
+  const auto epochs_after = [&](int64_t samples) {
+    return static_cast<double>(data.mixture().counts(samples)[2]) / windows;
+  };
+  const double limit = epochs_after(10 + 10 * 4) * 1.01;
+  CHECK(epochs_after(20 * 4) > limit);
+  CHECK(mixed.start("run", of(fmt::format(", max_epochs: {}", limit), "20", "4"))->run() ==
+        Trainer::End::completed);
+  CHECK_THAT(message_of([&] { mixed.start("run", of(fmt::format(", max_epochs: {}", limit), "30", "1")); }),
+             Contains(" times by step 30") && Contains("its max_epochs is "));
+}
+
 TEST_CASE("mixtures that mean nothing are refused with the key") {
   Mixed mixed;
   auto message = [&](const Overrides& overrides) {
