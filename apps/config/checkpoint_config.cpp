@@ -32,10 +32,9 @@ void declare(config::Section& s, CheckpointConfig& c) {
           "newest good checkpoint")
       .at_least(-1)
       .unit("steps");
-  s.field(
-       "advance_data_steps", c.advance_data_steps,
-       "after going back to load_step, skip the data of this many steps, such as data on which training "
-       "diverged; stages of a mixture, which begin at a position in the data, begin that many steps earlier")
+  s.field("advance_data_steps", c.advance_data_steps,
+          "after going back to load_step, skip the data of this many steps, such as data on which training "
+          "diverged")
       .range(0, kMostSteps)
       .unit("steps");
   s.field("load_only", c.load_only,

@@ -84,10 +84,12 @@ void Trainer::open_data() {
   validation_ = std::make_unique<Validation>(experiment_, ranks_, signals_);
 }
 
-// Where the run ends in its data.
+// Where in its data the run ends, and where the stages of a mixture begin.
 void Trainer::place_steps() {
   TrainingConfig& c = experiment_.config.training;
-  if (c.epochs) c.steps = last_step_of_epochs(experiment_, data_->loader(), ranks_, begins_with_);
+  data::MixedLoader& data = data_->loader();
+  if (!c.mixture.empty()) data.set_mixture(mixture_from(experiment_, data, ranks_, begins_with_));
+  if (c.epochs) c.steps = last_step_of_epochs(experiment_, data, ranks_, begins_with_);
 }
 
 void Trainer::check_epochs() {

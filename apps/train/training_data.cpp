@@ -126,20 +126,55 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
     return only;
   }
   std::vector<data::MixedLoader::Source> sources;
-  std::vector<double> weights;
   for (const MixtureSourceConfig& source : t.mixture) {
     data::LoaderOptions own = options("training.mixture", source.path);
     read_as(e, source.format, own);
     own.text_key = source.text_key;
     sources.push_back({source.name, std::make_unique<data::TokenLoader>(std::move(own))});
     require_same_data("training.mixture", source.name, *sources.back().loader, *ranks.control);
-    if (source.weight) weights.push_back(*source.weight);
   }
-  if (weights.empty()) weights = weights_by_size(t.mixture, sources, *ranks.control);
-  std::vector<data::Mixture::Stage> stages{{.from_sample = 0, .weights = std::move(weights)}};
+  const std::vector<double> equal(sources.size(), 1);
+  data::MixedLoader mixed(
+      std::move(sources),
+      data::Mixture(std::vector<data::Mixture::Stage>{{.from_sample = 0, .weights = equal}}));
+  mixed.set_mixture(mixture_from(e, mixed, ranks, {}));
+  return mixed;
+}
+
+data::Mixture mixture_from(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks,
+                           const TrainingState& from) {
+  const TrainingConfig& t = e.config.training;
+  std::vector<double> weights;
+  for (const MixtureSourceConfig& source : t.mixture)
+    if (source.weight) weights.push_back(*source.weight);
+  if (weights.empty()) weights = weights_by_size(t.mixture, data.sources(), *ranks.control);
+  // By the steps after which they begin.
+  std::vector<std::pair<int64_t, std::vector<double>>> given{{0, std::move(weights)}};
   for (const MixtureStageConfig& stage : t.mixture_stages)
-    stages.push_back({.from_sample = (stage.from_step - 1) * e.global_batch, .weights = stage.numbers()});
-  return data::MixedLoader(std::move(sources), data::Mixture(stages));
+    given.emplace_back(stage.from_step - 1, stage.numbers());
+  const auto to_come =
+      std::ranges::find_if(given, [&](const auto& stage) { return stage.first >= from.step; });
+  std::vector<data::Mixture::Stage> stages;
+  const auto add = [&](int64_t from_sample, const std::vector<double>& of_stage) {
+    if (!stages.empty() && stages.back().from_sample == from_sample) stages.pop_back();
+    stages.push_back({.from_sample = from_sample, .weights = of_stage});
+  };
+  const std::vector<data::Mixture::Begun> begun = data.begun_in(from.mixture);
+  const auto past = to_come - given.begin();
+  if (begun.empty() && past > 0) add(0, given[past - 1].second);
+  // Those of the configuration are the last that have begun; check_data_unchanged() compares them.
+  for (int64_t i = 0; i < std::ssize(begun); ++i) {
+    const int64_t k = past - std::ssize(begun) + i;
+    add(begun[i].from_sample,
+        k >= 0 ? given[k].second : std::vector<double>(begun[i].quotas.begin(), begun[i].quotas.end()));
+  }
+  for (auto stage = to_come; stage != given.end(); ++stage) {
+    const int64_t steps = stage->first - from.step;
+    const bool goes_on = steps == 0 && !begun.empty() && from.step == 0 &&
+                         data::MixtureTable(stage->second).quotas() == begun.back().quotas;
+    if (!goes_on) add(stages.empty() ? 0 : from.data_position + steps * e.global_batch, stage->second);
+  }
+  return data::Mixture(stages);
 }
 
 int64_t last_step_of_epochs(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks,

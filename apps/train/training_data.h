@@ -12,11 +12,17 @@
 
 namespace ottava {
 
-/// The data that an experiment trains on: training.dataset_path, or the sources of training.mixture. If these
-/// are weighted by `repeat`, rank 0 counts their windows, which tokenizes text that was not counted before.
-/// All ranks call it. Throws what MixedLoader and its loaders throw, and ConfigError for an impossible
-/// mixture or if ranks have different files.
+/// The data that an experiment trains on: training.dataset_path, or the sources of training.mixture in the
+/// order of a run that begins at step 0. If these are weighted by `repeat`, rank 0 counts their windows,
+/// which tokenizes text that was not counted before. All ranks call it. Throws what MixedLoader and its
+/// loaders throw, and ConfigError for an impossible mixture or if ranks have different files.
 data::MixedLoader open_training_data(const Experiment& experiment, RankGroups& ranks);
+
+/// The order of the sources of training.mixture, which must not be empty, in a run that begins with `from`.
+/// What it has read keeps its order (from.mixture); each of mixture_stages begins at its step, whatever the
+/// run has read in the steps before. Where steps are counted anew, so are the stages. All ranks call it.
+data::Mixture mixture_from(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks,
+                           const TrainingState& from);
 
 /// Windows per epoch of a source, after tokenizing its text that was not counted before, which the log says.
 /// Throws as reading does.

@@ -3,12 +3,28 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
 #include "core/listed.h"
+#include "core/number.h"
+#include "core/split.h"
 
 namespace ottava::data {
+namespace {
+
+// What is before and behind a separator, without a space before either.
+std::pair<std::string_view, std::string_view> halves(std::string_view text, char separator) {
+  if (text.starts_with(' ')) text.remove_prefix(1);
+  const size_t at = std::min(text.find(separator), text.size());
+  std::string_view behind = text.substr(std::min(at + 1, text.size()));
+  if (behind.starts_with(' ')) behind.remove_prefix(1);
+  return {text.substr(0, at), behind};
+}
+
+}  // namespace
 
 MixedLoader::MixedLoader(LoaderOptions options)
     : mixture_(std::vector<Mixture::Stage>{{.from_sample = 0, .weights = {1}}}) {
@@ -77,6 +93,28 @@ std::string MixedLoader::order_text(int64_t samples) const {
         text += fmt::format("{} {} {}", text.ends_with(':') ? "" : ",", sources_[i].name, stage.quotas[i]);
   }
   return text;
+}
+
+std::vector<Mixture::Begun> MixedLoader::begun_in(std::string_view order_text) const {
+  std::vector<Mixture::Begun> out;
+  if (order_text.empty()) return out;
+  for (const std::string_view stage : split_text(order_text, ';')) {
+    const auto [from, shares] = halves(stage, ':');
+    const std::optional<int64_t> first = parse_number<int64_t>(from);
+    if (!first || (out.empty() ? *first != 0 : *first <= out.back().from_sample)) return {};
+    Mixture::Begun begun{.from_sample = *first, .quotas = std::vector<int64_t>(sources_.size())};
+    for (const std::string_view share : split_text(shares, ',')) {
+      const auto [name, quota] = halves(share, ' ');
+      const auto source = std::ranges::find(sources_, name, &Source::name);
+      const std::optional<int64_t> slots = parse_number<int64_t>(quota);
+      if (source == sources_.end() || !slots || *slots < 1 || *slots > MixtureTable::kPeriod) return {};
+      begun.quotas[source - sources_.begin()] = *slots;
+    }
+    const auto sum = std::accumulate(begun.quotas.begin(), begun.quotas.end(), int64_t{0});
+    if (sum != MixtureTable::kPeriod) return {};
+    out.push_back(std::move(begun));
+  }
+  return out;
 }
 
 }  // namespace ottava::data

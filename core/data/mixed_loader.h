@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/data/loader.h"
@@ -33,6 +35,8 @@ class MixedLoader {
 
   const std::vector<Source>& sources() const { return sources_; }
   const Mixture& mixture() const { return mixture_; }
+  /// Gives the samples another order; the mixture has as many sources.
+  void set_mixture(Mixture mixture) { mixture_ = std::move(mixture); }
   /// Sums over the sources; `epochs` is the first one's.
   DataStats stats() const;
   /// Fingerprint of the data that the first `samples` come from: for one source TokenLoader::fingerprint();
@@ -44,6 +48,8 @@ class MixedLoader {
   /// What decides the order of the first `samples` of several sources, quotas by sample and name: "0: books
   /// 6554, web 58982; 4096: ..."; empty for one source.
   std::string order_text(int64_t samples) const;
+  /// The stages of an order_text(). None for a text of other sources, or that order_text() does not write.
+  std::vector<Mixture::Begun> begun_in(std::string_view order_text) const;
 
  private:
   std::vector<Source> sources_;

@@ -325,7 +325,48 @@ TEST_CASE("what is wrong with weights is said with the file and the line") {
              Contains("the dataset is empty: 1 file in '" + (mixed / "notes.txt") + "', all of them empty"));
 }
 
-TEST_CASE("data that is left out brings a mixture's stages as much sooner") {
+TEST_CASE("stages of a mixture begin at their steps, whatever the run has read before") {
+  Mixed mixed;
+  const auto with = [&](int steps, int batch, const Overrides& more = {}) {
+    Overrides out = mixed.of(
+        "weight: 3", "weight: 1", "weight: 0",
+        {"--training.mixture_stages",
+         "[{from_step: 4, weights: [1, 0, 1]}, {from_step: 8, weights: [0, 0, 1]}]",
+         "--lr_scheduler.total_steps", "10", "--checkpoint.enable", "true", "--checkpoint.interval", "1",
+         "--checkpoint.keep_latest_k", "0", "--checkpoint.last_save_model_only", "false", "--training.steps",
+         std::to_string(steps), "--training.local_batch_size", std::to_string(batch)});
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  };
+  const std::string first = "0: web 49152, books 16384", second = "web 32768, notes 32768",
+                    third = "notes 65536";
+  const auto mixture_at_end = [&](const std::string& run, const Overrides& overrides) {
+    TinyTraining::Run r = mixed.start(run, overrides);
+    CHECK(r->run() == Trainer::End::completed);
+    return r->state().mixture;
+  };
+  // A change before the second stage, one within it, and one after the third has begun.
+  CHECK(mixture_at_end("run", with(2, 1)) == first);
+  CHECK(mixture_at_end("run", with(3, 4)) == first);
+  CHECK(mixture_at_end("run", with(5, 4)) == fmt::format("{}; 6: {}", first, second));
+  CHECK(mixture_at_end("run", with(7, 1)) == fmt::format("{}; 6: {}", first, second));
+  CHECK(mixture_at_end("run", with(9, 2)) == fmt::format("{}; 6: {}; 16: {}", first, second, third));
+  CHECK(mixture_at_end("run", with(10, 8)) == fmt::format("{}; 6: {}; 16: {}", first, second, third));
+  std::filesystem::copy(mixed / "run", mixed / "anew", std::filesystem::copy_options::recursive);
+
+  // Data that begins anew is that of the stage.
+  CHECK(mixture_at_end("run", with(8, 1,
+                                   {"--checkpoint.load_step", "5", "--checkpoint.exclude_from_loading",
+                                    "dataloader"})) == fmt::format("0: {}; 2: {}", second, third));
+  CHECK(mixture_at_end("run", with(9, 1)) == fmt::format("0: {}; 2: {}", second, third));
+  // Steps that are counted anew begin with the first weights, after what was read.
+  const Overrides anew{"--checkpoint.exclude_from_loading", "train_state"};
+  const std::string again = fmt::format("{}; 6: {}; 16: {}; 28: {}", first, second, third, first.substr(3));
+  CHECK(mixture_at_end("anew", with(2, 1, anew)) == again);
+  CHECK(mixture_at_end("anew", with(4, 1, anew)) == fmt::format("{}; 31: {}", again, second));
+}
+
+TEST_CASE("data that is left out leaves a mixture's stages at their steps") {
   Mixed mixed;
   auto with = [&](int steps, const Overrides& more) {
     Overrides out =
@@ -337,18 +378,19 @@ TEST_CASE("data that is left out brings a mixture's stages as much sooner") {
     return out;
   };
   mixed.start("run", with(3, {}))->run();
-  // Steps 3 and 4 of the data are left out: step 3 reads what step 5 would, step 4 the stage's first.
+  // Steps 3 and 4 of the data are left out: step 3 reads what step 5 would.
   TinyTraining::Run run =
-      mixed.start("run", with(4, {"--checkpoint.load_step", "2", "--checkpoint.advance_data_steps", "2"}));
+      mixed.start("run", with(5, {"--checkpoint.load_step", "2", "--checkpoint.advance_data_steps", "2"}));
   const int64_t batch = run->experiment().global_batch;
   CHECK(run->state().data_position == 4 * batch);
-  CHECK_THAT(run->state().mixture, !Contains("notes"));
   run->run();
-  CHECK(run->state().data_position == 6 * batch);
-  CHECK_THAT(run->state().mixture, Contains("notes 32768"));
-  TinyTraining::Run on = mixed.start("run", with(5, {}));
-  CHECK(on->state().data_position == 6 * batch);
-  CHECK_THAT(on->state().mixture, Contains("notes 32768"));
+  CHECK(run->state().data_position == 7 * batch);
+  CHECK_THAT(run->state().mixture, !Contains("notes"));
+  TinyTraining::Run on = mixed.start("run", with(6, {}));
+  CHECK(on->state().data_position == 7 * batch);
+  on->run();
+  CHECK_THAT(on->state().mixture,
+             Contains(fmt::format("; {}: web 16384, books 16384, notes 32768", 7 * batch)));
 }
 
 TEST_CASE("bench data says how fast data is read, and what the mixture takes of it") {

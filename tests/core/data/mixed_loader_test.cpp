@@ -105,6 +105,17 @@ TEST_CASE("what has been read decides whether data is the same") {
   CHECK(before.order_text(700) == "0: a 40960, b 24576");
   CHECK(before.order_text(700) == after.order_text(700));
   CHECK(after.order_text(701) == "0: a 40960, b 24576; 700: a 8192, b 8192, c 49152");
+  const std::vector<Mixture::Begun> begun = before.begun_in(after.order_text(701));
+  REQUIRE(begun.size() == 2);
+  CHECK(begun[0].quotas == before.mixture().begun(1)[0].quotas);
+  CHECK(begun[1].from_sample == 700);
+  CHECK(begun[1].quotas == std::vector<int64_t>{8192, 8192, 49152});
+  for (const char* other : {"", "no mixture", "0: a 40960, d 24576", "0: a 40960", "1: a 65536",
+                            "0: a 65536; 0: b 65536", "0: a 65536;", "0: a 65537, b -1", "0: a 65536, b",
+                            "0 a 65536", "0: ", ":", ";", "0: a 0, b 65536"}) {
+    INFO(other);
+    CHECK(before.begun_in(other).empty());
+  }
   CHECK(before.fingerprint(700) == after.fingerprint(700));
   CHECK(before.fingerprint(800) != after.fingerprint(800));
   MixedLoader single(sources.options("a"));
