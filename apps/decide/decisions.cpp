@@ -1,6 +1,7 @@
 #include "apps/decide/decisions.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/io/json.h"
 #include "core/log.h"
@@ -47,6 +48,19 @@ void log_decision(const Decisions::Entry& entry, bool before) {
 Decisions of_first_rank(const Decisions& mine, Communicator& control) {
   if (control.size() == 1) return mine;
   return parse_decisions(text_of_rank_0(control, to_json(mine), "decisions"), "decisions of rank 0");
+}
+
+Decisions of_all_ranks(const Decisions& mine, Communicator& control) {
+  Decisions all = of_first_rank(mine, control);
+  if (control.size() == 1) return all;
+  Decisions others;  // most ranks have none, so that little is gathered
+  std::ranges::copy_if(mine.entries, std::back_inserter(others.entries),
+                       [&](const Decisions::Entry& e) { return !all.find(e.name); });
+  for (const std::string& text : gather_text(control, to_json(others), "decisions")) {
+    for (Decisions::Entry& e : parse_decisions(text, "decisions of another rank").entries)
+      if (!all.find(e.name)) all.entries.push_back(std::move(e));
+  }
+  return all;
 }
 
 }  // namespace ottava

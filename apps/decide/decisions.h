@@ -39,5 +39,8 @@ void log_decision(const Decisions::Entry& entry, bool before = false);
 
 /// Rank 0's decisions, on every rank. All ranks of `control` make the call.
 Decisions of_first_rank(const Decisions& mine, Communicator& control);
+/// All ranks' decisions, on every rank: rank 0's, then what only others have decided, each as the first of
+/// them has it. All ranks of `control` make the call.
+Decisions of_all_ranks(const Decisions& mine, Communicator& control);
 
 }  // namespace ottava

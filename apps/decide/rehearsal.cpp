@@ -1,6 +1,7 @@
 #include "apps/decide/rehearsal.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
@@ -50,33 +51,31 @@ std::vector<GemmChoice> to_choices(const Decisions& decisions) {
   return out;
 }
 
-/// Plans as decisions, and where they came from.
-struct Plans {
-  Decisions decisions;
-  std::vector<Decisions::Entry> measured;
-  int64_t decided = 0, cached = 0;
-};
+std::string name_of(const GemmChoice& choice) { return std::string(kGemmDecisions) + choice.problem; }
 
-Plans explain(const std::vector<GemmChoice>& choices, const std::string& library, const Decisions& before,
-              const Decisions& cache) {
-  Plans out;
-  auto& entries = out.decisions.entries;
-  entries.push_back({kGemmLibrary, library, "algorithms are this library's on this GPU"});
+/// This rank's choices as decisions, each with where it came from.
+std::vector<Decisions::Entry> explain(const std::vector<GemmChoice>& choices, const Decisions& before,
+                                      const Decisions& cache) {
+  std::vector<Decisions::Entry> out;
   for (const GemmChoice& c : choices) {
-    const std::string name = std::string(kGemmDecisions) + c.problem;
+    std::string reason;
     if (c.candidates > 0) {
-      entries.push_back(
-          {name, c.algorithm, fmt::format("{:.4f} ms, the fastest of {}", c.milliseconds, c.candidates)});
-      out.measured.push_back(entries.back());
-    } else if (before.find(name)) {
-      entries.push_back({name, c.algorithm, "as decided before"});
-      ++out.decided;
-    } else {
-      const Decisions::Entry* kept = cache.find(name);
-      entries.push_back({name, c.algorithm, kept ? kept->reason + ", kept from an earlier run" : ""});
-      ++out.cached;
+      reason = fmt::format("{:.4f} ms, the fastest of {}", c.milliseconds, c.candidates);
+    } else if (before.find(name_of(c))) {
+      reason = "as decided before";
+    } else if (const Decisions::Entry* kept = cache.find(name_of(c))) {
+      reason = kept->reason + ", kept from an earlier run";
     }
+    out.push_back({name_of(c), c.algorithm, std::move(reason)});
   }
+  return out;
+}
+
+std::vector<Decisions::Entry> measured_ones(const std::vector<GemmChoice>& choices,
+                                            const std::vector<Decisions::Entry>& explained) {
+  std::vector<Decisions::Entry> out;
+  for (size_t i = 0; i < choices.size(); ++i)
+    if (choices[i].candidates > 0) out.push_back(explained[i]);
   return out;
 }
 
@@ -109,19 +108,26 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
   ranks.world->stats().reset();
 
   const std::vector<GemmChoice> mine = plans.choices();
-  const Plans found = explain(mine, library, experiment.decisions, cache);
-  const Decisions shared = of_first_rank(found.decisions, *ranks.control);
+  const std::vector<Decisions::Entry> explained = explain(mine, experiment.decisions, cache);
+  const Decisions shared = of_all_ranks({.entries = explained}, *ranks.control);
+  Decisions measured = of_all_ranks({.entries = measured_ones(mine, explained)}, *ranks.control);
+  std::erase_if(measured.entries, [&](const auto& e) { return *shared.find(e.name) != e; });
   if (ranks.control->size() > 1) plans.adopt(to_choices(shared));
   plans.latch();
   if (const auto& fused = experiment.shape.model_options.fused_attention) fused->latch();
+  const auto decided = std::ranges::count_if(shared.entries, [&](const Decisions::Entry& e) {
+    return experiment.decisions.find(e.name) && !measured.find(e.name);
+  });
   std::vector<Decisions::Entry>& entries = experiment.decisions.entries;
   std::erase_if(entries, [](const Decisions::Entry& e) { return e.name.starts_with(kGemmDecisions); });
-  entries.insert(entries.end(), shared.entries.begin(), shared.entries.end());
+  entries.push_back({kGemmLibrary, library, "algorithms are this library's on this GPU"});
+  std::ranges::copy(shared.entries, std::back_inserter(entries));
   require_equal_everywhere(*ranks.control, "decisions.json", experiment.decisions.hash());
   log::info("Matrix products: {} planned with {}: {} measured, {} as the checkpoint's run decided, {} of {}",
-            mine.size(), library, found.measured.size(), found.decided, found.cached,
+            shared.entries.size(), library, measured.entries.size(), decided,
+            std::ssize(shared.entries) - std::ssize(measured.entries) - decided,
             kept.file().empty() ? "a cache (training.gemm_cache is off)" : kept.file());
-  if (is_first) kept.write(found.measured);
+  if (is_first) kept.write(measured.entries);
 }
 
 }  // namespace ottava

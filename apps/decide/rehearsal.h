@@ -18,9 +18,9 @@ constexpr std::string_view kGemmDecisions = "gemm ";
 ///
 /// Algorithms of products come from experiment.decisions, then from those that an earlier run kept
 /// (apps/decide/gemm_cache.h; unless decisions are made afresh). The others are measured, eight candidates
-/// each, and kept. Rank 0's algorithms hold for all ranks and are added to experiment.decisions. Every rank
-/// makes the call. Throws ConfigError, on all ranks, for decisions that were made with another library or
-/// GPU.
+/// each, and kept. All ranks' products are added to experiment.decisions, the same on every rank; ranks that
+/// have the same product take the algorithm of the first of them. Every rank makes the call. Throws
+/// ConfigError, on all ranks, for decisions that were made with another library or GPU.
 void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, RankGroups& ranks);
 
 }  // namespace ottava

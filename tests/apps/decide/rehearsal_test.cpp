@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "apps/decide/available_memory.h"
 #include "apps/decide/device_peaks.h"
@@ -277,6 +278,71 @@ TEST_CASE("rank 0's algorithms are everybody's") {
   changed.value[31] = changed.value[31] == '0' ? '1' : '0';
   decide(other);
   CHECK(decided[1].find(changed.name)->value == fastest);
+}
+
+TEST_CASE("products that only some ranks have are everybody's decisions too, and measured once") {
+  Layout stages{.micro_batches = 2, .pp = 2}, owners{.dp_shard = 4};
+  TrainingShape plain = experiment_of(DType::bf16).shape, muon = plain;
+  plain.batch = 2;
+  muon.batch = 4;
+  give_matrices_to_muon(muon);
+  for (const auto& [name, whole, layout] :
+       {std::tuple("pipeline", plain, stages), std::tuple("owners of Muon's matrices", muon, owners)}) {
+    INFO(name);
+    const auto ranks = static_cast<size_t>(layout.world_size());
+    if (nccl_ranks(layout.world_size()) < layout.world_size()) {
+      skip("NCCL needs a GPU for each rank");
+      continue;
+    }
+    const TemporaryFolder folder;
+    std::vector<Decisions> decided(ranks);
+    std::vector<std::vector<cuda::BlasPlans::Choice>> chosen(ranks);
+    const auto rehearse_all = [&](const Decisions& before) {
+      run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
+        const Device gpu{DeviceType::cuda, rank};
+        Experiment e = experiment_of(DType::bf16);
+        e.config.training.gemm_cache = before.entries.empty() ? folder.path() : "off";
+        e.shape = shape_on(whole, layout);
+        e.decisions = before;
+        Stream stream = Stream::cuda(rank);
+        rehearse(e, record_step(e.shape, gpu, *groups), stream, *groups);
+        decided[static_cast<size_t>(rank)] = e.decisions;
+        chosen[static_cast<size_t>(rank)] = stream.blas_plans().choices();
+      });
+    };
+    const auto measured = [&] {
+      int64_t count = 0;
+      for (const auto& of_rank : chosen)
+        count += std::ranges::count_if(of_rank, [](const auto& choice) { return choice.candidates > 0; });
+      return count;
+    };
+    rehearse_all({});
+    CHECK(measured() > 0);
+    std::set<std::string> first_has, all_have;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      CHECK(decided[rank] == decided[0]);
+      for (const auto& choice : chosen[rank]) {
+        (rank == 0 ? first_has : all_have).insert(choice.problem);
+        const Decisions::Entry* entry = decided[0].find(std::string(kGemmDecisions) + choice.problem);
+        INFO("rank " << rank << ": " << choice.problem);
+        REQUIRE(entry);
+        CHECK(entry->value == choice.algorithm);
+      }
+    }
+    all_have.merge(std::set(first_has));
+    REQUIRE(all_have.size() > first_has.size());  // else this shows nothing
+    CHECK(decided[0].entries.size() == all_have.size() + 1);
+    const Decisions kept = gemm_cache(folder.path(), decided[0].find("gemm library")->value).read();
+    CHECK(kept.entries.size() == all_have.size());
+    const uint64_t hash = decided[0].hash();
+    // From the file of earlier runs, and from a checkpoint.
+    for (const Decisions& before : {Decisions{}, decided[0]}) {
+      rehearse_all(before);
+      CHECK(measured() == 0);
+      CHECK(decided[0].hash() == hash);
+      CHECK(decided[ranks - 1] == decided[0]);
+    }
+  }
 }
 
 TEST_CASE("a GPU's memory is told as plan and what came besides") {
