@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "apps/commands/command_line.h"
-#include "apps/commands/shell_word.h"
 #include "apps/commands/tokenizer_command.h"
 #include "apps/config/config.h"
 #include "apps/config/first_config.h"
@@ -23,6 +22,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/shell_word.h"
 
 namespace ottava {
 namespace fs = std::filesystem;

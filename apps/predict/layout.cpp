@@ -1,10 +1,11 @@
 #include "apps/predict/layout.h"
 
-#include "core/contains.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "core/contains.h"
+#include "core/shell_word.h"
 
 namespace ottava {
 namespace {
@@ -99,7 +100,7 @@ LayoutKeys changed_keys(const Layout& from, const Layout& layout) {
 
 std::string options_text(const LayoutKeys& keys) {
   std::vector<std::string> options;
-  for (const auto& [key, value] : keys) options.push_back(fmt::format("--{} {}", key, value));
+  for (const auto& [key, value] : keys) options.push_back(fmt::format("--{} {}", key, shell_word(value)));
   return fmt::format("{}", fmt::join(options, " "));
 }
 

@@ -38,7 +38,8 @@ using LayoutKeys = std::vector<std::pair<std::string, std::string>>;
 LayoutKeys keys_of(const Layout& layout);
 /// The keys of `layout` whose values differ from those of `from`.
 LayoutKeys changed_keys(const Layout& from, const Layout& layout);
-/// "--parallelism.tensor_parallel_degree 8 --training.local_batch_size 2", to append to a command.
+/// "--parallelism.tensor_parallel_degree 8 --model.converters '[quantize.linear.float8]'", to append to a
+/// command in a shell.
 std::string options_text(const LayoutKeys& keys);
 /// "dp_shard 8 x tp 2, 4 x 1 sequences, selective op, bf16".
 std::string describe(const Layout& layout);

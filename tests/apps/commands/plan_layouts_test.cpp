@@ -1,6 +1,7 @@
+#include <string>
+#include <string_view>
 #include "apps/commands/plan_command.h"
 #include "apps/config/resolved_layout.h"
-#include "apps/predict/sample_step.h"
 
 #include "apps/predict/sample_step.h"
 #include "core/io/file.h"
@@ -56,6 +57,30 @@ TEST_CASE("plan --search prints keys that make the layout it found, for people a
                       .work = PlanCommand::Work::search}),
              Contains("NONE FITS; the closest takes ") && Contains(" too much: ") &&
                  Contains("\n  --parallelism.data_parallel_replicate_degree "));
+}
+
+TEST_CASE("the options that plan --search tells to paste are what they say in a shell") {
+  const Overrides float8{"--model.converters", "[quantize.linear.float8]", "--training.global_batch_size",
+                         "16"};
+  for (const double limit : {70.0, 0.0001}) {
+    const std::string text = printed({.overrides = small_model_on_gpu(float8),
+                                      .world_size = 2,
+                                      .machine = {.device = "h100_sxm", .limit_gib = limit},
+                                      .work = PlanCommand::Work::search,
+                                      .top = 1});
+    const size_t begin = text.find("\n  --parallelism.") + 3;
+    REQUIRE(begin > 3);
+    const std::string options = text.substr(begin, text.find('\n', begin) - begin);
+    INFO(options);
+    CHECK_THAT(options, Contains(" --model.converters '["));
+    // What a word of a shell may be without quotes, and nothing else outside of them.
+    bool is_quoted = false;
+    for (const char c : options) {
+      if (c == '\'') is_quoted = !is_quoted;
+      CHECK((is_quoted || std::string_view("[]{}()*?$&;<>|\"\\`!#~").find(c) == std::string_view::npos));
+    }
+    CHECK_FALSE(is_quoted);
+  }
 }
 
 TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of all of them together") {
