@@ -49,7 +49,8 @@ Experiment resolve(const Config& config, std::shared_ptr<const Tokenizer> tokeni
   } catch (const DeviceError& error) {
     if (!capability) throw;
     throw DeviceError(
-        fmt::format("{}; this plan is for compute capability {}.{}; use --compute-capability for another",
+        fmt::format("{}; this plan is for compute capability {}.{}: for another GPU set --device, or "
+                    "--compute-capability in its place",
                     error.what(), *capability / 10, *capability % 10));
   }
 }

@@ -189,8 +189,9 @@ TEST_CASE("every command prints what it should") {
   const Outcome hopper = place.run(mxfp8 + " --compute-capability 90");
   CHECK(hopper.exit_code == 1);
   CHECK(has(hopper.output, "this GPU does not multiply recipe mxfp8"));
-  CHECK(
-      has(hopper.output, "; this plan is for compute capability 9.0; use --compute-capability for another"));
+  CHECK(has(hopper.output,
+            "; this plan is for compute capability 9.0: for another GPU set --device, or "
+            "--compute-capability in its place"));
   const Outcome blackwell = place.run(mxfp8 + " --compute-capability 100");
   INFO(blackwell.output);
   CHECK(blackwell.exit_code == 0);
