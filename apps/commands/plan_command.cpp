@@ -34,23 +34,33 @@ using fmt::print;
 
 constexpr int kLayoutsShown = 10;  // by --search, unless asked for more
 
-// For what is decided where the run starts: the step of every outcome.
-void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
-  auto print_outcome = [&](const std::string& value, const StepPlan& plan) {
-    print(out, "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
-          value, gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12,
-          plan.flops(Precision::bf16) / 1e12, with_commas(plan.traffic.sent_bytes()),
-          counted(plan.traffic.calls(), "call"));
+// What memory decides, and what is left to the start of the run: the step of every outcome, each of the rank
+// that is then the fullest.
+void print_decisions(const Experiment& e, Device device, const RecordedLayout& planned, std::ostream& out) {
+  const auto print_outcome = [&](const std::string& value, const RecordedLayout& l) {
+    const StepPlan& plan = l.plan;
+    print(out, "  {:<20} {:.3f} GiB of memory{}; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
+          value, l.gib(),
+          e.shape.pipeline.is_on() ? fmt::format(" on rank {}", first_rank_of_role(e.mesh, l.role)) : "",
+          plan.flops(Precision::fp8) / 1e12, plan.flops(Precision::bf16) / 1e12,
+          with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
     if (const WeightQuantizing made = weight_quantizing(plan); made.calls > 0)
       print(out, "  {:<20} {} of gathered weights, {:.3f} GiB read and written\n", "",
             counted(made.calls, "quantization"), gib(made.bytes));
   };
-  for (const auto& [name, by, outcomes] : open_decisions(planned.experiment)) {
-    print(out, "Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
-    print_outcome(outcomes[0].value, first);
-    for (size_t i = 1; i < outcomes.size(); ++i)
-      print_outcome(outcomes[i].value,
-                    sample_first_rank(outcomes[i].shape, planned.device, planned.experiment.mesh));
+  for (const auto& [name, by, outcomes] : open_decisions(e)) {
+    const Decisions::Entry* decided = e.decisions.find(name);
+    if (decided)
+      print(out, "Decided as by a run: {} = {} ({})\n", name, decided->value, decided->reason);
+    else
+      print(out, "Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
+    const std::string& value = decided ? decided->value : outcomes[0].value;
+    print_outcome(value, planned);
+    for (const OpenDecision::Outcome& other : outcomes) {
+      if (other.value != value)
+        print_outcome(other.value,
+                      recorded_layout(planned.layout, sample_roles(other.shape, device, e.mesh), nullptr));
+    }
   }
 }
 
@@ -97,12 +107,6 @@ void print_step(const Experiment& e, const RecordedLayout& recorded, const Machi
         model_flops_per_token(e.shape.model, e.shape.sequence));
 }
 
-ShardCoordinates coordinates_of_role(const Experiment& e, int role) {
-  ShardCoordinates at = e.mesh.shard_coordinates(first_rank_of_role(e.mesh, role));
-  at.units = e.shape.pipeline.units_of(role);
-  return at;
-}
-
 void write_trace(const std::string& path, const PlannedExperiment& planned, const Machine* machine,
                  std::ostream& out) {
   if (path.empty()) return;
@@ -118,13 +122,16 @@ void write_trace(const std::string& path, const PlannedExperiment& planned, cons
   print(out, "Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
 }
 
-void plan_step(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
+void plan_step(const PlanCommand& command, const Config& config, const PlannedExperiment& open,
                const Machine* machine, std::ostream& out) {
-  const auto& [device, e] = planned;
-  const LayoutRecorder recorder(config, planned, machine);
-  RecordedLayout recorded = recorded_layout(layout_of(e), sample_roles(e.shape, device, e.mesh), machine);
-  const StepPlan& plan = recorded.plan;
   const MemoryLimit limit = machine ? memory_limit(command.machine, *machine) : MemoryLimit{};
+  const std::optional<double> limit_gib = machine ? std::optional(limit.gib) : std::nullopt;
+  const LayoutRecorder recorder(config, open, machine, limit_gib);
+  const Device device = open.device;
+  auto [e, roles] = decided_step(open.experiment, device, limit_gib);
+  RecordedLayout recorded = recorded_layout(layout_of(e), std::move(roles), machine);
+  recorded.decisions = e.decisions.entries;
+  const StepPlan& plan = recorded.plan;
   print_model(e, out);
   print_step(e, recorded, machine, out);
   print_pipeline(e.shape.pipeline, recorded, out);
@@ -150,9 +157,9 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   if (!machine)
     out << "Time, and whether it fits: unknown, because no table has this GPU; set --device to a table or to "
            "a file of your own\n";
-  print_float8_gather(recorded, config, planned, machine, out);
-  print_open_decisions(planned, plan, out);
-  write_trace(command.trace, planned, machine, out);
+  print_float8_gather(recorded, config, recorder, out);
+  print_decisions(e, device, recorded, out);
+  write_trace(command.trace, {device, e}, machine, out);
   write_json_file(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
 

@@ -203,8 +203,8 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
         d.sources.find("error_percent")->second);
 }
 
-void print_float8_gather(const RecordedLayout& planned, const Config& config,
-                         const PlannedExperiment& experiment, const Machine* machine, std::ostream& out) {
+void print_float8_gather(const RecordedLayout& planned, const Config& config, const LayoutRecorder& recorder,
+                         std::ostream& out) {
   using KeepCodes = Float8Config::KeepCodes;
   if (planned.layout.float8.empty() || planned.layout.shards() == 1) return;
   struct Variant {
@@ -216,7 +216,7 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config,
     layout.float8_gather = v.gathers_float8;
     Config changed = config;
     changed.float8.keep_weight_codes = v.keep;
-    return LayoutRecorder(changed, experiment, machine).record(layout);
+    return recorder.with(changed).record(layout);
   };
   const KeepCodes keep = config.float8.keep_weight_codes;
   const RecordedLayout with = recorded({.gathers_float8 = true, .keep = keep});
@@ -279,6 +279,8 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
          "between machines others of up to 16 ranks too, without dp_replicate and of at most 1,024 "
          "micro-batches x layers\n";
   out << "The first:\n  " << options_text(keys_of(result.best[0].layout)) << '\n';
+  for (const Decisions::Entry& entry : result.best[0].decisions)
+    print(out, "  decided as by a run: {} = {} ({})\n", entry.name, entry.value, entry.reason);
 }
 
 Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
@@ -287,11 +289,13 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
   Json report, rows{Json::Array{}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     const RecordedLayout& l = layouts[i];
-    Json row, keys, flops;
+    Json row, keys, decisions{Json::Object{}}, flops;
     for (const auto& [key, value] : keys_of(l.layout)) keys.set(key, value);
+    for (const Decisions::Entry& entry : l.decisions) decisions.set(entry.name, entry.value);
     for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32})
       flops.set(name_of(precision), l.plan.flops(precision));
     row.set("keys", std::move(keys))
+        .set("decisions", std::move(decisions))
         .set("memory_gib", l.gib())
         .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
     if (machine) row.set("fits", l.gib() <= limit.gib);

@@ -30,8 +30,8 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
 /// What gathering FP8 weights as codes saves compared with the compute type, if FP8 and shards are in use.
 /// Without it, codes of weights that are gathered in the compute type may be kept through the step, or the
 /// weights gathered again for the backward; both are printed if the configuration leaves this open.
-void print_float8_gather(const RecordedLayout& planned, const Config& config,
-                         const PlannedExperiment& experiment, const Machine* machine, std::ostream& out);
+void print_float8_gather(const RecordedLayout& planned, const Config& config, const LayoutRecorder& recorder,
+                         std::ostream& out);
 
 /// The layouts that a search found, with why each is not the first, and the keys of the first; if none fits,
 /// the closest, its keys and what it lacks.
@@ -39,9 +39,9 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
                   const Experiment& experiment, std::ostream& out);
 
 /// For programs: {schema, device, network, calibration, ranks, tokens_per_step, limit_gib, layouts: [{keys,
-/// memory_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls, sent_bytes}, time: {median, low,
-/// high, compute, transfers, exposed, idle_share, classes: {name: seconds}, axes: {name: {seconds, exposed}},
-/// sources}, reason}]}. Times in seconds; `time` only where the device is known.
+/// decisions, memory_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls, sent_bytes}, time:
+/// {median, low, high, compute, transfers, exposed, idle_share, classes: {name: seconds}, axes: {name:
+/// {seconds, exposed}}, sources}, reason}]}. Times in seconds; `time` only where the device is known.
 Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
                const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
                const Experiment& experiment);

@@ -114,8 +114,7 @@ MemoryDecision loss_chunk_decision(const Experiment& e) {
   return out;
 }
 
-Decisions::Entry decide(const MemoryDecision& d,
-                        const std::function<MemoryNeed(const TrainingShape&)>& need) {
+Decisions::Entry decide(const MemoryDecision& d, const StepNeed& need) {
   const auto& [name, by, outcomes] = d.open;
   std::string reason;
   for (size_t i = 0; i + 1 < outcomes.size(); ++i) {
@@ -128,8 +127,7 @@ Decisions::Entry decide(const MemoryDecision& d,
 }
 
 // What a checkpoint says, if that can be followed.
-void require_followable(const MemoryDecision& d, const Decisions::Entry& before,
-                        const std::function<MemoryNeed(const TrainingShape&)>& need) {
+void require_followable(const MemoryDecision& d, const Decisions::Entry& before, const StepNeed& need) {
   const auto& outcomes = d.open.outcomes;
   const auto outcome = std::ranges::find(outcomes, before.value, &OpenDecision::Outcome::value);
   if (outcome == outcomes.end()) {
@@ -255,6 +253,16 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
     std::ranges::reverse(out.back().outcomes);
   }
   return out;
+}
+
+Experiment decided_by_memory(Experiment e, const StepNeed& need) {
+  const auto settle = [&](const MemoryDecision& d) {
+    e.decisions.entries.push_back(decide(d, need));
+    take(e.decisions.entries.back(), d, e);
+  };
+  for_each_memory_decision(e, settle);
+  if (leaves_loss_chunks_open(e)) settle(loss_chunk_decision(e));
+  return e;
 }
 
 Experiment as_memory_allows(Experiment e, RankGroups& ranks, Device device) {

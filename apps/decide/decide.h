@@ -1,6 +1,11 @@
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "apps/config/experiment.h"
+#include "apps/decide/memory_need.h"
 
 namespace ottava {
 
@@ -23,6 +28,13 @@ struct OpenDecision {
 /// The decisions of settle_decisions() that change a step's memory, compute or traffic; not those that only
 /// choose kernels.
 std::vector<OpenDecision> open_decisions(const Experiment& experiment);
+
+/// What a step of this shape takes of the rank that has least to spare.
+using StepNeed = std::function<MemoryNeed(const TrainingShape&)>;
+
+/// `experiment` with everything that memory decides in settle_decisions(), by the same rule, for a machine
+/// that need not be this one; what was decided is added to experiment.decisions.
+Experiment decided_by_memory(Experiment experiment, const StepNeed& need);
 
 /// `experiment` with whole gradients and kept codes as the memory that is free now would decide them. Records
 /// nothing. Every rank makes the call.

@@ -20,10 +20,8 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
                           .label = "memory"})
       .wait(host);
   std::vector<MemoryNeed> needs;
-  for (size_t i = 0; i < all.size(); i += 2) {
-    needs.push_back({all[i], all[i + 1]});
-    if (device.is_gpu()) needs.back().share = 1;
-  }
+  for (size_t i = 0; i < all.size(); i += 2)
+    needs.push_back(MemoryNeed::of_device(device, {all[i], all[i + 1]}));
   return tightest(needs);
 }
 

@@ -15,6 +15,11 @@ struct MemoryNeed {
   double share = 0.8;
   double spare() const { return share * static_cast<double>(available) - static_cast<double>(bytes); }
   bool fits() const { return spare() >= 0; }
+  /// The same, with the share that is a GPU's or a CPU's.
+  static MemoryNeed of_device(Device device, MemoryNeed need) {
+    if (device.is_gpu()) need.share = 1;
+    return need;
+  }
 };
 /// The need of `experiment` with this shape, including the snapshot of asynchronous checkpoints in host
 /// memory. Every rank makes the call.

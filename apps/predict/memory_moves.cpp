@@ -1,8 +1,9 @@
 #include "apps/predict/memory_moves.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "apps/predict/sample_step.h"
+#include "apps/predict/decided_step.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -90,7 +91,10 @@ double RecordedLayout::flops() const {
 RecordedLayout LayoutRecorder::record(const Layout& layout) const {
   const Config config = with_layout(config_, layout);
   const Experiment e = resolve_planned(config, planned_, static_cast<int>(layout.ranks()));
-  return recorded_layout(layout, sample_roles(e.shape, planned_.device, e.mesh), machine_);
+  auto [decided, roles] = decided_step(e, planned_.device, limit_gib_);
+  RecordedLayout out = recorded_layout(layout, std::move(roles), machine_);
+  out.decisions = std::move(decided.decisions.entries);
+  return out;
 }
 
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine) {

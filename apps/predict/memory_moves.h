@@ -18,6 +18,7 @@ struct RecordedLayout {
   std::optional<StepTime> time;  ///< where the device is known
   int role = 0;                  ///< of that rank, in its pipeline
   std::vector<int64_t> bytes_of_roles = {};
+  std::vector<Decisions::Entry> decisions = {};  ///< what a run would decide; none without a limit
   double gib() const { return static_cast<double>(plan.memory.total_bytes()) / (int64_t{1} << 30); }
   double flops() const;
 };
@@ -26,17 +27,23 @@ struct RecordedLayout {
 /// machine is known.
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine);
 
-/// Records a step of a layout. Throws ConfigError for a layout that is not possible.
+/// Records the step that a run would take with a layout on ranks that may take `limit_gib` (decided_step.h);
+/// without a limit, the first outcome of every open decision. Throws ConfigError for a layout that is not
+/// possible.
 class LayoutRecorder {
  public:
-  LayoutRecorder(const Config& config, const PlannedExperiment& planned, const Machine* machine)
-      : config_(config), planned_(planned), machine_(machine) {}
+  LayoutRecorder(const Config& config, const PlannedExperiment& planned, const Machine* machine,
+                 std::optional<double> limit_gib = {})
+      : config_(config), planned_(planned), machine_(machine), limit_gib_(limit_gib) {}
   RecordedLayout record(const Layout& layout) const;
+  /// Of another configuration.
+  LayoutRecorder with(const Config& config) const { return {config, planned_, machine_, limit_gib_}; }
 
  private:
   const Config& config_;
   const PlannedExperiment& planned_;
   const Machine* machine_;
+  std::optional<double> limit_gib_;
 };
 
 /// A change of the configuration that takes less memory.

@@ -147,4 +147,10 @@ std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, co
   return roles;
 }
 
+ShardCoordinates coordinates_of_role(const Experiment& e, int role) {
+  ShardCoordinates at = e.mesh.shard_coordinates(first_rank_of_role(e.mesh, role));
+  at.units = e.shape.pipeline.units_of(role);
+  return at;
+}
+
 }  // namespace ottava

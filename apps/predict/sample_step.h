@@ -16,5 +16,7 @@ std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, co
 inline int first_rank_of_role(const Mesh& mesh, int role) {
   return role * (mesh.world_size() / mesh.size(MeshAxis::pp));
 }
+/// What that rank holds of the model.
+ShardCoordinates coordinates_of_role(const Experiment& experiment, int role);
 
 }  // namespace ottava

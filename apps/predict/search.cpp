@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "apps/predict/all_layouts.h"
+#include "apps/predict/decided_step.h"
 #include "apps/predict/fewer_blocks.h"
 #include "core/error.h"
 #include "core/gib.h"
@@ -55,6 +56,22 @@ double least_gib(const Layout& l, const ParameterCounts& parameters) {
   return gib(0.95 * bytes / (l.shards() * l.tp * l.pp));
 }
 
+// Of the step that a run would take. An estimate is a lower limit of what a step needs, so that its recording
+// may decide for less memory.
+StepFigures estimate_decided(const Experiment& given, Device device, const Machine& machine,
+                             double limit_gib) {
+  const auto estimate = [&](const TrainingShape& shape) {
+    Experiment e = given;
+    e.shape = shape;
+    return estimate_step(e, device, machine);
+  };
+  return decide_and_record(given, device, limit_gib, estimate,
+                           [&](const StepFigures& figures) {
+                             return figures.alive_bytes + snapshot_beside(given, device, 0);
+                           })
+      .step;
+}
+
 class Search {
  public:
   Search(const Config& config, const PlannedExperiment& planned, const Machine& machine,
@@ -63,7 +80,7 @@ class Search {
         planned_(planned),
         machine_(machine),
         options_(options),
-        recorder_(config, planned, &machine) {}
+        recorder_(config, planned, &machine, options.limit_gib) {}
 
   SearchResult run() {
     const std::vector<Layout> layouts = all_layouts(planned_, machine_, options_.fixed);
@@ -215,7 +232,7 @@ class Search {
     try {
       const Experiment experiment =
           resolve_planned(with_layout(config_, layout), planned_, static_cast<int>(layout.ranks()));
-      e = Estimate{layout, estimate_step(experiment, planned_.device, machine_)};
+      e = Estimate{layout, estimate_decided(experiment, planned_.device, machine_, options_.limit_gib)};
     } catch (const ConfigError& error) {  // heads or tokens that do not divide
       complaint = error.what();
     }

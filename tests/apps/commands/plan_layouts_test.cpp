@@ -1,5 +1,8 @@
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 #include "apps/commands/plan_command.h"
 #include "apps/config/resolved_layout.h"
 
@@ -57,6 +60,45 @@ TEST_CASE("plan --search prints keys that make the layout it found, for people a
                       .work = PlanCommand::Work::search}),
              Contains("NONE FITS; the closest takes ") && Contains(" too much: ") &&
                  Contains("\n  --parallelism.data_parallel_replicate_degree "));
+}
+
+TEST_CASE("what plan --search found is planned with the same decisions and the same memory") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const Overrides overrides = small_model_on_gpu(
+      {"--training.global_batch_size", "8", "--model.converters", "[quantize.linear.float8]"});
+  const auto layouts = [&](const Overrides& more, MachineChoice machine, PlanCommand::Work work) {
+    const bool searches = work == PlanCommand::Work::search;
+    printed({.overrides = changed_to(overrides, more),
+             .world_size = 4,
+             .machine = std::move(machine),
+             .work = work,
+             .fixed = searches ? std::vector<std::string>{"quantize.linear.float8.enable_fsdp_float8_all_"
+                                                          "gather=false",
+                                                          "model.converters=[quantize.linear.float8]"}
+                               : std::vector<std::string>{},
+             .json = file});
+    const Json report = Json::parse(read_file(file), "plan");
+    return report.at("layouts", "plan").as_array("layouts");
+  };
+  std::set<std::string> decided;
+  for (const double limit : {1.0, 0.0055, 0.005, 0.0045, 0.004}) {
+    const MachineChoice machine{.device = "h100_sxm", .limit_gib = limit};
+    for (const Json& found : layouts({}, machine, PlanCommand::Work::search)) {
+      if (!found.at("fits", "plan").as_bool("fits")) continue;
+      Overrides keys;
+      for (const auto& [key, value] : found.at("keys", "plan").as_object("keys"))
+        keys.insert(keys.end(), {"--" + key, value.as_string("value")});
+      const Json again = layouts(keys, machine, PlanCommand::Work::step).at(0);
+      INFO(found.dump(2) << again.dump(2));
+      CHECK(again.at("fits", "plan").as_bool("fits"));
+      CHECK(again.at("memory_gib", "plan").as_number("memory") ==
+            found.at("memory_gib", "plan").as_number("memory"));
+      CHECK(again.at("decisions", "plan").dump(0) == found.at("decisions", "plan").dump(0));
+      decided.insert(found.at("decisions", "plan").dump(0));
+    }
+  }
+  CHECK(decided.size() >= 2);  // codes are kept where they fit, and not where they do not
 }
 
 TEST_CASE("the options that plan --search tells to paste are what they say in a shell") {

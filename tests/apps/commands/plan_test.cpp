@@ -9,6 +9,7 @@
 #include "apps/decide/decide.h"
 #include "apps/predict/memory_moves.h"
 #include "core/counted.h"
+#include "core/gib.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/metrics/step_line.h"
@@ -57,26 +58,76 @@ TEST_CASE("a plan of several micro-batches says what ranks send, whichever way m
   REQUIRE(open.size() == 1);
   CHECK(open[0].name == "parallelism.fsdp_reduce_every_microbatch");
   REQUIRE(open[0].outcomes.size() == 2);
-  const std::string text = printed({.file = {}, .overrides = overrides, .world_size = 2});
-  CHECK_THAT(text,
-             Contains("Left to the run: parallelism.fsdp_reduce_every_microbatch, decided by the memory "
-                      "that is free; this plan is the first of\n"));
+  const auto plan_within = [&](double limit_gib) {
+    return printed({.overrides = overrides, .world_size = 2, .machine = {.limit_gib = limit_gib}});
+  };
+  const std::string text = plan_within(1), tight = plan_within(1e-4);
+  CHECK_THAT(text, Contains("Decided as by a run: parallelism.fsdp_reduce_every_microbatch = false (less "
+                            "traffic, and ") &&
+                       Contains(" of 1024.0 MiB free suffice)\n  false "));
+  CHECK_THAT(tight, Contains("Decided as by a run: parallelism.fsdp_reduce_every_microbatch = true (whole "
+                             "gradients would take ") &&
+                        Contains(" of 0.1 MiB free)\n  true "));
   std::vector<int64_t> calls;
   for (const auto& [value, shape] : open[0].outcomes) {
     INFO(value);
     require_as_planned(e, shape);
     const CommStats traffic = planned(e, shape, 0).traffic;
     calls.push_back(traffic.calls());
-    CHECK_THAT(text,
-               Contains("  " + value) && Contains(with_commas(traffic.sent_bytes()) + " bytes sent in " +
-                                                  counted(traffic.calls(), "call") + "\n"));
+    for (const std::string& either : {text, tight})
+      CHECK_THAT(either,
+                 Contains("  " + value) && Contains(with_commas(traffic.sent_bytes()) + " bytes sent in " +
+                                                    counted(traffic.calls(), "call") + "\n"));
   }
   CHECK(open[0].outcomes[0].value == "false");
   CHECK_FALSE(e.shape.parameters.reduce_every_micro_batch);
   CHECK_THAT(text, Contains(fmt::format("GiB sent in {} calls\n", calls[0])));
+  CHECK_THAT(tight, Contains(fmt::format("GiB sent in {} calls\n", calls[1])));
   // Each unit is reduced three times more: w13, w2 and wqkv and the pack of wo and norms of two blocks, the
   // embedding, and the output layer with the last norm.
   CHECK(calls[1] - calls[0] == 3 * (2 * 4 + 1 + 2));
+}
+
+TEST_CASE("a plan takes the memory of what a run would decide with the memory that is there") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const Overrides overrides = small_model_on_gpu(
+      {"--training.global_batch_size", "8", "--model.converters", "[quantize.linear.float8]"});
+  const Experiment e = resolve_experiment(load_config("", overrides), nullptr, 2, 90);
+  const auto bytes = [&](bool reduces_often, bool keeps_codes) {
+    TrainingShape shape = e.shape;
+    shape.parameters.reduce_every_micro_batch = reduces_often;
+    shape.parameters.keeps_float8_codes = keeps_codes;
+    return record_first_rank(shape, {DeviceType::cuda, 0}, e.mesh).memory.total_bytes();
+  };
+  struct Case {
+    bool reduces_often, keeps_codes;
+  };
+  for (const auto& [reduces_often, keeps_codes] :
+       {Case{false, true}, Case{false, false}, Case{true, false}}) {
+    INFO("reduces often: " << reduces_often << ", keeps codes: " << keeps_codes);
+    const int64_t needed = bytes(reduces_often, keeps_codes);
+    REQUIRE((keeps_codes || needed < bytes(false, true)));
+    REQUIRE((!reduces_often || needed < bytes(false, false)));
+    const std::string text = printed({.overrides = overrides,
+                                      .world_size = 2,
+                                      .machine = {.device = "h100_sxm", .limit_gib = gib(needed)},
+                                      .json = file});
+    CHECK_THAT(text, Contains("Fits: ") && !Contains("Left to the run: "));
+    const Json plan = Json::parse(read_file(file), "plan");
+    const Json& layout = plan.at("layouts", "plan").as_array("layouts")[0];
+    CHECK(layout.at("memory_gib", "plan").as_number("memory") == Approx(gib(needed)));
+    const Json& decided = layout.at("decisions", "plan");
+    CHECK(decided.at("parallelism.fsdp_reduce_every_microbatch", "plan").as_string("value") ==
+          (reduces_often ? "true" : "false"));
+    CHECK(decided.at("quantize.linear.float8.keep_weight_codes", "plan").as_string("value") ==
+          (keeps_codes ? "true" : "false"));
+  }
+  // Of a GPU of which nothing is known both are left open.
+  const std::string unknown =
+      printed({.overrides = overrides, .world_size = 2, .machine = {.compute_capability = 103}});
+  CHECK_THAT(unknown, Contains("Left to the run: quantize.linear.float8.keep_weight_codes, decided by the "
+                               "memory that is free; this plan is the first of\n"));
 }
 
 TEST_CASE("what is not open is planned as it is, and what a GPU measures is named with both ends") {

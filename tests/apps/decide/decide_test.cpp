@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <optional>
 
 #include "core/log.h"
 #include "tests/apps/decide/settled_by_two.h"
@@ -128,6 +129,7 @@ TEST_CASE("what memory allows is what will be decided, and is not recorded") {
     CHECK(decided.keeps_float8_codes == (size == Job::Size::small));
     std::vector<FsdpOptions> allowed(2);
     std::vector<size_t> recorded(2);
+    std::vector<std::optional<Experiment>> planned(2);
     test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       const auto rank = static_cast<size_t>(world.rank());
       const Experiment open = resolve_experiment(job.config(fp8), nullptr, 2);
@@ -135,11 +137,18 @@ TEST_CASE("what memory allows is what will be decided, and is not recorded") {
       const Experiment e = as_memory_allows(open, ranks, {DeviceType::cpu, 0});
       allowed[rank] = e.shape.parameters;
       recorded[rank] = e.decisions.entries.size();
+      planned[rank] = decided_by_memory(open, [&](const TrainingShape& shape) {
+        return memory_need(open, shape, ranks, {DeviceType::cpu, 0});
+      });
     });
     for (size_t rank : {0, 1}) {
       CHECK(allowed[rank].keeps_float8_codes == decided.keeps_float8_codes);
       CHECK(allowed[rank].reduce_every_micro_batch == decided.reduce_every_micro_batch);
       CHECK(recorded[rank] == 0);
+      const FsdpOptions& by_plan = planned[rank]->shape.parameters;
+      CHECK(by_plan.keeps_float8_codes == decided.keeps_float8_codes);
+      CHECK(by_plan.reduce_every_micro_batch == decided.reduce_every_micro_batch);
+      CHECK(planned[rank]->decisions.entries.size() == 2);
     }
   }
 }

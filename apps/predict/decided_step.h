@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "apps/decide/decide.h"
+#include "apps/train/step_plan.h"
+
+namespace ottava {
+
+/// An experiment as a run would decide it, and what was recorded of its step.
+template <class Recorded>
+struct Decided {
+  Experiment experiment;
+  Recorded step;
+};
+
+/// Decides, of what memory decides, as a run on ranks that may take `limit_gib` would (decided_by_memory());
+/// without a limit the experiment stays as it is. `record(shape)` records a step, and `bytes(recorded)` are
+/// what it takes of the rank that takes most.
+template <class Record, class Bytes>
+auto decide_and_record(const Experiment& given, Device device, std::optional<double> limit_gib,
+                       const Record& record, const Bytes& bytes) {
+  const auto decided = [](const TrainingShape& s) {
+    return std::tuple(s.parameters.reduce_every_micro_batch, s.parameters.keeps_float8_codes,
+                      s.model_options.loss_chunk_rows);
+  };
+  using Recorded = decltype(record(given.shape));
+  std::optional<std::pair<decltype(decided(given.shape)), Recorded>> last;
+  const auto recorded = [&](const TrainingShape& shape) -> Recorded& {
+    if (!last || last->first != decided(shape)) last.emplace(decided(shape), record(shape));
+    return last->second;
+  };
+  Experiment e = given;
+  if (limit_gib) {
+    e = decided_by_memory(std::move(e), [&](const TrainingShape& shape) {
+      return MemoryNeed::of_device(device, {.bytes = bytes(recorded(shape)),
+                                            .available = static_cast<int64_t>(*limit_gib * (1 << 30))});
+    });
+  }
+  Recorded& step = recorded(e.shape);
+  return Decided<Recorded>{std::move(e), std::move(step)};
+}
+
+/// The same with sample_roles().
+Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
+                                            std::optional<double> limit_gib);
+
+/// Bytes that the snapshot for asynchronous checkpoints takes of the device's memory beside the step of the
+/// rank with this place in its pipeline: none of a GPU's.
+int64_t snapshot_beside(const Experiment& experiment, Device device, int role);
+
+}  // namespace ottava
