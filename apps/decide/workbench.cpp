@@ -40,6 +40,13 @@ void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory)
   stream.synchronize();
 }
 
+// Of what an operation quantizes: its operands, or what it makes of them. Up to 11 where the gradient of a
+// norm is three numbers multiplied, and the residual's added.
+float largest_made(std::string_view op) {
+  constexpr float kGradients = 12;
+  return op.ends_with("backward_quantize") ? kGradients : kLargest;
+}
+
 Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int64_t vocabulary) {
   constexpr DType kNumbers[] = {DType::f32, DType::bf16, DType::e4m3, DType::e5m2, DType::u8};
   // Of other operations they are positions, of which all sequences have the first.
@@ -47,7 +54,7 @@ Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int6
   if (t.dtype == DType::i32 && has_indices)
     return {bench.indices(t.numel(), vocabulary).data, t.dtype, t.shape};
   const bool has_scales = op == "scaled_matmul" || op == "dequantize";
-  if (t.dtype == DType::u32) return bench.amaxes(t.shape);
+  if (t.dtype == DType::u32) return bench.amaxes(t.shape, largest_made(op));
   if (t.dtype == DType::e8m0 || (t.dtype == DType::f32 && has_scales)) return bench.ones(t.dtype, t.shape);
   return contains(kNumbers, t.dtype) ? bench.tensor(t.dtype, t.shape) : bench.zeros(t.dtype, t.shape);
 }
@@ -102,9 +109,9 @@ void Workbench::give_workspace(Stream& stream, int64_t bytes) {
 // With an amax of 0 every number would saturate, which takes longer and never happens in training; with the
 // pattern's largest, of every 28 numbers one would have the largest code and be looked at for saturation,
 // where in training only the amax itself has it.
-Tensor Workbench::amaxes(Shape shape) {
-  return filled(DType::u32, shape, [](Stream& stream, const Tensor& memory) {
-    repeat(stream, std::vector<uint32_t>(kPattern, std::bit_cast<uint32_t>(2 * kLargest)), memory);
+Tensor Workbench::amaxes(Shape shape, float largest) {
+  return filled(DType::u32, shape, [=](Stream& stream, const Tensor& memory) {
+    repeat(stream, std::vector<uint32_t>(kPattern, std::bit_cast<uint32_t>(2 * largest)), memory);
   });
 }
 

@@ -30,8 +30,9 @@ class Workbench {
   void give_workspace(Stream& stream, int64_t bytes);
   /// scattered_indices() as i32.
   Tensor indices(int64_t count, int64_t limit);
-  /// u32 bits of amaxes, by whose scales none of the numbers of tensor() underflows or saturates.
-  Tensor amaxes(Shape shape);
+  /// u32 bits of amaxes for numbers of magnitudes below `largest`, of which none then saturates or has the
+  /// largest code.
+  Tensor amaxes(Shape shape, float largest);
   Tensor zeros(DType dtype, Shape shape);
   /// Scales that change nothing: f32, or e8m0.
   Tensor ones(DType dtype, Shape shape);

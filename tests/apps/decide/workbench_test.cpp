@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
+#include "core/ops/norm/rms_norm.h"
+#include "core/ops/swiglu.h"
 #include "fp8/quantize.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -16,6 +21,36 @@
 // What is compared is measured by turns.
 
 using namespace ottava;
+
+namespace {
+
+struct Quantized {
+  std::vector<int64_t> counters;  ///< elements, underflows, saturations
+  std::vector<uint8_t> codes;
+  int64_t with_at_least(int code) const {
+    return std::ranges::count_if(codes, [&](uint8_t c) { return (c & 0x7f) >= code; });
+  }
+};
+
+/// What the recorded operation quantizes when it is prepared to be timed.
+Quantized timed_on_bench(const CostRecorder& recorder, Stream& stream, DType format) {
+  RecordedOperation operation = recorder.operations().at(0);
+  std::vector<Tensor> operands;
+  operation.call.on = [&operands, on = operation.call.on](std::span<const Tensor> tensors) {
+    operands.assign(tensors.begin(), tensors.end());
+    return on(tensors);
+  };
+  Workbench bench(stream.device());
+  prepare(operation, bench, 256)(stream);
+  Quantized out;
+  for (const Tensor& t : operands) {
+    if (t.dtype == DType::i64) out.counters = host_values<int64_t>(stream, t);
+    if (t.dtype == format) out.codes = host_values<uint8_t>(stream, {t.data, DType::u8, t.shape});
+  }
+  return out;
+}
+
+}  // namespace
 
 TEST_CASE("numbers that operations are timed with are like those of training: none is zero or subnormal") {
   test::for_each_device([](Stream& stream) {
@@ -63,23 +98,63 @@ TEST_CASE(
                              .column_amax = by_tensor ? Tensor{} : Tensor{nullptr, DType::u32, {512}},
                              .transposed = {{nullptr, format, {512, 128}}, {nullptr, DType::f32, scales}},
                              .counters = {nullptr, DType::i64, {3}}});
-        RecordedOperation operation = recorder.operations().at(0);
-        std::vector<Tensor> operands;
-        operation.call.on = [&operands, on = operation.call.on](std::span<const Tensor> tensors) {
-          operands.assign(tensors.begin(), tensors.end());
-          return on(tensors);
-        };
-        Workbench bench(stream.device());
-        prepare(operation, bench, 256)(stream);
-        std::vector<int64_t> counters;
-        std::vector<uint8_t> codes;
-        for (const Tensor& t : operands) {
-          if (t.dtype == DType::i64) counters = host_values<int64_t>(stream, t);
-          if (t.dtype == format) codes = host_values<uint8_t>(stream, {t.data, DType::u8, t.shape});
-        }
-        CHECK(counters == std::vector<int64_t>{128 * 512, 0, 0});
-        REQUIRE(codes.size() == 128 * 512);
-        CHECK(std::ranges::count_if(codes, [&](uint8_t c) { return (c & 0x7f) >= largest_code; }) == 0);
+        const Quantized quantized = timed_on_bench(recorder, stream, format);
+        CHECK(quantized.counters == std::vector<int64_t>{128 * 512, 0, 0});
+        REQUIRE(quantized.codes.size() == 128 * 512);
+        CHECK(quantized.with_at_least(largest_code) == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE(
+    "what norms and SwiGLU quantize with one scale to be timed hardly reaches the largest code either") {
+  test::for_each_device([](Stream& stream) {
+    constexpr int64_t kRows = 128, kColumns = 512;
+    for (const auto& [format, largest_code] : {std::pair{DType::e4m3, 0x7e}, {DType::e5m2, 0x7b}}) {
+      const auto matrix = [](int64_t columns) { return Tensor{nullptr, DType::bf16, {kRows, columns}}; };
+      const auto row = [](DType dtype, int64_t columns) { return Tensor{nullptr, dtype, {columns}}; };
+      const auto output = [&](int64_t columns) {
+        return fp8::RowOutput{.granularity = fp8::Granularity::tensor,
+                              .amax = row(DType::u32, 1),
+                              .out = {{nullptr, format, {kRows, columns}}, row(DType::f32, 1)},
+                              .counters = row(DType::i64, 3)};
+      };
+      const Tensor x = matrix(kColumns), weight = row(DType::bf16, kColumns), rstd = row(DType::f32, kRows);
+      const std::vector<std::function<void(Stream&)>> operations = {
+          [&](Stream& meta) {
+            rms_norm_forward(meta, {.x = x, .weight = weight, .rstd = rstd, .float8 = output(kColumns)});
+          },
+          [&](Stream& meta) {
+            rms_norm_backward(meta, {.dy = x,
+                                     .x = x,
+                                     .weight = weight,
+                                     .rstd = rstd,
+                                     .dresidual = x,
+                                     .dx = x,
+                                     .dweight = row(DType::f32, kColumns),
+                                     .workspace = {nullptr, DType::f32, rms_norm_workspace(meta, kColumns)},
+                                     .float8 = output(kColumns)});
+          },
+          [&](Stream& meta) {
+            swiglu_forward(meta, {.gate_up = matrix(2 * kColumns), .float8 = output(kColumns)});
+          },
+          [&](Stream& meta) {
+            swiglu_backward(meta, {.dout = x,
+                                   .gate_up = matrix(2 * kColumns),
+                                   .dgate_up = matrix(2 * kColumns),
+                                   .float8 = output(2 * kColumns)});
+          }};
+      for (const auto& record : operations) {
+        CostRecorder recorder;
+        Stream meta = Stream::meta(recorder, stream.device());
+        record(meta);
+        INFO(recorder.operations().at(0).op << ", " << name_of(format));
+        const Quantized quantized = timed_on_bench(recorder, stream, format);
+        const auto saturated = quantized.counters.at(2);
+        CHECK(saturated == 0);
+        CHECK(quantized.codes.size() >= kRows * kColumns);
+        CHECK(quantized.with_at_least(largest_code) == 0);
       }
     }
   });
