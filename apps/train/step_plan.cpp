@@ -14,7 +14,11 @@ struct Recording {
   Arena arena;
   TrainingEngine engine;
   Recording(const TrainingShape& shape, Device target, RankGroups& ranks)
-      : stream(Stream::meta(recorder, target)), engine(shape, stream, arena, ranks, 0) {}
+      : stream(Stream::meta(recorder, target)), engine(shape, stream, arena, ranks, 0) {
+    if (!engine.float8()) return;
+    for (fp8::AmaxHistory* history : {engine.float8()->history(), engine.parameters().float8()->history()})
+      if (history) history->steps = history->length();
+  }
 };
 
 }  // namespace

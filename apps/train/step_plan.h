@@ -16,7 +16,8 @@ struct StepFlops {
   double fp32 = 0, bf16 = 0, fp8 = 0;
 };
 
-/// What a run of the step recorded on `meta` says about one rank's memory and cost.
+/// What a run of the step recorded on `meta` says about one rank's memory and cost. With FP8 recipe delayed
+/// it is a step whose amax history is full, as most are; those before take the same memory.
 struct StepPlan {
   MemoryPlan memory;
   std::vector<CostRecorder::Total> costs;     ///< of one training step

@@ -21,26 +21,38 @@ namespace {
 using Calls = std::map<std::string, int64_t>;
 struct DelayedStep {
   Calls quantized, transposed;
-  Calls produced;  ///< operations that write codes beside what they are for, by their names
+  Calls produced;     ///< operations that write codes beside what they are for, by their names
+  int64_t bytes = 0;  ///< of memory
 };
-DelayedStep record_delayed(const TrainingShape& shape, Device target, bool history_is_full) {
+/// Adds up what was recorded.
+void add(DelayedStep& step, const CostRecorder::Total& cost) {
+  const bool is_layer = cost.label.starts_with("attention.w") || cost.label.starts_with("feed_forward.w");
+  if (is_layer && cost.op == "quantize") step.quantized[cost.label] += cost.calls;
+  if (is_layer && cost.op == "transpose_codes") step.transposed[cost.label] += cost.calls;
+  if (cost.op.ends_with("_quantize")) step.produced[cost.op] += cost.calls;
+}
+DelayedStep record_filling(const TrainingShape& shape, Device target) {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, target);
   Arena arena;
   RankGroups ranks = solo_rank_groups();
   TrainingEngine engine(shape, stream, arena, ranks, 0);
-  if (history_is_full) {
-    for (fp8::AmaxHistory* history : {engine.float8()->history(), engine.parameters().float8()->history()})
-      history->steps = history->length();
-  }
   engine.train_step({}, {});
   DelayedStep out;
-  for (const CostRecorder::Total& cost : recorder.totals()) {
-    const bool is_layer = cost.label.starts_with("attention.w") || cost.label.starts_with("feed_forward.w");
-    if (is_layer && cost.op == "quantize") out.quantized[cost.label] += cost.calls;
-    if (is_layer && cost.op == "transpose_codes") out.transposed[cost.label] += cost.calls;
-    if (cost.op.ends_with("_quantize")) out.produced[cost.op] += cost.calls;
-  }
+  for (const CostRecorder::Total& cost : recorder.totals()) add(out, cost);
+  MemoryPlan memory = arena.plan();
+  memory.resize_persistent("matmul workspace", recorder.workspace_bytes());
+  out.bytes = memory.total_bytes();
+  return out;
+}
+
+/// What plans are made of.
+DelayedStep record_full(const TrainingShape& shape, Device target) {
+  RankGroups ranks = solo_rank_groups();
+  const StepPlan plan = record_step(shape, target, ranks);
+  DelayedStep out;
+  out.bytes = plan.memory.total_bytes();
+  for (const CostRecorder::Total& cost : plan.costs) add(out, cost);
   return out;
 }
 
@@ -48,15 +60,16 @@ DelayedStep record_delayed(const TrainingShape& shape, Device target, bool histo
 
 // Of two blocks. Passes of their own are left to what attention leaves for wo and to RoPE's gradient, dy of
 // wqkv; a GPU's weight gradients read the others' codes transposed.
-TEST_CASE("delayed: norms and SwiGLU write the codes themselves, once scales are known") {
+TEST_CASE("delayed: norms and SwiGLU write the codes themselves, once scales are known, and are planned so") {
   const TrainingShape shape = in_float8(float8_step(), {.recipe_name = "delayed"});
   for (Device device : devices()) {
     INFO("device " << to_string(device));
-    const DelayedStep filling = record_delayed(shape, device, false);
+    const DelayedStep filling = record_filling(shape, device);
     CHECK(filling.produced == Calls{});
     CHECK(filling.quantized ==
           Calls{{"attention.wqkv", 4}, {"attention.wo", 4}, {"feed_forward.w13", 4}, {"feed_forward.w2", 4}});
-    const DelayedStep full = record_delayed(shape, device, true);
+    const DelayedStep full = record_full(shape, device);
+    CHECK(full.bytes == filling.bytes);
     CHECK(full.produced == Calls{{"rms_norm_quantize", 4},
                                  {"rms_norm_backward_quantize", 4},
                                  {"swiglu_quantize", 2},
