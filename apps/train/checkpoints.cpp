@@ -119,8 +119,8 @@ bool Checkpoints::excludes(std::string_view what) const {
   return !branch_begin_ && contains(config_.exclude_from_loading, what);
 }
 
-void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
-  const bool with_optimizer = !excludes("optimizer");
+void Checkpoints::load(TrainingEngine& engine, TrainingState& state, Contents what) {
+  const bool with_optimizer = !excludes("optimizer") && what == Contents::all;
   auto initialise = [&] {
     const auto seed = static_cast<uint64_t>(experiment_.config.training.seed);
     if (experiment_.repeats_initial_weights)
@@ -143,6 +143,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
                                      },
                                  .first_step = branch_begin_.value_or(0)});
   }
+  resumes_ = loaded.has_value();
   only_looks_ = loaded && config_.load_only;
   if (loaded) {
     take_state(*loaded, engine.parameters().specs(), state);

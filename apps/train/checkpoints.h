@@ -38,8 +38,12 @@ class Checkpoints {
   /// What neither gives, or what exclude_from_loading names, begins as in a new run; `state` then stays as
   /// given. For a branch that continues everything is loaded, since exclude_from_loading was followed when it
   /// began.
-  void load(TrainingEngine& engine, TrainingState& state);
+  /// `what`: weights_only reads no moments, for a run that makes no step; the checkpoint may have none.
+  enum class Contents : uint8_t { all, weights_only };
+  void load(TrainingEngine& engine, TrainingState& state, Contents what = Contents::all);
 
+  /// Whether a checkpoint of the run's own folder was loaded.
+  bool resumes() const { return resumes_; }
   /// Whether the folder has checkpoints of later steps than the one that was loaded.
   bool goes_back() const { return goes_back_; }
 
@@ -86,7 +90,7 @@ class Checkpoints {
   ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;
   std::string folder_;
-  bool only_looks_ = false, goes_back_ = false;
+  bool resumes_ = false, only_looks_ = false, goes_back_ = false;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
   ModelFiles files_;  ///< rank 0's, where it saves

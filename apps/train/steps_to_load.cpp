@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/train/due_results.h"
 #include "apps/train/model_files.h"
 #include "apps/train/resumed_data.h"
 #include "apps/train/training_state.h"
@@ -156,6 +157,10 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
     drop_broken(steps);
     if (steps.empty() || steps.back().step < c.training.steps) return;
     const checkpoint::SavedStep& newest = steps.back();
+    // Metrics of later steps would be lost if the run went back to this one.
+    const bool is_last =
+        checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder)).back().step == c.training.steps;
+    if (is_last && !results_missing(c, newest.step).empty()) return;
     text = newest.step == c.training.steps
                ? fmt::format(
                      "This run is finished: {} holds step {} of {}. To continue training, raise training.{}; "

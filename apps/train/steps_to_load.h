@@ -50,7 +50,7 @@ std::string end_of_run(const TrainingConfig& config);
 
 /// Why there is nothing to train: the newest checkpoint has reached or passed training.steps (with
 /// training.epochs, known once the data is counted). Empty if there is something to train, as when the run
-/// goes back to earlier step numbers. Collective.
+/// goes back to earlier step numbers, and if the last step has results_missing(). Collective.
 std::string nothing_to_train(const Config& config, RankGroups& ranks);
 /// Thrown on all ranks by a Trainer that finds nothing to train.
 struct NothingToTrain {

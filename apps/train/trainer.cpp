@@ -155,7 +155,14 @@ void Trainer::build(const GraphUse& graphs) {
 
 void Trainer::load() {
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
-  checkpoints_->load(*engine_, state_);
+  const TrainingState before = state_;
+  const bool is_over = begins_with_.step == config_.training.steps;  // but for results_missing()
+  checkpoints_->load(*engine_, state_,
+                     is_over ? Checkpoints::Contents::weights_only : Checkpoints::Contents::all);
+  if (is_over && state_.step < begins_with_.step) {  // the last one is broken, so there are steps to make
+    state_ = before;
+    checkpoints_->load(*engine_, state_);
+  }
   go_on_from_loaded();
   state_.sequences_per_step = experiment_.global_batch;
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);

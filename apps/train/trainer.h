@@ -33,7 +33,7 @@ class Trainer {
 
   enum class End { completed, stopped };
   /// A stop asked for before the first step ends the run at once; one asked for later ends it after the
-  /// current step, with a checkpoint. A validation is broken off.
+  /// current step, with a checkpoint. A validation is broken off; the next run begins with it.
   End run();
 
   const TrainingState& state() const { return state_; }
@@ -64,6 +64,9 @@ class Trainer {
   void note_threads();
 
   End train();
+  bool validate(const std::vector<std::string>& results);
+  std::vector<std::string> results_left_out();
+  End end_early();
   StepOutputs timed_step();
   const HostTokens* read_tokens();
   void finish_save(bool all_are_here);

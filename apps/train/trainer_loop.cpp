@@ -1,5 +1,8 @@
+#include <fmt/ranges.h>
+
 #include "apps/decide/available_memory.h"
 #include "apps/train/chat_data.h"
+#include "apps/train/due_results.h"
 #include "apps/train/global_loss.h"
 #include "apps/train/resumed_data.h"
 #include "apps/train/skipped_step.h"
@@ -7,7 +10,9 @@
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/split.h"
 #include "core/stopwatch.h"
+#include "parallel/checkpoint/rank_group.h"
 #include "parallel/ranks/agree.h"
 
 // What Trainer does step after step.
@@ -110,7 +115,7 @@ Trainer::End Trainer::run() {
 Trainer::End Trainer::train() {
   const std::optional<Machine> machine = speed_.find_peaks();
   if (machine && traces_) traces_->plan_times(plan_, *machine);
-  log::info("Training starts at step {}", state_.step + 1);
+  if (state_.step < config_.training.steps) log::info("Training starts at step {}", state_.step + 1);
   show_first_sample();
   speed_.begin(state_.step, data_->seconds_waited());
   if (is_stop_asked(signals_, *ranks_.control)) {  // while the ranks got ready
@@ -122,6 +127,13 @@ Trainer::End Trainer::train() {
               start_of_run(experiment_, plan_, device_, speed_.planned_seconds()));
   data_watch_->look_at_the_rest();
   saved_at_ = state_.step;
+  if (const std::vector<std::string> left_out = results_left_out(); !left_out.empty()) {
+    const Stopwatch besides;
+    log::info("The validation after step {} had no result yet, so it comes first", state_.step);
+    const bool is_unread = !validate(left_out);
+    speed_.leave_out(besides.seconds());
+    if (is_unread || stop_asked_) return end_early();
+  }
   while (state_.step < config_.training.steps) {
     const Stopwatch watch;
     StepOutputs out;
@@ -142,22 +154,9 @@ Trainer::End Trainer::train() {
     // Whatever a validation throws, the steps that are to be saved are not lost.
     const bool is_saved = checkpoints_->is_due(state_.step, is_last) || ends_here;
     if (is_saved) save(is_last);
-    const Validation::Outcome validated =
-        validation_->run(state_.step, *engine_, plan_.memory, *reporter_, spans());
-    const bool cannot_validate = validated.end == Validation::End::unread;
-    if (validated.end == Validation::End::stopped) stop_asked_ = true;
-    if (cannot_validate) data_is_bad_ = true, data_watch_->object(validated.problem);
+    const bool is_unread = !validate(results_due(config_, state_.step));
     speed_.leave_out(besides.seconds());
-    if (cannot_validate || ((stop_asked_ || data_is_bad_) && !is_last)) {
-      const std::string_view not_saved = save_early();
-      if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
-      log_stop_of_others(signals_);
-      events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
-      log::info("Stopped after step {}; {}", state_.step,
-                not_saved.empty() ? "the same command continues from here"
-                                  : fmt::format("nothing was saved because {}", not_saved));
-      return End::stopped;
-    }
+    if (is_unread || ((stop_asked_ || data_is_bad_) && !is_last)) return end_early();
   }
   checkpoints_->finish();
   reporter_->flush();
@@ -165,6 +164,40 @@ Trainer::End Trainer::train() {
   events_.add("finished", state_.step, "");
   log::info("Training completed");
   return End::completed;
+}
+
+// Those of the step that the run goes on from which no run has finished.
+std::vector<std::string> Trainer::results_left_out() {
+  if (!checkpoints_->resumes() || state_.step == 0) return {};
+  checkpoint::RankGroup group(*ranks_.control);
+  std::string names;
+  group.on_rank_0([&] { names = fmt::format("{}", fmt::join(results_missing(config_, state_.step), "\n")); });
+  names = group.of_rank_0(names);
+  if (names.empty()) return {};
+  const std::vector<std::string_view> parts = split_text(names, '\n');
+  return {parts.begin(), parts.end()};
+}
+
+// False if its data cannot be read.
+bool Trainer::validate(const std::vector<std::string>& results) {
+  const Validation::Outcome outcome =
+      validation_->run(state_.step, results, *engine_, plan_.memory, *reporter_, spans());
+  if (outcome.end == Validation::End::stopped) stop_asked_ = true;
+  if (outcome.end != Validation::End::unread) return true;
+  data_is_bad_ = true;
+  data_watch_->object(outcome.problem);
+  return false;
+}
+
+Trainer::End Trainer::end_early() {
+  const std::string_view not_saved = save_early();
+  if (data_is_bad_) data_watch_->refuse(state_.step, not_saved);
+  log_stop_of_others(signals_);
+  events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
+  log::info("Stopped after step {}; {}", state_.step,
+            not_saved.empty() ? "the same command continues from here"
+                              : fmt::format("nothing was saved because {}", not_saved));
+  return End::stopped;
 }
 
 StepOutputs Trainer::timed_step() {

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <utility>
 
+#include "apps/train/due_results.h"
 #include "apps/train/global_loss.h"
 #include "apps/train/prompt_samples.h"
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
@@ -36,24 +38,31 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks, const St
   }
 }
 
-Validation::Outcome Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan,
-                                    MetricsReporter& reporter, HostSpans* spans) try {
-  const Config& c = experiment_.config;
-  if (!sets_.empty() && (step == 1 || step % c.validation.freq == 0)) {
+Validation::Outcome Validation::run(int64_t step, const std::vector<std::string>& results,
+                                    TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
+                                    HostSpans* spans) try {
+  for (ValidationSet& set : sets_) {
+    if (!contains(results, validation_result(set.name))) continue;
     const HostSpans::Scope validating(spans, HostSpans::Track::host, "validate");
-    for (ValidationSet& set : sets_) {
-      const MetricsReporter::Validation result = validate(set, engine);
-      reporter.log_validation(step, result, memory_maxima(engine.stream().device(), plan).shown);
-    }
+    const MetricsReporter::Validation result = validate(set, engine);
+    reporter.log_validation(step, result, memory_maxima(engine.stream().device(), plan).shown);
   }
-  const bool asks = !tasks_.empty() || !prompts_.empty();
-  if (asks && (step == 1 || step % c.evaluation.freq == 0 || step == c.training.steps)) {
+  for (const EncodedTask& task : tasks_) {
+    if (!contains(results, evaluation_result(task.task.name))) continue;
     const HostSpans::Scope evaluating(spans, HostSpans::Track::host, "evaluate");
-    evaluate(step, engine, reporter);
+    score(step, task, engine, reporter);
+  }
+  if (contains(results, kSamplesResult)) {
+    const HostSpans::Scope evaluating(spans, HostSpans::Track::host, "evaluate");
+    reporter.log_samples(step, experiment_.config.evaluation.prompts,
+                         continue_prompts(prompts_, experiment_, engine, [&] { require_all_go_on(); }));
   }
   return {};
 } catch (const BrokenOff& broken) {
-  log::info("Validation after step {} was interrupted; unfinished results are not reported", step);
+  const Config& c = experiment_.config;
+  const bool is_known = c.metrics.enable_json_lines && c.checkpoint.enable && !c.checkpoint.load_only;
+  log::info("Validation after step {} was interrupted; {}", step,
+            is_known ? "the next start of the run does the rest" : "unfinished results are not reported");
   return broken.outcome;
 }
 
@@ -102,21 +111,17 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
           .bits_per_byte = of_bytes.mean / std::log(2.0)};
 }
 
-void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter) {
-  for (const EncodedTask& task : tasks_) {
-    const ChoiceScores scores = score_task(task, experiment_, engine, ranks_, [&] { require_all_go_on(); });
-    MetricsReporter::Scalars scalars;
-    for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
-                                         std::pair{"acc_bytes", scores.acc_bytes}}) {
-      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}", scores.name, name), accuracy.value);
-      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}_stderr", scores.name, name),
-                           accuracy.standard_error);
-    }
-    reporter.log_evaluation(step, to_text(scores), scalars);
+void Validation::score(int64_t step, const EncodedTask& task, TrainingEngine& engine,
+                       MetricsReporter& reporter) {
+  const ChoiceScores scores = score_task(task, experiment_, engine, ranks_, [&] { require_all_go_on(); });
+  MetricsReporter::Scalars scalars;
+  for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
+                                       std::pair{"acc_bytes", scores.acc_bytes}}) {
+    scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}", scores.name, name), accuracy.value);
+    scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}_stderr", scores.name, name),
+                         accuracy.standard_error);
   }
-  if (!prompts_.empty())
-    reporter.log_samples(step, experiment_.config.evaluation.prompts,
-                         continue_prompts(prompts_, experiment_, engine, [&] { require_all_go_on(); }));
+  reporter.log_evaluation(step, to_text(scores), scalars);
 }
 
 // The first batch is read for the first validation anyway; text without a window is found here.

@@ -32,15 +32,16 @@ class Validation {
     End end = End::whole;
     std::string problem;  ///< what this rank cannot read; empty: nothing of the kind
   };
-  /// Does what is due after step `step` and reports it to `reporter`. All ranks call it, and break off at the
-  /// same pass; what was not finished is not reported. `plan` is that of the engine's arena.
-  Outcome run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
-              HostSpans* spans);
+  /// Asks for `results`, of results_due(), after step `step` and reports them to `reporter`. All ranks call
+  /// it, and break off at the same pass; what was not finished is not reported. `plan` is that of the
+  /// engine's arena.
+  Outcome run(int64_t step, const std::vector<std::string>& results, TrainingEngine& engine,
+              const MemoryPlan& plan, MetricsReporter& reporter, HostSpans* spans);
 
  private:
   // These throw BrokenOff on all ranks.
   MetricsReporter::Validation validate(ValidationSet& set, TrainingEngine& engine);
-  void evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter);
+  void score(int64_t step, const EncodedTask& task, TrainingEngine& engine, MetricsReporter& reporter);
   /// Number of samples, as soon as a rank knows it; INT64_MAX before.
   int64_t end_of(BatchSource& data);
   /// One exchange per pass. `problem`: what this rank cannot read; empty: nothing of the kind.

@@ -8,7 +8,9 @@
 #include <fstream>
 
 #include "apps/train/run_lock.h"
+#include "core/contains.h"
 #include "core/io/file.h"
+#include "core/split.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
 #include "tests/support/temporary_folder.h"
@@ -150,6 +152,52 @@ TEST_CASE(
                  Contains(", where training.epochs 1 end"));
   CHECK(read_file(runs / "out/events.jsonl") == events);
   CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
+}
+
+TEST_CASE(
+    "a finished run whose last validation was broken off does the rest of it when it is started again") {
+  Runs runs;
+  const std::string model_only = GENERATE("true", "false"),
+                    end = GENERATE("--training.steps 1 ", "--training.epochs 0.001 ");
+  std::ofstream(runs / "items.jsonl") << R"({"query": "one", "choices": ["two", "three"], "gold": 0})"
+                                      << "\n";
+  const std::string asking = end + "--checkpoint.last_save_model_only " + model_only +
+                             " --validation.enable true --validation.datasets '[{name: a, path: text.txt}, "
+                             "{name: b, path: text.txt}]' --validation.seq_len 16 --evaluation.enable true "
+                             "--evaluation.tasks '[{name: items, path: items.jsonl}]' --evaluation.prompts "
+                             "'[one two]' --evaluation.max_new_tokens 2 --validation.steps ";
+  const Outcome o = run_command(
+      "cd " + (runs / ".") + " && exec " OTTAVA " train tiny.yaml " + asking + "1000000000", [&](int group) {
+        wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-1"); });
+        ::kill(group, SIGTERM);
+      });
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK_THAT(o.output, Contains("Validation after step 1 was interrupted; the next start of the run does "
+                                "the rest") &&
+                           Contains("Training completed"));
+  const auto weights = runs / "out/checkpoint/step-1/model.safetensors";
+  const auto written = fs::last_write_time(weights);
+  CHECK_THAT(runs.train(asking + "2"), Contains("The validation after step 1 had no result yet") &&
+                                           !Contains("step:  2") && Contains("validate a step:  1") &&
+                                           Contains("validate b step:  1") && Contains("evaluate step:  1") &&
+                                           Contains("sample step:  1"));
+  CHECK(fs::last_write_time(weights) == written);
+  const std::string metrics = read_file(runs / "out/metrics.jsonl");
+  CHECK_THAT(runs.train(asking + "2"), Contains("This run is finished: out/checkpoint/step-1"));
+  CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
+
+  // Only what is missing, whatever ended the run.
+  std::string without;
+  for (const std::string_view line : split_text(metrics, '\n'))
+    if (!line.empty() && !contains_text(line, "validation_metrics/b/")) without += std::string(line) + "\n";
+  std::ofstream(runs / "out/metrics.jsonl") << without;
+  CHECK_THAT(runs.train(asking + "2"), Contains("validate b step:  1") && !Contains("validate a step:") &&
+                                           !Contains("evaluate step:") && !Contains("sample step:"));
+  // A run that keeps no such record, or is not to change it, stays finished.
+  std::ofstream(runs / "out/metrics.jsonl") << without;
+  for (const char* more : {" --metrics.enable_json_lines false", " --checkpoint.load_only true"})
+    CHECK_THAT(runs.train(asking + "2" + more), Contains("This run is finished: out/checkpoint/step-1"));
 }
 
 TEST_CASE("what a run cannot do is refused before it decides anything or opens its data") {

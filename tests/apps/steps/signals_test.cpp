@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -202,6 +203,24 @@ TEST_CASE("a stop is heard by a validation, by questions and by samples, on all 
   CHECK_THAT(o.output, Contains("Validation after step 1 was interrupted") &&
                            Contains("Stopped after step 1; the same command continues from here"));
   CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-1"));
-  CHECK(logged(job.out(), "validation_metrics/loss").empty());
-  CHECK(logged(job.out(), "evaluation_metrics/items/acc").empty());
+  const auto results = [&](int64_t step) {
+    return std::ranges::count_if(logged_lines(job.out()), [&](const Json& line) {
+      const bool is_one = line.find("validation_metrics/loss") != nullptr ||
+                          line.find("evaluation_metrics/items/acc") != nullptr ||
+                          line.find("samples") != nullptr;
+      return is_one && line.at("step", "metrics").as_integer("step") == step;
+    });
+  };
+  CHECK(results(1) == 0);
+  // What was broken off comes first, and only once.
+  const std::string few =
+      " --validation.steps 2 --evaluation.max_new_tokens 2 --evaluation.max_examples 4 --training.steps ";
+  for (const char* steps : {"2", "3"}) {
+    const Outcome again = run_command("exec " OTTAVA + launcher + job.train(kSave + asking + few + steps));
+    INFO(again.output);
+    CHECK(again.exit_code == 0);
+    CHECK((again.output.find("The validation after step 1 had no result yet, so it comes first") !=
+           std::string::npos) == (*steps == '2'));
+    CHECK(results(1) == 1);
+  }
 }
