@@ -1,6 +1,10 @@
 #include "apps/config/resolved_optimizer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "core/counted.h"
@@ -38,32 +42,54 @@ bool is_for(const std::string& match, size_t group, const ParameterSpec& spec) {
   return matched != spec.parts.end();
 }
 
+/// Whether a pattern matches this parameter or a part of it.
+bool matches_any(const std::string& match, const ParameterSpec& spec) {
+  return glob_matches(match, spec.name) || std::ranges::any_of(spec.parts, [&](const ParameterPart& part) {
+           return glob_matches(match, part.hf_name);
+         });
+}
+
 }  // namespace
 
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
                                               const std::vector<ParameterSpec>& specs) {
   std::vector<ParameterTraining> out;
   std::vector<bool> used(c.param_groups.size(), false);
+  std::vector<std::set<size_t>> overruled_by(c.param_groups.size());
   for (const ParameterSpec& spec : specs) {
     ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f, UpdateRule::adamw};
     if (c.name == "Muon" && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
+    std::optional<size_t> first;
     for (size_t g = 0; g < c.param_groups.size(); ++g) {
       const ParamGroupConfig& group = c.param_groups[g];
+      if (first) {
+        if (matches_any(group.match, spec)) overruled_by[g].insert(*first + 1);
+        continue;
+      }
       if (!is_for(group.match, g, spec)) continue;
+      first = g;
       used[g] = true;
       training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
       training.lr_factor = static_cast<float>(group.lr_factor);
       if (group.optimizer_name) training.rule = rule_of(*group.optimizer_name, g, spec);
-      break;
     }
     out.push_back(training);
   }
   for (size_t g = 0; g < used.size(); ++g) {
-    if (!used[g])
+    if (used[g]) continue;
+    const std::string& match = c.param_groups[g].match;
+    if (!overruled_by[g].empty()) {
+      const bool is_one = overruled_by[g].size() == 1;
       fail<ConfigError>("optimizer",
-                        "param_groups entry {} matches no parameter: '{}'; parameters have names such as "
-                        "layers.0.attention_norm",
-                        g + 1, c.param_groups[g].match);
+                        "param_groups entry {} has no effect: {} {} before it {} every parameter that '{}' "
+                        "matches, and the first match applies: put it before {}, or remove it",
+                        g + 1, is_one ? "entry" : "entries", fmt::join(overruled_by[g], ", "),
+                        is_one ? "matches" : "match", match, is_one ? "that" : "those");
+    }
+    fail<ConfigError>("optimizer",
+                      "param_groups entry {} matches no parameter: '{}'; parameters have names such as "
+                      "layers.0.attention_norm",
+                      g + 1, match);
   }
   return out;
 }

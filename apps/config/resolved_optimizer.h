@@ -9,7 +9,8 @@ namespace ottava {
 
 /// How each parameter of the table is trained, by optimizer.param_groups; a fused parameter takes the group
 /// that matches its own name or those of all its parts. Throws ConfigError for a group that matches no
-/// parameter, or only some parts of a fused one, and for a vector that is given to Muon.
+/// parameter, none that an earlier one does not match, or only some parts of a fused one, and for a vector
+/// that is given to Muon.
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& config,
                                               const std::vector<ParameterSpec>& specs);
 

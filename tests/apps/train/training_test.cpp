@@ -170,6 +170,19 @@ TEST_CASE("param_groups decide decay and learning rate by name, the first match 
   c.optimizer.param_groups = {{.match = "*nrom*", .weight_decay = 0.0}};
   CHECK(has(message_of([&] { resolve_experiment(c, load_tokenizer(c), 1); }),
             "param_groups entry 1 matches no parameter: '*nrom*'"));
+  // What earlier entries leave nothing of, by its name here or in checkpoints.
+  for (const char* match : {"*norm.weight", "*attention_norm"}) {
+    c.optimizer.param_groups = {{.match = "*attention_norm"},
+                                {.match = "*norm*", .weight_decay = 0.0},
+                                {.match = match, .weight_decay = 0.1}};
+    const bool is_one = std::string_view(match) == "*attention_norm";
+    CHECK_THAT(message_of([&] { resolve_experiment(c, load_tokenizer(c), 1); }),
+               Contains(fmt::format("[optimizer] param_groups entry 3 has no effect: {} before it {} every "
+                                    "parameter that '{}' matches, and the first match applies: put it before "
+                                    "{}, or remove it",
+                                    is_one ? "entry 1" : "entries 1, 2", is_one ? "matches" : "match", match,
+                                    is_one ? "that" : "those")));
+  }
 }
 
 TEST_CASE(
