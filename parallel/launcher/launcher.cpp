@@ -18,6 +18,7 @@
 
 #include "core/contains.h"
 #include "core/error.h"
+#include "core/listed.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/launcher/line_labels.h"
 #include "parallel/launcher/rank_process.h"
@@ -76,6 +77,8 @@ class LocalRanks {
   void wait();
   bool forward(const Rank& rank, LineLabels& lines);
   void take_signals();
+  void take_stop(int signal);
+  void say_who_is_left();
   void reap();
   void kill_ranks();
   void print_accounts();
@@ -92,8 +95,8 @@ class LocalRanks {
   std::vector<Rank> ranks_;
   LineOutlet outlet_;
   int code_ = 0, interrupts_ = 0;
-  bool said_what_is_lost_ = false;
-  std::optional<Clock::time_point> deadline_, ends_since_;
+  bool said_what_is_lost_ = false, said_who_is_left_ = false;
+  std::optional<Clock::time_point> deadline_, ends_since_, notice_;
 };
 
 Clock::duration seconds(double count) {
@@ -175,7 +178,7 @@ void LocalRanks::wait() {
       if (reads) watched.push_back({lines.descriptor(), POLLIN, 0});
   }
   int64_t left = -1;
-  for (const std::optional<Clock::time_point>& moment : {deadline_, reader_deadline()}) {
+  for (const std::optional<Clock::time_point>& moment : {deadline_, reader_deadline(), notice_}) {
     if (!moment) continue;
     const auto rest = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now());
     const int64_t until = std::max<int64_t>(rest.count(), 0);
@@ -191,6 +194,7 @@ void LocalRanks::wait() {
   }
   if (watched[0].revents != 0) take_signals();
   if (const auto last = reader_deadline(); last && Clock::now() >= *last) outlet_.give_up();
+  if (notice_ && Clock::now() >= *notice_) say_who_is_left();
   if (deadline_ && Clock::now() >= *deadline_) kill_ranks();
 }
 
@@ -220,16 +224,35 @@ void LocalRanks::take_signals() {
       reap();
       continue;
     }
-    begin_to_end();
-    if (signal == SIGINT && ++interrupts_ > 1) {
-      code_ = code_ ? code_ : 128 + SIGINT;
-      kill_ranks();
-    } else {
-      for (const Rank& rank : ranks_) {
-        if (!rank.has_ended) ::kill(rank.process.id, signal);
-      }
-    }
+    take_stop(signal);
   }
+}
+
+void LocalRanks::take_stop(int signal) {
+  begin_to_end();
+  if ((signal == SIGINT && ++interrupts_ > 1) || (signal == SIGTERM && said_who_is_left_)) {
+    code_ = code_ ? code_ : 128 + signal;
+    return kill_ranks();
+  }
+  if (signal == SIGTERM && !notice_) notice_ = Clock::now() + seconds(launch_.notice_seconds);
+  for (const Rank& rank : ranks_) {
+    if (!rank.has_ended) ::kill(rank.process.id, signal);
+  }
+}
+
+void LocalRanks::say_who_is_left() {
+  notice_.reset();
+  said_who_is_left_ = true;
+  std::vector<int> left;
+  for (const Rank& rank : ranks_)
+    if (!rank.has_ended) left.push_back(rank.number);
+  if (left.empty()) return;
+  constexpr size_t kNamed = 16;
+  outlet_.put(2, fmt::format("ottava launch: {:.3g} s after SIGTERM these ranks have not ended, and may be "
+                             "saving: {}; another SIGTERM kills them\n",
+                             launch_.notice_seconds,
+                             listed(
+                                 left, [](int rank) { return std::to_string(rank); }, kNamed)));
 }
 
 // One signal may stand for several children that ended.

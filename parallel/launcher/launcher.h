@@ -23,6 +23,8 @@ struct RankLaunch {
   /// Once the ranks are to end, how long the reader of their lines may read nothing before the lines are
   /// dropped.
   double reader_seconds = 5;
+  /// After SIGTERM, when it is said which ranks have not ended.
+  double notice_seconds = 30;
 };
 
 /// Runs the ranks of this machine, which meet over TCP, and returns when all have ended: 0, or the code of
@@ -30,7 +32,9 @@ struct RankLaunch {
 /// r] `, unless only_ranks names a single one. Ranks wait for a slow reader of the lines; signals do not.
 ///
 /// SIGTERM, SIGUSR1, SIGHUP and SIGINT are passed on, each once to each rank; then it waits for the ranks to
-/// end, however long they save. A second SIGINT kills them, and 130 is returned. If a rank failed, the
+/// end, however long they save. A second SIGINT kills them, and 130 is returned. So does a SIGTERM (143) that
+/// comes after it was said which ranks have not ended; an earlier one may be the first one's double, which
+/// whole process groups get. If a rank failed, the
 /// accounts of all (OTTAVA_ACCOUNTS) are printed to standard error, by rank. No rank outlives the caller.
 ///
 /// The stop signals must be blocked in all threads (stop_signal_set.h). Throws ConfigError for numbers that

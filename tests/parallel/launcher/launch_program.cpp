@@ -1,6 +1,6 @@
 // Any program on the ranks of this machine, as `ottava launch` starts its own:
 //     launch_program RANKS [--address ADDRESS] [--port PORT] [--only RANK] [--tee FOLDER] [--grace SECONDS]
-//     [--reader SECONDS] -- PROGRAM ARGUMENT ...
+//     [--reader SECONDS] [--notice SECONDS] -- PROGRAM ARGUMENT ...
 // The program `listen` is this one: a rank that says which signals it gets, until SIGTERM.
 #include <unistd.h>
 
@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
     if (name == "--tee") launch.tee_folder = value;
     if (name == "--grace") launch.grace_seconds = std::stod(value);
     if (name == "--reader") launch.reader_seconds = std::stod(value);
+    if (name == "--notice") launch.notice_seconds = std::stod(value);
   }
   launch.arguments.assign(argv + at + 1, argv + argc);
   if (launch.arguments.at(0) != "listen") {

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "core/error.h"
 #include "core/io/descriptor.h"
@@ -69,6 +71,24 @@ class Listening {
   bool gone_ = false;
 };
 
+// Ranks of which the first ends at once and the others, in which SIGTERM is blocked, do not; body(launcher)
+// runs when the first has ended and only the launcher's command line names the folder.
+Outcome launch_deaf(const std::string& folder, double notice_seconds,
+                    const std::function<void(int launcher)>& body) {
+  const std::string script = "touch " + folder + "/$RANK; [ $RANK = 0 ] && exit 0; exec sleep 1000";
+  return run_command("exec " LAUNCH_PROGRAM " 3 --notice " + std::to_string(notice_seconds) +
+                         " -- /bin/sh -c '" + script + "' 2> " + folder + "/said",
+                     [&](int launcher) {
+                       const auto begun = [&](const char* rank) {
+                         return std::filesystem::exists(folder + "/" + rank);
+                       };
+                       CHECK(wait_until(200, [&] {
+                         return begun("0") && begun("1") && begun("2") && processes_with(folder).size() == 1;
+                       }));
+                       body(launcher);
+                     });
+}
+
 }  // namespace
 
 TEST_CASE("ranks know each other, and their lines come whole and labelled") {
@@ -84,6 +104,30 @@ TEST_CASE("ranks know each other, and their lines come whole and labelled") {
                              Contains(label + "two.\n") && Contains(label + " words\n"));
   }
   CHECK(count(o.output, "\n") == 9);
+}
+
+TEST_CASE("ranks that do not end after SIGTERM are named, and then a second SIGTERM kills them") {
+  TemporaryFolder folder;
+  const std::string notice =
+      "0.5 s after SIGTERM these ranks have not ended, and may be saving: 1, 2; another SIGTERM kills them\n";
+  const Outcome o = launch_deaf(folder.path(), 0.5, [&](int launcher) {
+    ::kill(launcher, SIGTERM);
+    CHECK(wait_until(200, [&] { return count(read_file(folder / "said"), notice) == 1; }));
+    ::kill(launcher, SIGTERM);
+  });
+  CHECK(o.exit_code == 128 + SIGTERM);
+  CHECK(count(read_file(folder / "said"), notice) == 1);
+}
+
+TEST_CASE("a second SIGTERM that comes before ranks are named kills none") {
+  TemporaryFolder folder;
+  const Outcome o = launch_deaf(folder.path(), 1000, [&](int launcher) {
+    for (int signal : {SIGTERM, SIGTERM, SIGINT, SIGINT}) {
+      ::kill(launcher, signal);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+  });
+  CHECK(o.exit_code == 128 + SIGINT);
 }
 
 TEST_CASE("rank 0 waits where it was told, and at a free port where that was not said") {
