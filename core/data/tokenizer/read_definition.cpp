@@ -134,8 +134,23 @@ class Reader : VocabularyReader {
         refuse("the template for a single text must be [BOS] text [EOS], each at most once");
       }
       place = text(get(special, "id"), "a special token of the template");
+      check_template_token(place, get(section, "special_tokens"));
     }
     if (!text_seen) refuse("the template for a single text has no place for the text");
+  }
+
+  /// HF encodes with the ids that the template has itself, whatever the vocabulary says.
+  void check_template_token(const std::string& token, const Json& of_template) const {
+    const Json& entry = of_template.is_object() ? get(of_template, token.c_str()) : of_template;
+    const Json& ids = get(entry, "ids");
+    if (!ids.is_array()) refuse("the template adds '{}', but its special_tokens have no ids for it", token);
+    const Json::Array& all = ids.as_array("ids");
+    if (all.size() != 1) refuse("the template adds {} ids for '{}'; expected 1", all.size(), token);
+    const int32_t of_vocabulary = id_of(token, "a special token of the template"), here = id(all[0], token);
+    if (here != of_vocabulary) {
+      refuse("the template adds id {} for '{}', but the vocabulary gives it {}: correct the template", here,
+             token, of_vocabulary);
+    }
   }
 
   /// A token named as a string or as an object with its content; empty if it is not named.

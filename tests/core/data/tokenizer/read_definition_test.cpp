@@ -81,7 +81,8 @@ TEST_CASE("BOS and EOS come from the template where the config does not name the
   SmallTokenizer small;
   small.post_processor =
       R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",
-    "single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}]}]})";
+    "single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
+    "special_tokens":{"<s>":{"id":"<s>","ids":[260],"tokens":["<s>"]}}}]})";
   auto t = Tokenizer::parse(small.json(), "", "t.json");
   CHECK(t->bos_id() == 260);
   CHECK(t->adds_bos());
@@ -90,6 +91,25 @@ TEST_CASE("BOS and EOS come from the template where the config does not name the
   CHECK_FALSE(Tokenizer::parse(small.json(), R"({"add_bos_token":false})", "t.json")->adds_bos());
   check_error(small, "the post-processor adds '<s>', but tokenizer_config.json says bos_token is '</s>'",
               R"({"bos_token":"</s>"})");
+}
+
+TEST_CASE("the ids that a template adds are those of the vocabulary") {
+  const auto of = [](const std::string& token, const std::string& special_tokens) {
+    return with(&SmallTokenizer::post_processor,
+                R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":")" + token +
+                    R"("}},{"Sequence":{"id":"A"}}],"special_tokens":)" + special_tokens + "}");
+  };
+  CHECK(error_of(of("<s>", R"({"<s>":{"id":"<s>","ids":[260],"tokens":["<s>"]}})")) == "");
+  check_error(of("<s>", R"({"<s>":{"id":"<s>","ids":[261],"tokens":["<s>"]}})"),
+              "the template adds id 261 for '<s>', but the vocabulary gives it 260: correct the template");
+  check_error(of("<s>", R"({"<s>":{"id":"<s>","ids":[260,261],"tokens":["<s>","</s>"]}})"),
+              "the template adds 2 ids for '<s>'; expected 1");
+  check_error(of("<s>", R"({"<s>":{"id":"<s>","ids":["x"]}})"),
+              "token '<s>' has id \"x\"; expected an integer");
+  for (const char* none : {"{}", "null", R"({"<s>":{"ids":1}})"})
+    check_error(of("<s>", none), "the template adds '<s>', but its special_tokens have no ids for it");
+  check_error(of("<t>", R"({"<t>":{"id":"<t>","ids":[5],"tokens":["<t>"]}})"),
+              "a special token of the template is '<t>', which is not in the vocabulary");
 }
 
 TEST_CASE("keys that are the text itself are told from byte-level keys") {
