@@ -55,16 +55,19 @@ struct TokenizerDefinition {
   bool adds_bos = false, adds_eos = false;
 };
 
-/// Reads the files' texts. An empty config_json: there is no tokenizer_config.json. Throws FileError whose
-/// message starts with the name of the file.
-TokenizerDefinition read_definition(std::string_view tokenizer_json, std::string_view config_json,
-                                    const std::string& name);
-
-/// The texts of tokenizer.json and tokenizer_config.json; HF `tokenizers` reads them to the same ids. The
-/// definition has byte-level keys, special tokens after all others, and at most one split step.
+/// The texts of tokenizer.json, tokenizer_config.json and special_tokens_map.json; of the last two, an empty
+/// one stands for no file.
 struct TokenizerTexts {
-  std::string tokenizer_json, config_json;
+  std::string tokenizer_json, config_json, special_tokens_map = {};
 };
+
+/// Reads the files' texts. Tokens of the vocabulary that the last two files name (bos_token, pad_token, ...)
+/// become special tokens, as in transformers. Throws FileError whose message starts with the name of the
+/// file.
+TokenizerDefinition read_definition(const TokenizerTexts& texts, const std::string& name);
+
+/// HF `tokenizers` reads these texts to the same ids; there is no special_tokens_map. The definition has
+/// byte-level keys, special tokens after all others, and at most one split step.
 TokenizerTexts write_definition(const TokenizerDefinition& definition);
 
 }  // namespace ottava::tokenizer

@@ -10,13 +10,20 @@ class Reader : VocabularyReader {
  public:
   using VocabularyReader::VocabularyReader;
 
-  TokenizerDefinition read(std::string_view tokenizer_json, std::string_view config_json) {
-    Json file = Json::parse(tokenizer_json, name_);
-    Json config =
-        config_json.empty() ? Json() : Json::parse(config_json, "tokenizer_config.json beside " + name_);
+  TokenizerDefinition read(const TokenizerTexts& texts) {
+    const auto beside = [&](const std::string& text, const char* file) {
+      if (text.empty()) return Json();
+      Json root = Json::parse(text, fmt::format("{} beside {}", file, name_));
+      if (!root.is_object()) refuse("{}: expected a JSON object, got {}", file, quoted(root));
+      return root;
+    };
+    Json file = Json::parse(texts.tokenizer_json, name_);
     if (!file.is_object()) refuse("expected a JSON object, got {}", quoted(file));
+    const Json config = beside(texts.config_json, "tokenizer_config.json"),
+               map = beside(texts.special_tokens_map, "special_tokens_map.json");
     read_model(member(file, "model"));
     read_added(file, config);
+    read_named(config, map);
     check_ids();
     read_normalizer(get(file, "normalizer"));
     read_pre_tokenizer(get(file, "pre_tokenizer"));
@@ -153,29 +160,19 @@ class Reader : VocabularyReader {
     }
   }
 
-  /// A token named as a string or as an object with its content; empty if it is not named.
-  std::string named(const Json& config, const char* key) const {
-    const Json& value = get(config, key);
-    if (value.is_null()) return "";
-    return text(value.is_object() ? get(value, "content") : value,
-                fmt::format("tokenizer_config.json: {}", key));
-  }
   void read_config(const Json& config, const std::string& prefix, const std::string& suffix) {
-    std::string bos = named(config, "bos_token"), eos = named(config, "eos_token"),
-                pad = named(config, "pad_token");
+    std::string bos = named("bos_token"), eos = named("eos_token");
     auto agree = [&](std::string& token, const std::string& in_template, const char* key) {
       if (token.empty()) token = in_template;
       if (!in_template.empty() && token != in_template) {
-        refuse("the post-processor adds '{}', but tokenizer_config.json says {} is '{}'", in_template, key,
-               token);
+        refuse("the post-processor adds '{}', but {} is '{}'", in_template, key, token);
       }
     };
     agree(bos, prefix, "bos_token");
     agree(eos, suffix, "eos_token");
     d_.bos_id = id_of(bos, "bos_token");
     d_.eos_id = id_of(eos, "eos_token");
-    // Some files name a padding token that was never added; no text is padded here.
-    d_.pad_id = has(pad) ? id_of(pad, "pad_token") : -1;
+    d_.pad_id = id_of(named("pad_token"), "pad_token");
     d_.adds_bos = flag(config, "add_bos_token", !prefix.empty()) && d_.bos_id >= 0;
     d_.adds_eos = flag(config, "add_eos_token", !suffix.empty()) && d_.eos_id >= 0;
   }
@@ -183,9 +180,8 @@ class Reader : VocabularyReader {
 
 }  // namespace
 
-TokenizerDefinition read_definition(std::string_view tokenizer_json, std::string_view config_json,
-                                    const std::string& name) {
-  return Reader(name).read(tokenizer_json, config_json);
+TokenizerDefinition read_definition(const TokenizerTexts& texts, const std::string& name) {
+  return Reader(name).read(texts);
 }
 
 }  // namespace ottava::tokenizer

@@ -159,7 +159,8 @@ Tokenizer::~Tokenizer() = default;
 
 std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,
                                                   std::string_view config_json, const std::string& name) {
-  auto impl = std::make_unique<Impl>(read_definition(tokenizer_json, config_json, name));
+  auto impl =
+      std::make_unique<Impl>(read_definition({std::string(tokenizer_json), std::string(config_json)}, name));
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
@@ -172,14 +173,17 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& pa
         folder ? " (tokenizer.model and vocab.json are not supported: convert them with HF tokenizers)" : "");
   }
   std::vector<std::filesystem::path> files{file};
-  std::string text = read_file(file.string(), kMaxFileBytes), config;
-  auto config_file = file.parent_path() / "tokenizer_config.json";
-  if (std::filesystem::exists(config_file)) {
-    files.push_back(config_file);
-    config = read_file(config_file.string(), kMaxFileBytes);
-    if (config.empty()) fail<FileError>("tokenizer", "{} is empty", config_file.string());
-  }
-  auto impl = std::make_unique<Impl>(read_definition(text, config, file.string()));
+  TokenizerTexts texts{.tokenizer_json = read_file(file.string(), kMaxFileBytes)};
+  const auto read_beside = [&](const char* name, std::string& text) {
+    const auto beside = file.parent_path() / name;
+    if (!std::filesystem::exists(beside)) return;
+    files.push_back(beside);
+    text = read_file(beside.string(), kMaxFileBytes);
+    if (text.empty()) fail<FileError>("tokenizer", "{} is empty", beside.string());
+  };
+  read_beside("tokenizer_config.json", texts.config_json);
+  read_beside("special_tokens_map.json", texts.special_tokens_map);
+  auto impl = std::make_unique<Impl>(read_definition(texts, file.string()));
   impl->files = std::move(files);
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }

@@ -40,8 +40,9 @@ struct DecodeOptions {
 /// threads at once.
 class Tokenizer {
  public:
-  /// `path` is a tokenizer.json, or a folder with one and perhaps a tokenizer_config.json. Throws FileError
-  /// for a file that is missing or malformed, or that asks for something that would change ids if ignored.
+  /// `path` is a tokenizer.json, or a folder with one and perhaps a tokenizer_config.json and a
+  /// special_tokens_map.json. Throws FileError for a file that is missing or malformed, or that asks for
+  /// something that would change ids if ignored.
   static std::shared_ptr<const Tokenizer> load(const std::filesystem::path& path);
   /// The same from the files' texts; an empty config_json stands for no tokenizer_config.json. `name` is for
   /// errors.
@@ -51,7 +52,8 @@ class Tokenizer {
 
   /// Ids are 0 .. vocab_size() - 1 without gaps, special tokens included.
   int32_t vocab_size() const;
-  /// From tokenizer_config.json (bos_token, eos_token, pad_token), else from the post-processor's template.
+  /// As tokenizer_config.json or special_tokens_map.json name them (bos_token, eos_token, pad_token), else
+  /// from the post-processor's template.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;

@@ -161,6 +161,60 @@ void VocabularyReader::read_added(const Json& file, const Json& config) {
   }
 }
 
+void VocabularyReader::read_named(const Json& config, const Json& map) {
+  read_names(config, "tokenizer_config.json");
+  // transformers reads the older file only where the newer one does not list tokens.
+  if (get(config, "added_tokens_decoder").is_null()) read_names(map, "special_tokens_map.json");
+}
+
+void VocabularyReader::read_names(const Json& object, const std::string& file) {
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    name_token(name, get(object, name), file);
+  }
+  for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
+    const Json& more = get(object, name);
+    if (more.is_object()) {
+      for (const auto& [own_name, token] : more.as_object(name)) name_token(own_name, token, file);
+    } else if (!more.is_null()) {
+      if (!more.is_array()) refuse("{}: {} must be an array, got {}", file, name, quoted(more));
+      for (const Json& token : more.as_array(name)) name_token(name, token, file);
+    }
+  }
+}
+
+void VocabularyReader::name_token(const std::string& name, const Json& token, const std::string& file) {
+  if (token.is_null()) return;
+  const std::string content =
+      text(token.is_object() ? get(token, "content") : token, fmt::format("{}: {}", file, name));
+  if (content.empty()) return;
+  if (const auto before = named_.find(name); name.ends_with("_token") && before != named_.end()) {
+    if (before->second != content) {
+      refuse("{} is '{}' in tokenizer_config.json, but '{}' in {}: remove the wrong one", name,
+             before->second, content, file);
+    }
+    return;
+  }
+  named_.emplace(name, content);
+  const auto known = ids_.find(content);
+  if (known == ids_.end()) {
+    refuse(
+        "{}: {} is '{}', which is not in the vocabulary: give it an id in added_tokens of tokenizer.json, or "
+        "remove the name",
+        file, name, content);
+  }
+  if (added_ids_.count(known->second)) return;
+  Json::Object entry{{"content", content}, {"special", true}};
+  for (const char* flag : {"normalized", "lstrip", "rstrip", "single_word"})
+    if (token.find(flag)) entry.emplace_back(flag, *token.find(flag));
+  add(Json(std::move(entry)), Json(int64_t{known->second}));
+}
+
+std::string VocabularyReader::named(const std::string& name) const {
+  const auto it = named_.find(name);
+  return it == named_.end() ? "" : it->second;
+}
+
 void VocabularyReader::check_ids() {
   std::ranges::sort(d_.added, {}, &AddedToken::id);
   auto count = static_cast<int32_t>(keys_.size());

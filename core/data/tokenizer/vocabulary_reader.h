@@ -19,10 +19,13 @@ class VocabularyReader : protected DefinitionFile {
  protected:
   void read_model(const Json& model);
   void read_added(const Json& file, const Json& config);
-  /// To be called after both: checks that ids have no gaps, and sets the bytes of each.
+  /// Special tokens by the names that tokenizer_config.json and special_tokens_map.json give them. Those of
+  /// the vocabulary are added ones from then on.
+  void read_named(const Json& config, const Json& map);
+  /// To be called after these: checks that ids have no gaps, and sets the bytes of each.
   void check_ids();
-  /// Whether the vocabulary or the added tokens have `token`.
-  bool has(const std::string& token) const { return ids_.count(token) > 0; }
+  /// The token with this name ("bos_token"); empty if none has it.
+  std::string named(const std::string& name) const;
   /// The token's id; -1 for an empty token. Refuses a token that does not exist.
   int32_t id_of(const std::string& token, std::string_view role) const;
 
@@ -34,10 +37,13 @@ class VocabularyReader : protected DefinitionFile {
   std::pair<std::string, bool> bytes_of(const std::string& key) const;
   void read_merges(const Json& merges);
   void add(const Json& entry, const Json& at);
+  void read_names(const Json& object, const std::string& file);
+  void name_token(const std::string& name, const Json& token, const std::string& file);
 
   std::unordered_map<std::string, int32_t> ids_;
   std::unordered_map<int32_t, std::string> keys_;
   std::unordered_set<int32_t> added_ids_;
+  std::unordered_map<std::string, std::string> named_;
   std::unordered_map<int32_t, std::pair<std::string, bool>> model_bytes_;  ///< and whether BPE can make them
 };
 

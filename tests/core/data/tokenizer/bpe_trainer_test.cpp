@@ -111,7 +111,7 @@ TEST_CASE("what is written is read to the same tokenizer") {
     options.special_tokens.push_back("<\u00e9 \"x\">");
     auto d = train(options, kText);
     auto texts = write_definition(d);
-    auto back = read_definition(texts.tokenizer_json, texts.config_json, "t.json");
+    auto back = read_definition(texts, "t.json");
     CHECK(back.tokens == d.tokens);
     CHECK(back.reachable == d.reachable);
     REQUIRE(back.merges.size() == d.merges.size());

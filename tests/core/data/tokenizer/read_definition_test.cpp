@@ -37,10 +37,10 @@ SmallTokenizer with(std::string SmallTokenizer::*member, const std::string& valu
 }  // namespace
 
 TEST_CASE("the small tokenizer is read as it says") {
-  auto d = tokenizer::read_definition(SmallTokenizer{}.json(),
-                                      R"({"bos_token":"<s>","eos_token":{"content":"</s>"},
-    "pad_token":"<pad that is nowhere>","add_eos_token":true})",
-                                      "t.json");
+  auto d = tokenizer::read_definition(
+      {SmallTokenizer{}.json(),
+       R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"add_eos_token":true})"},
+      "t.json");
   CHECK(d.tokens.size() == 262);
   CHECK(d.tokens[32] == " ");
   CHECK(d.tokens[259] == "hello");
@@ -89,8 +89,54 @@ TEST_CASE("BOS and EOS come from the template where the config does not name the
   CHECK_FALSE(t->eos_id());
   CHECK_FALSE(t->adds_eos());
   CHECK_FALSE(Tokenizer::parse(small.json(), R"({"add_bos_token":false})", "t.json")->adds_bos());
-  check_error(small, "the post-processor adds '<s>', but tokenizer_config.json says bos_token is '</s>'",
-              R"({"bos_token":"</s>"})");
+  check_error(small, "the post-processor adds '<s>', but bos_token is '</s>'", R"({"bos_token":"</s>"})");
+}
+
+TEST_CASE("tokens with a name are special, and one without an id is refused by its name") {
+  SmallTokenizer small;
+  small.added = "[]";
+  small.more += R"(,"<s>":260,"</s>":261,"<pad>":262,"<a>":263,"<b>":264,"<image>":265)";
+  const auto read = [&](const std::string& config, const std::string& map = "") {
+    return tokenizer::read_definition({small.json(), config, map}, "t.json");
+  };
+  const auto d = read(R"({"bos_token":"<s>","eos_token":{"content":"</s>","rstrip":true},"unk_token":"",
+      "pad_token":"<pad>","cls_token":null,"additional_special_tokens":["<a>",{"content":"<b>"}],
+      "extra_special_tokens":{"image_token":"<image>"}})");
+  REQUIRE(d.added.size() == 6);
+  for (int32_t i = 0; i < 6; ++i) {
+    CHECK(d.added[i].id == 260 + i);
+    CHECK(d.added[i].special);
+    CHECK_FALSE(d.added[i].normalized);
+    CHECK(d.added[i].rstrip == (i == 1));
+  }
+  CHECK(d.bos_id == 260);
+  CHECK(d.eos_id == 261);
+  CHECK(d.pad_id == 262);
+  const auto t = Tokenizer::parse(small.json(), R"({"bos_token":"<s>"})", "t.json");
+  CHECK(t->encode("<s>hello</s>").size() == 6);
+  CHECK(t->encode("<s>hello</s>")[0] == 260);
+  CHECK(t->decode(t->encode("<s>hello"), {.special_tokens = DecodeOptions::SpecialTokens::drop}) == "hello");
+
+  // Of the older file, what the newer one does not say.
+  const std::string map = R"({"bos_token":{"content":"<s>"},"eos_token":"</s>"})";
+  CHECK(read("", map).bos_id == 260);
+  CHECK(read(R"({"bos_token":"<s>"})", map).eos_id == 261);
+  CHECK(read(R"({"bos_token":"<s>","added_tokens_decoder":{}})", map).eos_id == -1);
+  CHECK_THROWS_WITH(read(R"({"bos_token":"<a>"})", map),
+                    "[t.json] bos_token is '<a>' in tokenizer_config.json, but '<s>' in "
+                    "special_tokens_map.json: remove the wrong one");
+  CHECK_THROWS_WITH(read("", "[]"), "[t.json] special_tokens_map.json: expected a JSON object, got an array");
+  CHECK_THROWS_WITH(read("", R"({"mask_token":"<m>"})"),
+                    "[t.json] special_tokens_map.json: mask_token is '<m>', which is not in the vocabulary: "
+                    "give it an id in added_tokens of tokenizer.json, or remove the name");
+  check_error({}, "tokenizer_config.json: pad_token is '<pad>', which is not in the vocabulary",
+              R"({"pad_token":"<pad>"})");
+  check_error({}, "tokenizer_config.json: additional_special_tokens is '<a>', which is not in",
+              R"({"additional_special_tokens":["<s>","<a>"]})");
+  check_error({}, "tokenizer_config.json: image_token is '<i>', which is not in the vocabulary",
+              R"({"extra_special_tokens":{"image_token":"<i>"}})");
+  check_error({}, "tokenizer_config.json: extra_special_tokens must be an array, got \"<i>\"",
+              R"({"extra_special_tokens":"<i>"})");
 }
 
 TEST_CASE("the ids that a template adds are those of the vocabulary") {
