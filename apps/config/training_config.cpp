@@ -43,7 +43,7 @@ void declare_data(config::Section& s, TrainingConfig& c) {
       .unit("s");
   s.field("add_bos", c.add_bos,
           "begin every document, prompt and question with the tokenizer's BOS token; recorded in the "
-          "tokenizer_config.json of checkpoints");
+          "tokenizer files of checkpoints");
   s.field("add_eos", c.add_eos,
           "end every document with the tokenizer's EOS token; if EOS and BOS are the same token, the BOS of "
           "the next document serves as the end");

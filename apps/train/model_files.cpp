@@ -112,10 +112,13 @@ void add_chat_files(const Experiment& e, const fs::path& folder, Files& out) {
   set_file(out, kGeneration, now.dump(2) + "\n");
 }
 
-// Who prompts or scores the model by its folder begins texts as training did.
+// Who prompts or scores the model by its folder begins texts as training did: transformers goes by the
+// template of tokenizer.json.
 void set_add_bos(const Experiment& e, Files& out) {
   constexpr std::string_view kConfig = "tokenizer_config.json";
   const bool add_bos = texts_begin_with_bos(e);
+  checkpoint::TextFile& definition = out.front();
+  definition.content = e.tokenizer->edited_json(definition.content, add_bos);
   if (add_bos == e.tokenizer->adds_bos()) return;
   const auto file = std::ranges::find(out, kConfig, &checkpoint::TextFile::name);
   const Json before = file == out.end() ? Json(Json::Object{}) : Json::parse(file->content, kConfig);

@@ -13,9 +13,9 @@ struct ModelFiles {
   std::string config_json;           ///< beside FP32 weights
   std::string exported_config_json;  ///< beside the weights of an export
   /// The tokenizer or, for a model that came from a folder (model.flavor: hf), every file of that folder that
-  /// is neither weights nor a checkpoint's own. For a run on conversations also chat_template.jinja, unless
-  /// the folder's own template is the one that was trained, and generation_config.json, in which both the end
-  /// of a turn and EOS stop.
+  /// is neither weights nor a checkpoint's own. The tokenizer's files add BOS if training did. For a run on
+  /// conversations also chat_template.jinja, unless the folder's own template is the one that was trained,
+  /// and generation_config.json, in which both the end of a turn and EOS stop.
   std::vector<checkpoint::TextFile> others;
   /// What config.json says differently from the folder's, one line each.
   std::vector<std::string> changes;

@@ -150,7 +150,7 @@ TokenizerDefinition BpeTrainer::train() const {
     if (token.content == o.bos_token) d.bos_id = token.id;
     if (token.content == o.eos_token) d.eos_id = token.id;
   }
-  d.adds_bos = o.rules == WordRules::llama3 && d.bos_id >= 0;
+  d.adds_bos = d.bos_id >= 0;
   return d;
 }
 

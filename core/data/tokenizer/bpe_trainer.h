@@ -13,7 +13,7 @@ namespace ottava::tokenizer {
 
 /// Whose rules for cutting text into words the new tokenizer follows.
 enum class WordRules {
-  llama3,  ///< BOS before every text, words that are tokens skip the merges
+  llama3,  ///< words that are tokens skip the merges
   gpt2,
   qwen2  ///< text is normalised to NFC
 };
@@ -25,7 +25,7 @@ struct BpeTrainerOptions {
   int32_t vocab_size = 0;  ///< reached exactly: 256 bytes + merges + special tokens
   WordRules rules = WordRules::llama3;
   std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};  ///< they get the last ids
-  std::string bos_token = "<|begin_of_text|>";                                      ///< one of them, or empty
+  std::string bos_token = "<|begin_of_text|>";  ///< one of them, put before every text; or empty
   std::string eos_token = "<|end_of_text|>";
   int64_t min_count = 2;  ///< pairs seen less often are not merged
 };

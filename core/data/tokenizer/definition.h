@@ -53,6 +53,7 @@ struct TokenizerDefinition {
   bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
   int32_t bos_id = -1, eos_id = -1, pad_id = -1;  ///< -1: none
   bool adds_bos = false, adds_eos = false;
+  bool template_has_bos = false, template_has_eos = false;  ///< HF `tokenizers` goes by these alone
 };
 
 /// The texts of tokenizer.json, tokenizer_config.json and special_tokens_map.json; of the last two, an empty
@@ -69,5 +70,13 @@ TokenizerDefinition read_definition(const TokenizerTexts& texts, const std::stri
 /// HF `tokenizers` reads these texts to the same ids; there is no special_tokens_map. The definition has
 /// byte-level keys, special tokens after all others, and at most one split step.
 TokenizerTexts write_definition(const TokenizerDefinition& definition);
+
+/// Whether texts begin with BOS.
+enum class TextStart { text, bos };
+/// The text of a tokenizer.json after which readers of that file alone encode as we do texts that begin with
+/// `start`: `tokenizer_json`, from which `definition` was read, with all added tokens of the definition, and
+/// a post-processor whose template has BOS or none. The same bytes where nothing is to change.
+std::string edit_definition(std::string_view tokenizer_json, const TokenizerDefinition& definition,
+                            TextStart start);
 
 }  // namespace ottava::tokenizer

@@ -173,6 +173,8 @@ class Reader : VocabularyReader {
     d_.bos_id = id_of(bos, "bos_token");
     d_.eos_id = id_of(eos, "eos_token");
     d_.pad_id = id_of(named("pad_token"), "pad_token");
+    d_.template_has_bos = !prefix.empty();
+    d_.template_has_eos = !suffix.empty();
     d_.adds_bos = flag(config, "add_bos_token", !prefix.empty()) && d_.bos_id >= 0;
     d_.adds_eos = flag(config, "add_eos_token", !suffix.empty()) && d_.eos_id >= 0;
   }

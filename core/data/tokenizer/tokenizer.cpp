@@ -198,6 +198,11 @@ bool Tokenizer::adds_eos() const { return impl_->definition.adds_eos; }
 uint64_t Tokenizer::fingerprint() const { return impl_->hash; }
 const std::vector<std::filesystem::path>& Tokenizer::files() const { return impl_->files; }
 
+std::string Tokenizer::edited_json(std::string_view tokenizer_json, bool begins_with_bos) const {
+  return edit_definition(tokenizer_json, impl_->definition,
+                         begins_with_bos ? TextStart::bos : TextStart::text);
+}
+
 void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out, const EncodeOptions& options) const {
   const TokenizerDefinition& d = impl_->definition;
   auto workspace = impl_->workspaces.take();

@@ -85,6 +85,9 @@ class Tokenizer {
   /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the
   /// file.
   std::string describe() const;
+  /// `tokenizer_json`, the text it was read from, changed for programs that read no other file of it: they
+  /// add BOS if `begins_with_bos` and else not, and find every added token. Expects BOS if `begins_with_bos`.
+  std::string edited_json(std::string_view tokenizer_json, bool begins_with_bos) const;
   /// The files it was read from (to copy beside a checkpoint); empty after parse().
   const std::vector<std::filesystem::path>& files() const;
 

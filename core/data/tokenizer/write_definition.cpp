@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "core/data/tokenizer/byte_level.h"
 #include "core/data/tokenizer/definition.h"
 #include "core/io/json.h"
@@ -22,22 +26,57 @@ Json pre_tokenizer(const TokenizerDefinition& d) {
   return Json::Object{{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
-Json post_processor(const TokenizerDefinition& d) {
-  if (!d.adds_bos) return byte_level();
-  const std::string& bos = d.tokens[d.bos_id];
-  auto special = [&] {
-    return Json(Json::Object{{"SpecialToken", Json::Object{{"id", bos}, {"type_id", 0}}}});
+/// Which of the two a template has.
+struct Around {
+  bool bos, eos;
+};
+
+std::string content_of(const TokenizerDefinition& d, int32_t id) {
+  const auto added = std::ranges::find(d.added, id, &AddedToken::id);
+  return added == d.added.end() ? d.tokens[id] : added->content;
+}
+
+/// One text, or two, each with BOS before and EOS after it as `around` says; `bytes` are processors
+/// that change no ids.
+Json post_processor(Json::Array bytes, const TokenizerDefinition& d, Around around) {
+  Json::Array single, pair;
+  Json::Object specials;
+  const auto add_special = [&](bool wanted, int32_t id, Json::Array& to) {
+    if (!wanted) return;
+    const std::string token = content_of(d, id);
+    to.push_back(Json::Object{{"SpecialToken", Json::Object{{"id", token}, {"type_id", 0}}}});
+    if (std::ranges::find(specials, token, &Json::Object::value_type::first) != specials.end()) return;
+    specials.emplace_back(
+        token, Json::Object{{"id", token}, {"ids", Json::Array{id}}, {"tokens", Json::Array{token}}});
   };
-  auto text = [](const char* id, int type) {
-    return Json(Json::Object{{"Sequence", Json::Object{{"id", id}, {"type_id", type}}}});
+  const auto add_text = [&](const char* name, int type, Json::Array& to) {
+    add_special(around.bos, d.bos_id, to);
+    to.push_back(Json::Object{{"Sequence", Json::Object{{"id", name}, {"type_id", type}}}});
+    add_special(around.eos, d.eos_id, to);
   };
-  Json::Object specials{
-      {bos, Json::Object{{"id", bos}, {"ids", Json::Array{d.bos_id}}, {"tokens", Json::Array{bos}}}}};
-  Json of_template = Json::Object{{"type", "TemplateProcessing"},
-                                  {"single", Json::Array{special(), text("A", 0)}},
-                                  {"pair", Json::Array{special(), text("A", 0), special(), text("B", 1)}},
-                                  {"special_tokens", specials}};
-  return Json::Object{{"type", "Sequence"}, {"processors", Json::Array{byte_level(), of_template}}};
+  add_text("A", 0, single);
+  add_text("A", 0, pair);
+  add_text("B", 1, pair);
+  if (around.bos || around.eos) {
+    bytes.push_back(Json::Object{
+        {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", specials}});
+  }
+  if (bytes.size() > 1) return Json::Object{{"type", "Sequence"}, {"processors", bytes}};
+  return bytes.empty() ? Json() : bytes.front();
+}
+
+/// The processors of a file without its templates.
+Json::Array without_templates(const Json* section) {
+  const Json* type = section ? section->find("type") : nullptr;
+  if (!type) return {};
+  const std::string& name = type->as_string("type");
+  if (name == "ByteLevel") return {*section};
+  Json::Array out;
+  if (name == "Sequence") {
+    for (const Json& one : section->at("processors", "post_processor").as_array("processors"))
+      std::ranges::copy(without_templates(&one), std::back_inserter(out));
+  }
+  return out;
 }
 
 Json model(const TokenizerDefinition& d) {
@@ -61,26 +100,41 @@ Json model(const TokenizerDefinition& d) {
                       {"merges", merges}};
 }
 
-Json added_token(const AddedToken& token) {
-  return Json::Object{
-      {"id", token.id},          {"content", token.content}, {"single_word", token.single_word},
-      {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
-      {"special", token.special}};
+Json added_tokens(const TokenizerDefinition& d) {
+  Json::Array out;
+  for (const AddedToken& token : d.added) {
+    out.push_back(Json::Object{{"id", token.id},
+                               {"content", token.content},
+                               {"single_word", token.single_word},
+                               {"lstrip", token.lstrip},
+                               {"rstrip", token.rstrip},
+                               {"normalized", token.normalized},
+                               {"special", token.special}});
+  }
+  return out;
+}
+
+void set_section(Json::Object& file, std::string_view name, Json section) {
+  auto at = std::ranges::find(file, name, &Json::Object::value_type::first);
+  if (at != file.end()) {
+    at->second = std::move(section);
+  } else {
+    at = std::ranges::find(file, "model", &Json::Object::value_type::first);
+    file.emplace(at, name, std::move(section));
+  }
 }
 
 }  // namespace
 
 TokenizerTexts write_definition(const TokenizerDefinition& d) {
-  Json::Array added;
-  for (const AddedToken& token : d.added) added.push_back(added_token(token));
   // HF's reader relies on this order of sections.
   Json file = Json::Object{{"version", "1.0"},
                            {"truncation", Json()},
                            {"padding", Json()},
-                           {"added_tokens", added},
+                           {"added_tokens", added_tokens(d)},
                            {"normalizer", d.nfc ? Json(Json::Object{{"type", "NFC"}}) : Json()},
                            {"pre_tokenizer", pre_tokenizer(d)},
-                           {"post_processor", post_processor(d)},
+                           {"post_processor", post_processor({byte_level()}, d, {d.adds_bos, d.adds_eos})},
                            {"decoder", byte_level()},
                            {"model", model(d)}};
   Json config = Json::Object{{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -89,6 +143,27 @@ TokenizerTexts write_definition(const TokenizerDefinition& d) {
   if (d.bos_id >= 0) config.set("bos_token", d.tokens[d.bos_id]);
   if (d.eos_id >= 0) config.set("eos_token", d.tokens[d.eos_id]);
   return {file.dump() + "\n", config.dump(2) + "\n"};
+}
+
+std::string edit_definition(std::string_view tokenizer_json, const TokenizerDefinition& d, TextStart start) {
+  const Json before = Json::parse(tokenizer_json, "tokenizer.json");
+  const Around around{.bos = start == TextStart::bos, .eos = d.template_has_eos};
+  const auto is_listed = [&](const AddedToken& token) {
+    const Json* list = before.find("added_tokens");
+    return list && list->is_array() &&
+           std::ranges::any_of(list->as_array("added_tokens"), [&](const Json& entry) {
+             return entry.at("id", "added_tokens").as_integer("id") == token.id;
+           });
+  };
+  const bool lists_all = std::ranges::all_of(d.added, is_listed);
+  if (lists_all && around.bos == d.template_has_bos) return std::string(tokenizer_json);
+  Json::Object file = before.as_object("tokenizer.json");
+  if (!lists_all) set_section(file, "added_tokens", added_tokens(d));
+  if (around.bos != d.template_has_bos) {
+    set_section(file, "post_processor",
+                post_processor(without_templates(before.find("post_processor")), d, around));
+  }
+  return Json(std::move(file)).dump() + "\n";
 }
 
 }  // namespace ottava::tokenizer

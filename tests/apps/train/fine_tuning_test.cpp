@@ -206,6 +206,8 @@ TEST_CASE("who prompts a model begins texts as the documents began that it was t
   const std::string saved = tiny / "run/checkpoint/step-1";
   const auto tokenizer = open_saved_model("test", saved).tokenizer;
   CHECK(tokenizer->adds_bos() == add_bos);
+  // transformers goes by this file.
+  CHECK(Tokenizer::parse(read_file(saved + "/tokenizer.json"), "", "saved")->adds_bos() == add_bos);
   CHECK(encode_prompts(run->experiment()).at(0) == tokenizer->encode("a cat", {.add_bos = add_bos}));
   CHECK((encode_prompts(run->experiment()).at(0).front() == *tokenizer->bos_id()) == add_bos);
   const Json now = Json::parse(read_file(saved + "/tokenizer_config.json"), "saved");

@@ -158,6 +158,62 @@ TEST_CASE("the ids that a template adds are those of the vocabulary") {
               "a special token of the template is '<t>', which is not in the vocabulary");
 }
 
+TEST_CASE("a file is edited so that by itself it says what all files say") {
+  const std::string config = R"({"bos_token":"<s>","eos_token":"</s>"})";
+  const auto edited = [&](const SmallTokenizer& small, bool has_bos) {
+    return Tokenizer::parse(small.json(), config, "t.json")->edited_json(small.json(), has_bos);
+  };
+  const auto alone = [](const std::string& json) { return tokenizer::read_definition({json, ""}, "t.json"); };
+  const std::string bytes = R"({"type":"ByteLevel","trim_offsets":false})";
+  const auto of_template = [](const std::string& single, const std::string& specials) {
+    return R"({"type":"TemplateProcessing","single":[)" + single + R"(],"special_tokens":{)" + specials +
+           "}}";
+  };
+  const std::string bos = R"({"SpecialToken":{"id":"<s>"}})", eos = R"({"SpecialToken":{"id":"</s>"}})",
+                    text = R"({"Sequence":{"id":"A"}})", bos_ids = R"("<s>":{"ids":[260]})",
+                    eos_ids = R"("</s>":{"ids":[261]})";
+  for (const std::string& section :
+       {std::string("null"), bytes, of_template(bos + "," + text, bos_ids),
+        of_template(text + "," + eos, eos_ids),
+        R"({"type":"Sequence","processors":[)" + bytes + "," +
+            of_template(bos + "," + text + "," + eos, bos_ids + "," + eos_ids) + "]}"}) {
+    INFO(section);
+    SmallTokenizer small;
+    small.post_processor = section;
+    const auto before = alone(small.json());
+    for (bool has_bos : {false, true}) {
+      const std::string json = edited(small, has_bos);
+      CHECK((json == small.json()) == (has_bos == before.template_has_bos));
+      const auto after = alone(json);
+      CHECK(after.template_has_bos == has_bos);
+      CHECK(after.template_has_eos == before.template_has_eos);
+      CHECK(after.bos_id == (has_bos ? 260 : -1));
+      CHECK((json.find(R"("trim_offsets":false)") != std::string::npos) ==
+            (section.find("trim_offsets") != std::string::npos));
+    }
+  }
+
+  SmallTokenizer unlisted;
+  unlisted.added = R"([{"id":261,"content":"</s>","special":true}])";
+  unlisted.more += R"(,"<s>":260)";
+  CHECK(alone(unlisted.json()).added.size() == 1);
+  const auto listed = alone(edited(unlisted, false));
+  REQUIRE(listed.added.size() == 2);
+  CHECK(listed.added[0].content == "<s>");
+  CHECK(listed.added[0].special);
+  CHECK(edited(unlisted, true)
+            .find("\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[260],\"tokens\":[\"<s>\"]}}") !=
+        std::string::npos);
+  std::string bare = unlisted.json();
+  for (const std::string& section :
+       {R"("added_tokens":)" + unlisted.added + ",", std::string(R"("post_processor":null,)")})
+    bare.erase(bare.find(section), section.size());
+  bare.insert(bare.find(R"("<s>":260)"), R"("</s>":261,)");
+  const auto whole = alone(Tokenizer::parse(bare, config, "t.json")->edited_json(bare, true));
+  CHECK(whole.added.size() == 2);
+  CHECK(whole.adds_bos);
+}
+
 TEST_CASE("keys that are the text itself are told from byte-level keys") {
   std::string vocab;
   for (int b = 0; b < 256; ++b) {
