@@ -80,6 +80,11 @@ class Reader {
   std::string where_;
 };
 
+void refuse_partial_rotary(const Reader& r, std::string_view where) {
+  if (const Json* factor = r.find("partial_rotary_factor"); factor && factor->as_number(where) != 1)
+    fail<FileError>(where, "partial_rotary_factor is {}, expected 1", factor->as_number(where));
+}
+
 // Refuses what the model would compute but ours does not.
 void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   if (std::string act = r.text("hidden_act", "silu"); act != "silu") {
@@ -105,13 +110,20 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
     fail<FileError>(
         where, "it has a quantization_config: quantized weights are not supported; use the original model");
   }
-  if (const Json* factor = r.find("partial_rotary_factor"); factor && factor->as_number(where) != 1) {
-    fail<FileError>(where, "partial_rotary_factor is {}, expected 1", factor->as_number(where));
-  }
+  refuse_partial_rotary(r, where);
 }
 
-// {rope_type | type, factor, ...}; nothing where frequencies are not scaled.
-std::optional<RopeScaling> read_rope_scaling(const Json& object, const std::string& name) {
+struct Rope {
+  std::optional<double> theta;
+  std::optional<RopeScaling> scaling;  // nothing where frequencies are not scaled
+};
+
+constexpr std::string_view kRopeMembers[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+constexpr std::string_view kScalingMembers[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                                "original_max_position_embeddings"};
+
+// {rope_type | type, rope_theta, factor, ...}
+Rope read_rope_object(const Json& object, const std::string& name) {
   Reader rope(object, name);
   std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (std::string other = rope.text("type", type); other != type)
@@ -121,42 +133,59 @@ std::optional<RopeScaling> read_rope_scaling(const Json& object, const std::stri
       fail<FileError>(
           name, "{} is an object: separate RoPE settings for some of the layers are not supported", member);
   }
-  if (type == "default") return {};
-  if (type != "llama3") {
+  if (type != "default" && type != "llama3") {
     fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not supported",
                     type);
   }
-  const RopeScaling scaling{
-      .factor = rope.positive("factor"),
-      .low_freq_factor = rope.positive("low_freq_factor"),
-      .high_freq_factor = rope.positive("high_freq_factor"),
-      .original_max_position_embeddings = rope.positive("original_max_position_embeddings")};
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
-                    scaling.high_freq_factor, scaling.low_freq_factor);
+  for (const auto& [member, value] : object.as_object(name)) {
+    if (value.is_null() || contains(kRopeMembers, member)) continue;
+    if (!contains(kScalingMembers, member)) {
+      fail<FileError>(name, "has '{}', which is not supported: remove it if the model was trained without it",
+                      member);
+    }
+    if (type == "default") {
+      fail<FileError>(
+          name, "has '{}', but rope type 'default' does not scale: set rope_type to 'llama3', or remove it",
+          member);
+    }
   }
-  return scaling;
+  refuse_partial_rotary(rope, name);
+  Rope out;
+  if (rope.find("rope_theta")) out.theta = rope.positive("rope_theta");
+  if (type == "default") return out;
+  out.scaling = {.factor = rope.positive("factor"),
+                 .low_freq_factor = rope.positive("low_freq_factor"),
+                 .high_freq_factor = rope.positive("high_freq_factor"),
+                 .original_max_position_embeddings = rope.positive("original_max_position_embeddings")};
+  if (out.scaling->high_freq_factor <= out.scaling->low_freq_factor) {
+    fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
+                    out.scaling->high_freq_factor, out.scaling->low_freq_factor);
+  }
+  return out;
 }
 
 // The older form has rope_theta beside rope_scaling (an object or null), the newer one rope_parameters with
-// both inside. A file with both forms has been edited by somebody; they must agree.
+// both inside; transformers reads a rope_theta inside of either. A file with both forms has been edited by
+// somebody; they must agree.
 void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
-  config.rope_theta = r.positive("rope_theta", 10000.0);
-  const Json* newer = r.find("rope_parameters");
-  const Json* older = r.find("rope_scaling");
-  if (older) config.rope_scaling = read_rope_scaling(*older, r.what("rope_scaling"));
-  if (!newer) return;
-  const std::string name = r.what("rope_parameters");
-  const Reader rope(*newer, name);
-  const double theta = rope.positive("rope_theta", config.rope_theta);
-  const std::optional<RopeScaling> scaling = read_rope_scaling(*newer, name);
-  if ((older && scaling != config.rope_scaling) || (r.find("rope_theta") && theta != config.rope_theta)) {
-    fail<FileError>(where,
-                    "rope_parameters contradicts rope_theta or rope_scaling: keep only those that the model "
-                    "was trained with");
+  std::optional<Rope> read;
+  std::optional<double> theta;
+  if (r.find("rope_theta")) theta = r.positive("rope_theta");
+  for (const char* form : {"rope_scaling", "rope_parameters"}) {
+    const Json* object = r.find(form);
+    if (!object) continue;
+    const Rope rope = read_rope_object(*object, r.what(form));
+    if ((theta && rope.theta && theta != rope.theta) || (read && read->scaling != rope.scaling)) {
+      fail<FileError>(where,
+                      "{} contradicts rope_theta or rope_scaling: keep only those that the model was trained "
+                      "with",
+                      form);
+    }
+    if (rope.theta) theta = rope.theta;
+    read = rope;
   }
-  config.rope_theta = theta;
-  config.rope_scaling = scaling;
+  config.rope_theta = theta.value_or(config.rope_theta);
+  if (read) config.rope_scaling = read->scaling;
 }
 
 Json scaling_json(const std::optional<RopeScaling>& scaling) {
@@ -210,18 +239,22 @@ class Editor {
 
 void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Editor& edit) {
   if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling) return;
-  const Json* newer = root.find("rope_parameters");
-  if (!newer || newer->is_null()) {
-    edit.replace("rope_theta", was.rope_theta, now.rope_theta);
-    if (was.rope_scaling != now.rope_scaling) {
-      const Json json = scaling_json(now.rope_scaling);
-      edit.put("rope_scaling", json, scaling_json(was.rope_scaling).dump(), json.dump());
-    }
+  // Where rope_theta is inside of one of these, it stays there.
+  for (const std::string_view form : {"rope_parameters", "rope_scaling"}) {
+    const Json* object = root.find(form);
+    if (!object || object->is_null() || (form == "rope_scaling" && !object->find("rope_theta"))) continue;
+    Json json = now.rope_scaling ? scaling_json(now.rope_scaling) : Json().set("rope_type", "default");
+    json.set("rope_theta", now.rope_theta);
+    edit.put(form, json, object->dump(), json.dump());
+    for (const std::string_view other : {"rope_theta", "rope_scaling"})
+      if (other != form) edit.erase(other);
     return;
   }
-  Json json = now.rope_scaling ? scaling_json(now.rope_scaling) : Json().set("rope_type", "default");
-  json.set("rope_theta", now.rope_theta);
-  edit.put("rope_parameters", json, newer->dump(), json.dump());
+  edit.replace("rope_theta", was.rope_theta, now.rope_theta);
+  if (was.rope_scaling != now.rope_scaling) {
+    const Json json = scaling_json(now.rope_scaling);
+    edit.put("rope_scaling", json, scaling_json(was.rope_scaling).dump(), json.dump());
+  }
 }
 
 }  // namespace

@@ -104,6 +104,15 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("rope_parameters":{"rope_type":"default"},"rope_scaling":{"rope_type":"llama3","factor":8,)"
           R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192})",
           "contradicts rope_theta or rope_scaling");
+  refused(R"("rope_scaling":{"rope_type":"default","rope_theta":1e6},"rope_theta":1e4)",
+          "rope_scaling contradicts rope_theta");
+  refused(R"("rope_scaling":{"rope_type":"default","factor":8})",
+          "has 'factor', but rope type 'default' does not scale: set rope_type to 'llama3', or remove it");
+  refused(R"("rope_parameters":{"rope_theta":1e6,"attention_factor":2})",
+          "has 'attention_factor', which is not supported: remove it if the model was trained without it");
+  refused(R"("rope_parameters":{"rope_theta":1e6,"partial_rotary_factor":0.5})",
+          "partial_rotary_factor is 0.5");
+  refused(R"("rope_parameters":{"rope_theta":"1e6"})", "is a string, expected a number");
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types has 'sliding_attention'");
   refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");
@@ -182,6 +191,29 @@ TEST_CASE("HF config: both forms of rope are read where they say the same") {
       "t");
   CHECK(c.rope_theta == 1e6);
   CHECK(!c.rope_scaling);
+}
+
+TEST_CASE("HF config: rope_theta inside rope_scaling is read and edited there") {
+  const std::string source =
+      llama_with(R"("rope_theta":null,"rope_scaling":{"rope_type":"llama3","rope_theta":5e5,"factor":8,)"
+                 R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192})");
+  const HfConfig c = parse_hf_config(source, "t");
+  CHECK(c.rope_theta == 5e5);
+  REQUIRE(c.rope_scaling);
+  CHECK(c.rope_scaling->factor == 8);
+  CHECK(parse_hf_config(llama_with(R"("rope_scaling":{"rope_theta":5e5,"attention_factor":null})"), "t")
+            .rope_theta == 5e5);
+
+  const std::string both =
+      R"("rope_theta":5e5,"rope_parameters":{"rope_theta":5e5},"rope_scaling":{"type":"default"})";
+  for (const std::string& before : {source, llama_with(both)}) {
+    HfConfig now = parse_hf_config(before, "t");
+    now.rope_theta = 1e6;
+    const HfConfigEdit edit = edit_hf_config(before, "t", now);
+    CHECK(edit.changes.size() == 1);
+    CHECK(parse_hf_config(edit.json, "edited") == now);
+    CHECK(Json::parse(edit.json, "edited").find("rope_theta") == nullptr);
+  }
 }
 
 TEST_CASE("HF config: what two models compute differently") {
