@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <initializer_list>
 #include <set>
+#include <utility>
 
 #include "apps/decide/available_memory.h"
 #include "apps/report/float8_remarks.h"
@@ -239,11 +241,17 @@ namespace {
 
 /// What takes most beside the model and its optimizer, and the keys that make it smaller.
 struct LargePart {
-  std::string_view name, keys;
+  std::string name, keys;
   bool is_training = false;
 };
 
-LargePart largest_part(const MemoryPlan& plan) {
+// A batch of one sequence cannot be lowered.
+std::string batch_keys(std::string_view section, int64_t local_batch, std::string_view remark = "") {
+  return local_batch == 1 ? fmt::format("{}.seq_len", section)
+                          : fmt::format("{0}.local_batch_size{1} or {0}.seq_len", section, remark);
+}
+
+LargePart largest_part(const Config& c, const MemoryPlan& plan) {
   const auto phase_bytes = [&](std::string_view name) {
     const auto phase = std::ranges::find(plan.phases, name, &MemoryPlan::Phase::name);
     return phase == plan.phases.end() ? 0 : phase->bytes;
@@ -255,15 +263,45 @@ LargePart largest_part(const MemoryPlan& plan) {
   if (of_samples > std::max(of_step, of_validation))
     return {"the run with its sample texts",
             "evaluation.max_new_tokens, or shorten or drop evaluation.prompts"};
-  if (of_validation > of_step) return {"validation", "validation.local_batch_size or validation.seq_len"};
-  return {"the step",
-          "training.local_batch_size (gradient accumulation keeps global_batch_size) or training.seq_len",
-          true};
+  if (of_validation > of_step) return {"validation", batch_keys("validation", c.validation.local_batch_size)};
+  return {
+      "the step",
+      batch_keys("training", c.training.local_batch_size, " (gradient accumulation keeps global_batch_size)"),
+      true};
+}
+
+// Of these settings, the ones that are not so yet: "set A or B, ", or nothing.
+std::string set_text(std::initializer_list<std::pair<bool, std::string_view>> settings) {
+  std::vector<std::string_view> open;
+  for (const auto& [is_open, setting] : settings)
+    if (is_open) open.push_back(setting);
+  return open.empty() ? "" : fmt::format("set {}, ", fmt::join(open, " or "));
+}
+
+std::string step_complaint(const Experiment& e, const MemoryPlan& plan, Device device, int64_t available) {
+  const std::vector<PlannedAllocation> items = plan.largest(6);
+  const std::string largest = listed(
+      items, [](const PlannedAllocation& a) { return fmt::format("{} {}", a.name, size_text(a.bytes)); });
+  // The owner of a matrix works on all of it, however it is sharded.
+  const bool has_muon =
+      std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
+  const LargePart part = largest_part(e.config, plan);
+  const auto is_whole = [](Recompute r) { return r == Recompute::block; };
+  const bool recomputes_all = std::ranges::all_of(e.shape.model_options.recompute, is_whole);
+  return fmt::format(
+      "{} needs {} on {}, but only {} are free for this rank; largest items: {}. Lower {}, {}{}or shard over "
+      "more ranks",
+      part.name, size_text(plan.total_bytes()), to_string(device), size_text(available), largest, part.keys,
+      set_text({{part.is_training && !recomputes_all, "activation_checkpoint.mode: full"},
+                {e.shape.parameters.optimizer_state != DType::bf16, "optimizer.state_dtype: bfloat16"}}),
+      has_muon ? "leave the largest matrices, which Muon needs whole on one rank, to AdamW "
+                 "(optimizer.param_groups with optimizer_name: AdamW), "
+               : "");
 }
 
 }  // namespace
 
-void require_memory(const MemoryPlan& plan, Device device, Communicator& control,
+void require_memory(const Experiment& e, const MemoryPlan& plan, Device device, Communicator& control,
                     std::optional<int64_t> snapshot_bytes) {
   const bool on_host = !device.is_gpu();
   const int64_t available = memory_for_rank(device, control),
@@ -272,28 +310,15 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
                 snapshot = snapshot_bytes.value_or(0);
   std::string complaint;
   if (plan.total_bytes() > available) {
-    const std::vector<PlannedAllocation> items = plan.largest(6);
-    const std::string largest = listed(
-        items, [](const PlannedAllocation& a) { return fmt::format("{} {}", a.name, size_text(a.bytes)); });
-    // The owner of a matrix works on all of it, however it is sharded.
-    const bool has_muon =
-        std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
-    const LargePart part = largest_part(plan);
-    complaint = fmt::format(
-        "{} needs {} on {}, but only {} are free for this rank; largest items: {}. Lower {}, set "
-        "{}optimizer.state_dtype: bfloat16, {}or shard over more ranks",
-        part.name, size_text(plan.total_bytes()), to_string(device), size_text(available), largest, part.keys,
-        part.is_training ? "activation_checkpoint.mode: full or " : "",
-        has_muon ? "leave the largest matrices, which Muon needs whole on one rank, to AdamW "
-                   "(optimizer.param_groups with optimizer_name: AdamW), "
-                 : "");
+    complaint = step_complaint(e, plan, device, available);
   } else if (snapshot + (on_host ? plan.total_bytes() : 0) > host) {
     complaint = fmt::format(
         "asynchronous checkpoints need {} of host memory for a snapshot{}, but only {} are free for this "
-        "rank: set checkpoint.async_mode: disabled or optimizer.state_dtype: bfloat16, or shard over more "
-        "ranks",
+        "rank: {}or shard over more ranks",
         size_text(snapshot), on_host ? " beside the step's " + size_text(plan.total_bytes()) : "",
-        size_text(host));
+        size_text(host),
+        set_text({{true, "checkpoint.async_mode: disabled"},
+                  {e.shape.parameters.optimizer_state != DType::bf16, "optimizer.state_dtype: bfloat16"}}));
   }
   refuse_together<MemoryError>(control, "memory", complaint);
 }

@@ -116,7 +116,7 @@ void Trainer::plan(bool graphs) {
                                            record_spans(shape, device_, ranks_));
   }
   plan_ = record_step(shape, device_, ranks_);
-  require_memory(plan_.memory, device_, *ranks_.control,
+  require_memory(experiment_, plan_.memory, device_, *ranks_.control,
                  saves_asynchronously(config_.checkpoint)
                      ? std::optional(snapshot_bytes(experiment_, ranks_.coordinates))
                      : std::nullopt);
