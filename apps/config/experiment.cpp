@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/ops/attention/attention.h"
+#include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/snapshot.h"
 
@@ -27,6 +28,16 @@ cpu::ProductChoice resolve_products(const CpuConfig& c) {
   };
   const cpu::ProductChoice usual = cpu::usual_products();
   return {.matmul = way(c.bf16_matmul, usual.matmul), .attention = way(c.bf16_attention, usual.attention)};
+}
+
+// transformers refuses the config.json of such a Llama whatever its head_dim; it reads those of Qwen.
+void warn_of_heads(Experiment& e) {
+  const LlamaConfig& m = e.shape.model;
+  if (!e.config.checkpoint.enable || m.dim % m.heads == 0 || hf_family_of(m) != HfFamily::llama) return;
+  e.config.provenance.warnings.push_back(
+      fmt::format("transformers will not load the checkpoints: dim {} is not a multiple of n_heads {}, as it "
+                  "requires of Llama models: change one of them, or set model.qk_norm: true (Qwen3's block)",
+                  m.dim, m.heads));
 }
 
 }  // namespace
@@ -100,6 +111,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                .model_values = std::move(model_values),
                .global_batch = batches.global,
                .compute_capability = compute_capability};
+  warn_of_heads(e);
   if (c.parallelism.enable_async_tensor_parallel && e.mesh.size(MeshAxis::tp) > 1)
     e.shape.model_options.overlap = {Overlap::blocks, Overlap::blocks, Overlap::blocks, Overlap::blocks};
   if (leaves_reduction_open(e)) e.shape.parameters.reduce_every_micro_batch = false;

@@ -309,6 +309,26 @@ TEST_CASE("the report says how Muon shares its matrices") {
                  Contains(" each way beside the work on others ("));
 }
 
+TEST_CASE(
+    "a head count that transformers does not read in a Llama model is warned of where checkpoints are "
+    "saved") {
+  const auto text = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--model.dim", "100", "--model.n_layers", "1", "--model.head_dim", "16"});
+    return report(1, more);
+  };
+  const std::string warned =
+      "WARNING - transformers will not load the checkpoints: dim 100 is not a multiple of n_heads 16";
+  const std::vector<std::string> saves{"--checkpoint.enable", "true", "--model.n_heads"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), saves.begin(), saves.end());
+    return text(more);
+  };
+  CHECK_THAT(with({"16"}), Contains(warned));
+  CHECK_THAT(with({"20"}), !Contains("transformers"));
+  CHECK_THAT(with({"16", "--model.qk_norm", "true"}), !Contains("transformers"));
+  CHECK_THAT(text({"--model.n_heads", "16"}), !Contains("transformers"));
+}
+
 TEST_CASE("the data line says what is read and how it becomes documents") {
   const TemporaryFolder folder;
   std::ofstream(folder / "a.txt") << std::string(2048, 'x');
