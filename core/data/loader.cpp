@@ -1,7 +1,9 @@
 #include "core/data/loader.h"
 
 #include <chrono>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "core/background_work.h"
 #include "core/counted.h"
@@ -122,7 +124,9 @@ struct TokenLoader::State {
     stats.tokens += front.count.tokens;
     stats.bytes += front.count.bytes;
     stats.dropped_tokens += front.count.dropped;
-    stats.too_long += front.count.too_long;
+    const bool is_new =
+        front.count.too_long > 0 && too_long_of.emplace(front.block, front.place.segment).second;
+    if (is_new) stats.too_long += front.count.too_long;
     front_first += front.count.windows;
     collected.push_back(front.count);
     if (front.last_of_block) {
@@ -206,6 +210,7 @@ struct TokenLoader::State {
   SegmentPlace position;
   std::vector<SegmentCount> collected;  // of the front block's finished segments
   DataStats stats;
+  std::set<std::pair<int64_t, int64_t>> too_long_of;  // blocks and segments whose conversations are in stats
   double waited_before = 0;
   std::chrono::steady_clock::time_point last_save = std::chrono::steady_clock::now();
   BackgroundWork saving{"the index of the data"};  // last member: its thread uses the others

@@ -54,25 +54,38 @@ std::string DocumentEncoder::place(const Document& document) const {
   return fmt::format("'{}', document at byte {}", path(document), document.offset);
 }
 
-std::optional<std::string_view> DocumentEncoder::text_of(const Document& document, std::string_view bytes,
+std::optional<std::string_view> DocumentEncoder::text_of(const Segment& segment, const Document& document,
                                                          std::string& scratch) const {
+  const std::string_view bytes = bytes_of(segment, document);
   if (document.kind == Document::Kind::text) return bytes;
   scratch.clear();
   const std::optional<JsonProblem> problem = append_json_string(bytes, text_key_, scratch);
   if (!problem) return scratch;
-  refuse(document, fmt::format(", column {}", problem->column), problem->what);
+  refuse(segment, document, fmt::format(", column {}", problem->column), problem->what);
   return std::nullopt;
 }
 
 // Ends the run, or counts the document among those that are left out.
-void DocumentEncoder::refuse(const Document& document, std::string_view column,
+void DocumentEncoder::refuse(const Segment& segment, const Document& document, std::string_view column,
                              std::string_view problem) const {
   // Finding the line means reading the file up to there, so it is done only for the one that is shown.
   const bool is_shown = bad_records_ == BadRecords::error || bad_records() == 0;
   const std::string what = is_shown ? fmt::format("{}{}: {}", place(document), column, problem) : "";
   if (bad_records_ == BadRecords::error) fail<DataError>(kWhere, "{}", what);
   std::lock_guard guard(mutex_);
-  if (++skipped_ == 1) first_skipped_ = what;
+  if (is_first_time(segment, document) && ++skipped_ == 1) first_skipped_ = what;
+}
+
+// Later epochs read a document again.
+bool DocumentEncoder::is_first_time(const Segment& segment, const Document& document) const {
+  const Document& first = segment.documents.front();
+  std::vector<bool>& skipped = skipped_of_[{first.file, first.offset}];
+  skipped.resize(segment.documents.size());
+  const auto at = std::ranges::lower_bound(segment.documents, document.begin, {}, &Document::begin);
+  const auto index = static_cast<size_t>(at - segment.documents.begin());
+  if (skipped[index]) return false;
+  skipped[index] = true;
+  return true;
 }
 
 void DocumentEncoder::append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
@@ -80,20 +93,20 @@ void DocumentEncoder::append(const Segment& segment, const Document& document, s
   const std::string_view bytes = bytes_of(segment, document);
   if (!is_text(document)) return append_stored(document, bytes, tokens);
   if (encoder_.chat) {
-    if (const auto problem = encoder_.chat->append(bytes, tokens)) refuse(document, "", *problem);
+    if (const auto problem = encoder_.chat->append(bytes, tokens)) refuse(segment, document, "", *problem);
     return;
   }
-  if (const auto text = text_of(document, bytes, scratch)) append_text(document, *text, tokens);
+  if (const auto text = text_of(segment, document, scratch)) append_text(document, *text, tokens);
 }
 
 std::optional<std::string_view> DocumentEncoder::check(const Segment& segment, const Document& document,
                                                        std::string& scratch) const {
   const std::string_view bytes = bytes_of(segment, document);
   if (encoder_.chat) {
-    if (const auto problem = encoder_.chat->check(bytes)) refuse(document, "", *problem);
+    if (const auto problem = encoder_.chat->check(bytes)) refuse(segment, document, "", *problem);
     return std::nullopt;
   }
-  if (is_text(document)) return text_of(document, bytes, scratch);
+  if (is_text(document)) return text_of(segment, document, scratch);
   std::vector<int32_t> tokens;
   append_stored(document, bytes, tokens);
   return std::nullopt;

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/data/corpus.h"
@@ -43,14 +45,17 @@ class DocumentEncoder {
   std::string place(const Document& document) const;
 
   const TextEncoder& encoder() const { return encoder_; }
-  /// How many bad records have been left out so far, and what was wrong with the first.
+  /// How many bad records have been left out so far, each once however often it was read, and what was wrong
+  /// with the first.
   int64_t bad_records() const;
   std::string first_bad_record() const;
 
  private:
-  std::optional<std::string_view> text_of(const Document& document, std::string_view bytes,
+  std::optional<std::string_view> text_of(const Segment& segment, const Document& document,
                                           std::string& scratch) const;
-  void refuse(const Document& document, std::string_view column, std::string_view problem) const;
+  void refuse(const Segment& segment, const Document& document, std::string_view column,
+              std::string_view problem) const;
+  bool is_first_time(const Segment& segment, const Document& document) const;
   void append_text(const Document& document, std::string_view text, std::vector<int32_t>& tokens) const;
   void append_stored(const Document& document, std::string_view bytes, std::vector<int32_t>& tokens) const;
   const std::string& path(const Document& document) const;
@@ -61,6 +66,8 @@ class DocumentEncoder {
   BadRecords bad_records_;
   mutable std::mutex mutex_;  // guards what follows
   mutable int64_t skipped_ = 0;
+  // By file and offset of a segment's first document: which of its documents are bad.
+  mutable std::map<std::pair<int32_t, int64_t>, std::vector<bool>> skipped_of_;
   mutable std::string first_skipped_;
 };
 

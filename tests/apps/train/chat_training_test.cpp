@@ -39,6 +39,8 @@ TEST_CASE("packed conversations have the loss that each has by itself") {
   }
   CHECK(loader.known().too_long == 3);
   CHECK(loader.known().documents == 57);
+  for (int64_t w = windows; w <= 2 * windows; ++w) sets[0].data->read(w);
+  CHECK(loader.stats().too_long == 3);  // though every epoch leaves them out
 
   // Each of them in a row of its own, and pads behind.
   const auto encoder = chat_encoder(e, "messages");
