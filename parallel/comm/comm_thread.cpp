@@ -1,15 +1,18 @@
 #include "parallel/comm/comm_thread.h"
 
 #include <chrono>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/start_thread.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 namespace {
 constexpr double kGraceSeconds = 10;
-}
+constexpr auto kPeriod = std::chrono::milliseconds(250);
+}  // namespace
 
 CommThread::CommThread(std::shared_ptr<RankState> state)
     : state_(std::move(state)), shared_(std::make_shared<Shared>()) {
@@ -74,19 +77,21 @@ void CommThread::wait(const Counter& counter, uint64_t ticket) {
     ~Awaited() { state.add_waiter(-1); }
   } awaited(*state_);
   std::unique_lock lock(shared_->mutex);
+  uint64_t ended = shared_->ended, progress = state_->progress_count();
+  WaitedTime idle;
   while (!done()) {
-    if (state_
-            ->failed()) {  // the job may be past the point where it matters, and else leaves its buffers now
+    if (state_->failed()) {
+      // The job may be past the point where it matters, and else leaves its buffers now.
       auto settled = [&] { return counter.settled.load(std::memory_order_acquire) >= ticket; };
-      shared_->changed.wait_for(lock, std::chrono::duration<double>(kGraceSeconds), settled);
+      wait_for(shared_->changed, lock, kGraceSeconds, settled);
       if (done()) return;
       throw CommError(state_->failure());
     }
-    const uint64_t before = shared_->ended, progress = state_->progress_count();
-    auto limit = std::chrono::duration<double>(state_->timeout_seconds() + kGraceSeconds);
-    bool moved = shared_->changed.wait_for(
-        lock, limit, [&] { return done() || state_->failed() || shared_->ended != before; });
-    if (!moved && state_->progress_count() == progress) {
+    shared_->changed.wait_for(lock, kPeriod, [&] { return done() || state_->failed(); });
+    const bool has_ended = std::exchange(ended, shared_->ended) != ended;
+    const uint64_t count = state_->progress_count();
+    if (std::exchange(progress, count) != count || has_ended) idle.restart();
+    if (idle.seconds() > state_->timeout_seconds() + kGraceSeconds && !done() && !state_->failed()) {
       lock.unlock();
       state_->fail(state_->timeout_message());
       lock.lock();
@@ -101,8 +106,7 @@ void CommThread::settle(const Counter& counter, uint64_t ticket) noexcept {
 
 void CommThread::settle_all() noexcept {
   std::unique_lock lock(shared_->mutex);
-  shared_->changed.wait_for(lock, std::chrono::duration<double>(kGraceSeconds),
-                            [&] { return shared_->ended == shared_->submitted; });
+  wait_for(shared_->changed, lock, kGraceSeconds, [&] { return shared_->ended == shared_->submitted; });
 }
 
 }  // namespace ottava

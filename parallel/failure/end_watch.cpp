@@ -8,11 +8,10 @@
 
 #include "core/log.h"
 #include "core/start_thread.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 namespace {
-
-using Seconds = std::chrono::duration<double>;
 
 // The log may hang like the rest, so this waits for it no longer than a second, and says nothing where no
 // thread can be started.
@@ -50,11 +49,11 @@ EndWatch::~EndWatch() {
 void EndWatch::watch() {
   constexpr auto kPeriod = std::chrono::milliseconds(100);
   std::unique_lock lock(mutex_);
-  const auto ends_within = [&](auto time) { return changed_.wait_for(lock, time, [&] { return ended_; }); };
+  const auto has_ended = [&] { return ended_; };
   while (!state_->failed()) {
-    if (ends_within(kPeriod)) return;
+    if (changed_.wait_for(lock, kPeriod, has_ended)) return;
   }
-  if (!ends_within(Seconds(seconds_))) end_process(*state_, seconds_);
+  if (!wait_for(changed_, lock, seconds_, has_ended)) end_process(*state_, seconds_);
 }
 
 }  // namespace ottava

@@ -14,6 +14,7 @@
 #include "core/start_thread.h"
 #include "parallel/failure/end_watch.h"
 #include "parallel/failure/ledger_server.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 
@@ -25,8 +26,6 @@ constexpr double kSecondServerSeconds = 2;
 }  // namespace
 
 struct Ledger::Client {
-  using Clock = std::chrono::steady_clock;
-
   std::shared_ptr<RankState> state;
   Options options;
   std::array<tcp::Connection, 2> servers;  ///< in rank 0 and in rank 1
@@ -94,8 +93,8 @@ struct Ledger::Client {
     for (size_t s = 0; s < servers.size(); ++s) {
       if (!reachable[s]) continue;
       send(s, question);
-      auto limit = std::chrono::duration<double>(options.answer_seconds + kSecondServerSeconds);
-      if (!changed.wait_for(lock, limit, [&] { return !verdict.empty(); })) continue;
+      const double limit = options.answer_seconds + kSecondServerSeconds;
+      if (!wait_for(changed, lock, limit, [&] { return !verdict.empty(); })) continue;
       std::string why = verdict;
       lock.unlock();
       state->fail(why);  // before the asker adds words of its own: all ranks give the same account
@@ -116,7 +115,7 @@ struct Ledger::Client {
   void loop() {
     log::set_rank({state->rank(), state->world_size(), true});
     auto period = std::chrono::milliseconds(std::max(20, state->world_size() / 4));
-    std::optional<Clock::time_point> orphaned;
+    std::optional<WaitedTime> orphaned;
     while (true) {
       std::array<pollfd, 3> watched{{{wake, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}}};
       {
@@ -137,12 +136,11 @@ struct Ledger::Client {
         std::lock_guard lock(mutex);
         if (!open && reachable[s]) {
           reachable[s] = false;
-          if (s == 0) orphaned = Clock::now();
+          if (s == 0) orphaned.emplace();
         }
       }
       report(Kind::report, To::first_server_if_changed);
-      double patience = options.answer_seconds + kSecondServerSeconds;
-      if (orphaned && Clock::now() - *orphaned > std::chrono::duration<double>(patience)) {
+      if (orphaned && orphaned->seconds() > options.answer_seconds + kSecondServerSeconds) {
         stop("[comm] rank 0 is gone, and no other rank has kept its last report");
       }
     }

@@ -17,6 +17,11 @@ namespace ottava {
 using Kind = LedgerMessage::Kind;
 using State = ProgressRecord::State;
 
+namespace {
+// How often it is seen, in a roll call, how long that has lasted.
+constexpr auto kRollCallPeriod = std::chrono::milliseconds(50);
+}  // namespace
+
 LedgerServer::LedgerServer(Options options)
     : options_(std::move(options)),
       records_(options_.world_size),
@@ -42,7 +47,8 @@ void LedgerServer::loop() {
     for (const Client& client : clients_) watched.push_back({client.connection.descriptor(), POLLIN, 0});
     std::optional<Clock::time_point> until;
     if (!listens) until = listens_again_;
-    if (roll_call_) until = std::min(roll_call_ends_, until.value_or(roll_call_ends_));
+    if (roll_call_)
+      until = std::min(Clock::now() + kRollCallPeriod, until.value_or(Clock::time_point::max()));
     if (options_.on_long_wait) until = std::min(looks_again_, until.value_or(looks_again_));
     if (!wait(watched, until)) continue;
     size_t i = 2;
@@ -164,8 +170,7 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
 void LedgerServer::call_roll(std::string reason) {
   if (roll_call_) return;
   roll_call_ = std::move(reason);
-  auto seconds = std::chrono::duration<double>(options_.answer_seconds);
-  roll_call_ends_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
+  roll_call_time_.restart();
   for (Client& client : clients_) client.answered = false;
   broadcast({.kind = Kind::roll_call});
 }
@@ -177,7 +182,7 @@ void LedgerServer::finish_roll_call() {
     if (client.answered) told[client.rank] = true;
   }
   bool complete = std::ranges::all_of(told, std::identity{});
-  if (!complete && Clock::now() < roll_call_ends_) return;
+  if (!complete && roll_call_time_.seconds() < options_.answer_seconds) return;
   for (size_t r = 0; r < told.size(); ++r) {
     if (!told[r]) records_[r].state = State::silent;
   }

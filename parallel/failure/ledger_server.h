@@ -16,6 +16,7 @@
 #include "parallel/comm/tcp.h"
 #include "parallel/failure/ledger_message.h"
 #include "parallel/failure/long_waits.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 
@@ -73,7 +74,7 @@ class LedgerServer {
   std::vector<ProgressRecord> records_;
   std::vector<bool> parted_;              ///< ranks that said farewell or whose connection is closed
   std::optional<std::string> roll_call_;  ///< why it was called
-  Clock::time_point roll_call_ends_;
+  WaitedTime roll_call_time_;
   Clock::time_point listens_again_ = {};  ///< until then no descriptor was left for another connection
   std::optional<std::string> verdict_;    ///< what all ranks were stopped with
   LongWaits long_waits_;

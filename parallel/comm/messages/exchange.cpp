@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 namespace {
@@ -66,7 +67,8 @@ void Exchange::check(const MessagePort::Ended& ended) const {
 void Exchange::finish() {
   size_t left = tickets_.size();
   auto spin = std::chrono::duration<double>(pending_bytes_ / kBytesPerSecond) + kShortestSpin;
-  auto ended = Clock::now(), moved = ended;
+  auto ended = Clock::now();
+  WaitedTime idle(ended);
   uint64_t progress = state_->progress_count();
   while (left > 0) {
     // Before anything moves: after a failure the buffers may be gone already.
@@ -79,9 +81,9 @@ void Exchange::finish() {
     if (left == 0) break;
     auto now = Clock::now();
     if (!ended_.empty()) ended = now;
-    if (const uint64_t count = state_->progress_count(); std::exchange(progress, count) != count) moved = now;
-    if (now - moved > std::chrono::duration<double>(state_->timeout_seconds()))
-      throw CommError(state_->timeout_message());
+    const uint64_t count = state_->progress_count();
+    if (std::exchange(progress, count) != count) idle.restart(now);
+    if (idle.seconds(now) > state_->timeout_seconds()) throw CommError(state_->timeout_message());
     if (state_->is_awaited() || now - ended < spin) {
       sched_yield();
     } else {

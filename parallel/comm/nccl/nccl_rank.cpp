@@ -11,7 +11,7 @@
 namespace ottava::nccl {
 namespace {
 constexpr auto kPeriod = std::chrono::milliseconds(20);
-constexpr auto kMoment = std::chrono::milliseconds(500);
+constexpr double kMomentSeconds = 0.5;
 // A call of NCCL's that takes longer hangs, and nothing but an abort ends it.
 constexpr auto kLongestCall = std::chrono::seconds(10);
 }  // namespace
@@ -54,7 +54,8 @@ std::unique_lock<std::mutex> NcclRank::use(Handle& handle) const {
 
 void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, const EnteredCall* waiting) {
   const auto begin = Clock::now();
-  const std::chrono::duration<double> limit(state_->timeout_seconds());
+  const double limit = state_->timeout_seconds();
+  WaitedTime time(begin);
   std::optional<int64_t> entered;
   while (true) {
     ncclResult_t result = ncclSuccess;
@@ -68,8 +69,9 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, c
       return;
     }
     if (state_->failed()) throw CommError(state_->failure());
-    const auto waited = Clock::now() - begin;
-    if (waiting && !entered && (waited > kMoment || waited > limit)) entered = state_->enter(*waiting, begin);
+    const double waited = time.seconds();
+    if (waiting && !entered && (waited > kMomentSeconds || waited > limit))
+      entered = state_->enter(*waiting, begin);
     if (waited > limit) {
       state_->fail(state_->timeout_message());
       throw CommError(state_->failure());
@@ -109,7 +111,7 @@ void NcclRank::release(const std::shared_ptr<Handle>& handle) noexcept {
 void NcclRank::issued(size_t index, Issued work) {
   std::lock_guard lock(mutex_);
   Lane& lane = lanes_[index];
-  if (lane.queue.empty()) lane.moved = Clock::now();
+  if (lane.queue.empty()) lane.idle.restart();
   lane.queue.push_back(std::move(work));
   changed_.notify_all();
 }
@@ -134,15 +136,15 @@ void NcclRank::advance(Lane& lane) {
     state_->calls().ended(front.record, front.clock ? front.clock->nanoseconds_of(*front.done) : 0);
     lane.queue.pop_front();
     lane.front_entered.reset();
-    lane.moved = Clock::now();
+    lane.idle.restart();
   }
 }
 
 // If one lane waits for ranks that are held up in another lane, that other lane is late as well.
-bool NcclRank::is_late() const {
-  const std::chrono::duration<double> limit(state_->timeout_seconds());
-  return std::ranges::any_of(
-      lanes_, [&](const Lane& lane) { return !lane.queue.empty() && Clock::now() - lane.moved > limit; });
+bool NcclRank::is_late() {
+  const double limit = state_->timeout_seconds();
+  return std::ranges::any_of(lanes_,
+                             [&](Lane& lane) { return !lane.queue.empty() && lane.idle.seconds() > limit; });
 }
 
 // An abort lasts until graphs that hold calls of its handle are destroyed. The training thread does that once

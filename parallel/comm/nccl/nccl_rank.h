@@ -14,6 +14,7 @@
 #include "core/stream.h"
 #include "core/trace/step_profile.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava::nccl {
 
@@ -83,10 +84,10 @@ class NcclRank {
     Stream stream;
     std::deque<Issued> queue = {};
     std::optional<int64_t> front_entered = {};  ///< RankState::enter() of the front
-    Clock::time_point moved = Clock::now();
+    WaitedTime idle = WaitedTime();             ///< since something ended
   };
   void advance(Lane& lane);
-  bool is_late() const;
+  bool is_late();
   void abort_all();
 
   std::shared_ptr<RankState> state_;

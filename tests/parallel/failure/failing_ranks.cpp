@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -57,6 +59,15 @@ void run(World& world, const std::string& mode) {
   const auto step = mode == "absent_stage" ? pipeline_step : one_step;
   for (int number = 1; number <= 3; ++number) step(world, number, x);
   if (mode == "good") return;
+  if (mode == "suspended") {
+    // failure_test.cpp stops all processes for longer than this, while the others wait for the victim.
+    comm.state().set_timeout_seconds(5.0);
+    if (comm.rank() == kVictim) {
+      std::ofstream(std::getenv("OTTAVA_TEST_WAITING")) << "\n";
+      pause_ms(3'000);
+    }
+    return step(world, 4, x);
+  }
   // Short only now: on a busy machine ranks come to their first call seconds apart, and to this one not at
   // once.
   const bool is_absent = mode.starts_with("absent");

@@ -1,12 +1,18 @@
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ottava::test;
 using Catch::Contains;
@@ -37,10 +43,13 @@ int zombies_named(const std::string& name) {
   return count;
 }
 
+std::string token_of(const std::string& mode) { return "token-" + mode + "-" + std::to_string(::getpid()); }
+
 // Four ranks; checks that nothing of them stays behind.
-Outcome launch(const std::string& mode, const std::string& launcher = LAUNCH_PROGRAM " 4 --grace 20 --") {
-  const std::string token = "token-" + mode + "-" + std::to_string(::getpid());
-  const Outcome outcome = run_command(launcher + " " + FAILING_RANKS + " " + mode + " " + token);
+Outcome launch(const std::string& mode, const std::string& launcher = LAUNCH_PROGRAM " 4 --grace 20 --",
+               const std::function<void(int)>& meanwhile = {}) {
+  const std::string token = token_of(mode);
+  const Outcome outcome = run_command(launcher + " " + FAILING_RANKS + " " + mode + " " + token, meanwhile);
   INFO(outcome.output);
   CHECK(wait_until(60, [&] { return processes_with(token).empty(); }));
   CHECK(zombies_named("failing_ranks") == 0);
@@ -131,6 +140,22 @@ TEST_CASE("a rank that is stopped is named as not answering") {
   for (int r : {0, 1, 3})
     CHECK_THAT(of_rank(r, o.output),
                Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
+}
+
+TEST_CASE("a job that was suspended for longer than the time limit goes on") {
+  const ottava::TemporaryFolder folder;
+  const std::string waiting = folder / "waiting";
+  Outcome o =
+      launch("suspended", "OTTAVA_TEST_WAITING=" + waiting + " " LAUNCH_PROGRAM " 4 --grace 20 --", [&](int) {
+        if (!wait_until(100, [&] { return std::filesystem::exists(waiting); })) return;
+        const std::vector<int> processes = processes_with(token_of("suspended"));
+        for (int process : processes) ::kill(process, SIGSTOP);
+        std::this_thread::sleep_for(std::chrono::seconds(8));
+        for (int process : processes) ::kill(process, SIGCONT);
+      });
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK(o.seconds > 8);
 }
 
 TEST_CASE("a rank that throws stops the others with its reason") {
