@@ -58,19 +58,20 @@ bool read_collectives(std::string_view line, ProgressRecord& record) {
 
 }  // namespace
 
-// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, group,
-// its collectives, axis,
-// label, work, ranks ("first count stride ..."), collectives ("group count ..."); the text is the rest.
+// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, group, its collectives,
+// place, axis, label, work, ranks ("first count stride ..."), collectives ("group count ..."); the text is
+// the rest.
 std::string LedgerMessage::encode() const {
   const EnteredCall& call = record.call;
   std::vector<int64_t> ranks, collectives;
   for (const RankRun& run : call.ranks) ranks.insert(ranks.end(), {run.first, run.count, run.stride});
   for (const auto& [group, count] : record.collectives) collectives.insert(collectives.end(), {group, count});
-  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind),
-                     record.rank, static_cast<int>(record.state), record.was_inside ? 1 : 0,
-                     static_cast<int>(call.collective), record.step, call.sequence, call.elements, call.group,
-                     call.collectives, one_line(call.axis), one_line(call.label), one_line(call.work),
-                     fmt::join(ranks, " "), fmt::join(collectives, " "), text);
+  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}",
+                     static_cast<char>(kind), record.rank, static_cast<int>(record.state),
+                     record.was_inside ? 1 : 0, static_cast<int>(call.collective), record.step, call.sequence,
+                     call.elements, call.group, call.collectives, call.place, one_line(call.axis),
+                     one_line(call.label), one_line(call.work), fmt::join(ranks, " "),
+                     fmt::join(collectives, " "), text);
 }
 
 std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
@@ -79,19 +80,19 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
   std::vector<std::string_view> lines;
-  for (int i = 0; i < 14; ++i) {
+  for (int i = 0; i < 15; ++i) {
     size_t end = bytes.find('\n');
     if (end == std::string_view::npos) return std::nullopt;
     lines.push_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  std::array<int64_t, 9> numbers;
+  std::array<int64_t, 10> numbers;
   for (size_t i = 0; i < numbers.size(); ++i) {
     const auto number = parse_number<int64_t>(lines[i]);
     if (!number) return std::nullopt;
     numbers[i] = *number;
   }
-  const auto [rank, state, inside, collective, step, sequence, elements, group, of_all] = numbers;
+  const auto [rank, state, inside, collective, step, sequence, elements, group, of_all, place] = numbers;
   if (rank < 0 || rank > INT32_MAX || state < 0 || state > static_cast<int>(ProgressRecord::State::failed) ||
       collective < 0 || collective > static_cast<int>(Collective::graph) || group < 0 || group > UINT32_MAX) {
     return std::nullopt;
@@ -103,14 +104,15 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   r.was_inside = inside != 0;
   EnteredCall& call = r.call;
   call.collective = static_cast<Collective>(collective);
-  call.axis = lines[9];
-  call.label = lines[10];
-  call.work = lines[11];
+  call.axis = lines[10];
+  call.label = lines[11];
+  call.work = lines[12];
   call.elements = elements;
   call.group = static_cast<uint32_t>(group);
   call.collectives = of_all;
   call.sequence = sequence;
-  if (!read_ranks(lines[12], call) || !read_collectives(lines[13], r)) return std::nullopt;
+  call.place = place;
+  if (!read_ranks(lines[13], call) || !read_collectives(lines[14], r)) return std::nullopt;
   message.text = bytes;
   return message;
 }

@@ -52,15 +52,19 @@ int64_t entered(const ProgressRecord& r, uint32_t group) {
   return found == r.collectives.end() ? 0 : found->second;
 }
 
-// The call that a rank is in: of which communicator, and which of its calls.
+// The call that a rank is in: of which communicator, and which of its calls. The rank may have entered later
+// ones as well.
 using CallKey = std::pair<uint32_t, int64_t>;
-CallKey key_of(const ProgressRecord& r) { return {r.call.group, entered(r, r.call.group)}; }
+CallKey key_of(const ProgressRecord& r) { return {r.call.group, r.call.place}; }
 
 // A rank inside sends and receives waits for their other ends; in any other call it waits for the ranks that
-// have not entered it.
+// have not entered it. A rank for which others wait and that waits for none is behind, unless it is stuck: it
+// is in a call that all its ranks have entered.
 struct Waits {
   std::vector<bool> waiting, awaited;  ///< by rank
-  bool is_behind(const ProgressRecord& r) const { return awaited[r.rank] && !waiting[r.rank]; }
+  bool is_last(const ProgressRecord& r) const { return awaited[r.rank] && !waiting[r.rank]; }
+  bool is_stuck(const ProgressRecord& r) const { return is_last(r) && r.state == State::inside; }
+  bool is_behind(const ProgressRecord& r) const { return is_last(r) && r.state != State::inside; }
 };
 
 Waits waits_of(const std::vector<ProgressRecord>& records) {
@@ -96,18 +100,21 @@ bool disagree(const std::vector<ProgressRecord>& records) {
   });
 }
 
-// Empty if none is behind.
-std::string behind_text(const std::vector<ProgressRecord>& records, const Waits& waits) {
-  const std::string behind =
-      describe_groups(records, [&](const ProgressRecord& r) { return waits.is_behind(r); });
-  if (behind.empty()) return {};
-  const auto listed = [&](std::string_view what, bool waiting) {
-    std::string text = describe_groups(records, [&](const ProgressRecord& r) {
-      return !waits.is_behind(r) && waits.waiting[r.rank] == waiting;
-    });
-    return text.empty() ? text : fmt::format("; {}: {}", what, text);
+// The ranks for which others wait and that wait for none, then these others; empty if there are none.
+std::string last_text(const std::vector<ProgressRecord>& records, const Waits& waits) {
+  const auto clause = [&](std::string_view what, auto keep) {
+    const std::string text = describe_groups(records, keep);
+    return text.empty() ? text : fmt::format("{}: {}; ", what, text);
   };
-  return fmt::format("behind: {}{}{}", behind, listed("waiting", true), listed("not waited for", false));
+  using Record = const ProgressRecord&;
+  std::string text =
+      clause("behind", [&](Record r) { return waits.is_behind(r); }) +
+      clause("in a call that all its ranks have entered", [&](Record r) { return waits.is_stuck(r); });
+  if (text.empty()) return text;
+  text +=
+      clause("waiting", [&](Record r) { return waits.waiting[r.rank]; }) +
+      clause("not waited for", [&](Record r) { return !waits.waiting[r.rank] && !waits.awaited[r.rank]; });
+  return text.substr(0, text.size() - 2);
 }
 
 std::string describe_sized(std::vector<ProgressRecord> records) {
@@ -160,17 +167,19 @@ std::string blame(const std::vector<ProgressRecord>& records) {
   }
   if (disagree(records)) return "the ranks disagree about the call: " + describe_sized(records);
   const Waits waits = waits_of(records);
-  if (std::string behind = behind_text(records, waits); !behind.empty()) return behind;
+  const std::string last = last_text(records, waits);
+  if (std::ranges::any_of(records, [&](const auto& r) { return waits.is_behind(r); })) return last;
+  if (!last.empty()) return "no rank is behind, but data does not arrive " + last;
   if (contains(waits.waiting, true)) {
     return "the ranks disagree about the call, or a connection is at fault: " + describe_sized(records);
   }
-  return fmt::format("no rank is behind, so the connection is at fault: {}",
+  return fmt::format("no rank is behind: all have entered the call, and its data does not arrive: {}",
                      describe_groups(records, [](const auto&) { return true; }));
 }
 
 Waiting who_waits(const std::vector<ProgressRecord>& records) {
   const Waits waits = waits_of(records);
-  Waiting out{.ranks = {}, .text = behind_text(records, waits)};
+  Waiting out{.ranks = {}, .text = last_text(records, waits)};
   if (out.text.empty()) return out;
   for (const ProgressRecord& r : records)
     if (waits.waiting[r.rank]) out.ranks.push_back(r.rank);

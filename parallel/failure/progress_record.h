@@ -28,6 +28,8 @@ struct EnteredCall {
   /// The ranks that it takes: the other ends of sends and receives, otherwise all of the communicator.
   std::vector<RankRun> ranks = {};
   int64_t sequence = 0;  ///< set by RankState: the calls this rank has entered, on all communicators
+  /// Set by RankState: of the communicator's collectives, how many this rank has entered with these.
+  int64_t place = 0;
 };
 
 /// Where a rank is in its sequence of calls.
@@ -50,8 +52,8 @@ std::string describe(const ProgressRecord& record);
 /// "all_reduce 'layers.0' (axis world, step 4)".
 std::string call_text(const ProgressRecord& record);
 /// A clause that names the ranks that keep the others waiting: those that are gone, else those that disagree
-/// about a call, else those for which others wait and that themselves wait for none. `records` are those of
-/// all ranks, by rank.
+/// about a call, else those that are in none and for which others wait, else the call that all its ranks have
+/// entered and in which some still are. `records` are those of all ranks, by rank.
 std::string blame(const std::vector<ProgressRecord>& records);
 
 /// The ranks that wait in calls for others that are elsewhere, and a clause that names these and where they

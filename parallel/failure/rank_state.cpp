@@ -40,7 +40,7 @@ int64_t RankState::enter(EnteredCall call, Clock::time_point since) {
   std::lock_guard lock(mutex_);
   sequence_ += std::max<int64_t>(call.calls, 1);  // a graph may have none
   call.sequence = sequence_;
-  if (call.collectives > 0) record_.collectives[call.group] += call.collectives;
+  if (call.collectives > 0) call.place = record_.collectives[call.group] += call.collectives;
   auto later = std::ranges::find_if(under_way_, [&](const UnderWay& other) { return other.since > since; });
   under_way_.insert(later, {since, std::move(call)});
   return sequence_;

@@ -88,7 +88,8 @@ TEST_CASE("ledger messages survive the wire") {
                                .collectives = 3,
                                .group = 4'000'000'000u,
                                .ranks = {{.first = 1, .count = 4, .stride = 2}, {.first = 20}},
-                               .sequence = 345},
+                               .sequence = 345,
+                               .place = 8},
                       .collectives = {{5, 6}, {4'000'000'000u, 7}}},
                      "two\nlines"};
   auto got = LedgerMessage::decode(sent.encode());
@@ -100,7 +101,7 @@ TEST_CASE("ledger messages survive the wire") {
          call.collective == Collective::reduce_scatter));
   CHECK((call.axis == "tp" && call.label == "layers.3 wqkv" && got->text == "two\nlines"));
   CHECK(call.work == "micro-batch 3 of stage 1");
-  CHECK((call.group == sent.record.call.group && call.collectives == 3 &&
+  CHECK((call.group == sent.record.call.group && call.collectives == 3 && call.place == 8 &&
          call.ranks == sent.record.call.ranks));
   CHECK(got->record.collectives == sent.record.collectives);
 }
@@ -109,17 +110,17 @@ TEST_CASE("ledger messages from strangers are not understood") {
   const auto reads = [](const std::string& numbers, const std::string& lists = "\n\n") {
     return LedgerMessage::decode("R" + numbers + "\nx\ny\nz\n" + lists).has_value();
   };
-  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0"));
-  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0", "0 4 1 8 1 1\n5 6\n"));
+  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0"));
+  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0", "0 4 1 8 1 1\n5 6\n"));
   for (const char* lists : {"0 4\n\n", "0 4 0\n\n", "0 4 -1\n\n", "0 9999999999 1\n\n", "0 4 1 \n\n", "\n5\n",
                             "\n9999999999 1\n", "\n5 x\n"})
-    CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n0\n0", lists));
+    CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0", lists));
   CHECK_FALSE(LedgerMessage::decode(""));
   CHECK_FALSE(LedgerMessage::decode("GET / HTTP/1.1\r\n\r\n"));
-  CHECK_FALSE(reads("1\n9\n0\n0\n0\n0\n0\n0\n0"));
-  CHECK_FALSE(reads("-1\n0\n0\n0\n0\n0\n0\n0\n0"));
-  CHECK_FALSE(reads("1\n0\n0\n99\n0\n0\n0\n0\n0"));
-  CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n-1\n0"));
+  CHECK_FALSE(reads("1\n9\n0\n0\n0\n0\n0\n0\n0\n0"));
+  CHECK_FALSE(reads("-1\n0\n0\n0\n0\n0\n0\n0\n0\n0"));
+  CHECK_FALSE(reads("1\n0\n0\n99\n0\n0\n0\n0\n0\n0"));
+  CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n-1\n0\n0"));
   CHECK_FALSE(LedgerMessage::decode("R1\n0\n0"));
   std::string valid = LedgerMessage{}.encode();
   std::mt19937 draw(1);
@@ -190,7 +191,8 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
                                    .axis = "tp",
                                    .label = late ? "layers.0" : "layers.1",
                                    .ranks = {{.first = 0, .count = 3}},
-                                   .sequence = late ? 1 : 2},
+                                   .sequence = late ? 1 : 2,
+                                   .place = late ? 1 : 2},
                           .collectives = {{0, late ? 1 : 2}}};
     ranks[static_cast<size_t>(rank)].send(LedgerMessage{kind, record, text}.encode());
   };

@@ -25,7 +25,8 @@ ProgressRecord at(int rank, State state, int64_t call) {
                    .axis = "world",
                    .label = "data check",
                    .ranks = {{.first = 0, .count = 3}},
-                   .sequence = call},
+                   .sequence = call,
+                   .place = call},
           .collectives = {{0, call}}};
 }
 

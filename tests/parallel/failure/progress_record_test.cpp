@@ -24,7 +24,8 @@ ProgressRecord at(int rank, State state, int64_t sequence, std::string label = "
                    .elements = 64,
                    .group = kGroup,
                    .ranks = {{.first = 0, .count = 512}},
-                   .sequence = sequence},
+                   .sequence = sequence,
+                   .place = sequence},
           .collectives = {{kGroup, sequence}}};
 }
 
@@ -33,7 +34,7 @@ ProgressRecord receiving(int rank, State state, int from, int64_t sequence, int6
   ProgressRecord r = at(rank, state, sequence, fmt::format("from {}", from));
   r.call.collective = Collective::recv;
   r.call.ranks = {{.first = from}};
-  r.call.collectives = 0;
+  r.call.collectives = r.call.place = 0;
   r.collectives = {{kGroup, collectives}};
   return r;
 }
@@ -67,8 +68,10 @@ TEST_CASE("blame names ranks that are gone before ranks that are behind") {
 TEST_CASE("blame tells disagreement from a broken connection") {
   CHECK_THAT(blame({at(0, State::inside, 9, "a"), at(1, State::inside, 9, "b")}),
              Contains("the ranks disagree about the call"));
-  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::inside, 9)}),
-             Contains("no rank is behind, so the connection is at fault"));
+  CHECK_THAT(
+      blame({at(0, State::inside, 9), at(1, State::inside, 9)}),
+      Contains("no rank is behind: all have entered the call, and its data does not arrive: ranks 0, 1 "
+               "are in all_gather"));
   CHECK(blame({}) == "no rank has reported");
 }
 
@@ -89,16 +92,37 @@ TEST_CASE("blame counts the calls that all ranks make, whatever sends and receiv
   ProgressRecord sender = at(0, State::inside, 680), busy = at(1, State::inside, 704),
                  late = at(2, State::done, 701);
   sender.collectives = busy.collectives = {{kGroup, 30}};
+  sender.call.place = busy.call.place = 30;
   late.collectives = {{kGroup, 29}, {kGroup + 1, 500}};
   CHECK_THAT(blame({sender, busy, late}), Catch::StartsWith("behind: rank 2 is after all_gather") &&
                                               Contains("waiting: rank 0 is in") && Contains("rank 1 is in"));
+  busy.state = State::done;
   busy.call.ranks = sender.call.ranks = {{.first = 0, .count = 2}};  // rank 2 is of no concern to them
   sender.collectives = {{kGroup, 31}};
+  sender.call.place = 31;
   CHECK_THAT(
       blame({sender, busy, late}),
-      Catch::StartsWith("behind: rank 1 is in all_gather 'layers.1' (axis dp_shard, call 704, step 7); "
+      Catch::StartsWith("behind: rank 1 is after all_gather 'layers.1' (axis dp_shard, call 704, step 7); "
                         "waiting: rank 0 is in") &&
           Contains("; not waited for: rank 2 is after"));
+}
+
+TEST_CASE("a rank in a call that all have entered is not behind, whatever the others have entered since") {
+  CHECK(blame({at(0, State::inside, 10), at(1, State::inside, 9), at(2, State::inside, 10)}) ==
+        "no rank is behind, but data does not arrive in a call that all its ranks have entered: rank 1 is in "
+        "all_gather 'layers.1' (axis dp_shard, call 9, step 7); waiting: ranks 0, 2 are in all_gather "
+        "'layers.1' (axis dp_shard, call 10, step 7)");
+  // The GPU of rank 0 works on the call before the last that the rank has entered.
+  ProgressRecord ahead = at(0, State::inside, 9);
+  ahead.collectives = {{kGroup, 10}};
+  CHECK_THAT(blame({ahead, at(1, State::inside, 9), at(2, State::inside, 9)}),
+             Catch::StartsWith("no rank is behind: all have entered the call"));
+  // Rank 1 has not received; rank 3, which computes, is behind.
+  CHECK_THAT(blame({at(0, State::inside, 10), at(1, State::inside, 9), at(2, State::inside, 10),
+                    at(3, State::done, 9)}),
+             Catch::StartsWith("behind: rank 3 is after") &&
+                 Contains("; in a call that all its ranks have entered: rank 1 is in") &&
+                 Contains("; waiting: ranks 0, 2 are in"));
 }
 
 TEST_CASE("blame names a rank in whose communicator another waits, through a call of a third") {

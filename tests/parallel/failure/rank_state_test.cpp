@@ -25,8 +25,11 @@ TEST_CASE("of several calls under way the one that began first is shown, then th
   CHECK(state.progress().collectives == std::map<uint32_t, int64_t>{{5, 1}, {6, 1}});
   state.leave(first);
   CHECK(shown() == "after barrier 'first' (axis tp, call 1, step 0)");
-  CHECK(state.enter({.collectives = 0}) == 4);
-  CHECK(state.progress().collectives == std::map<uint32_t, int64_t>{{5, 1}, {6, 1}});
+  CHECK(state.progress().call.place == 1);
+  state.leave(enter("next", 5, now));
+  CHECK(state.progress().call.place == 2);
+  CHECK(state.enter({.collectives = 0}) == 5);
+  CHECK(state.progress().collectives == std::map<uint32_t, int64_t>{{5, 2}, {6, 1}});
 }
 
 TEST_CASE("communicators are told apart by axis, ranks and order, alike on all their ranks") {
