@@ -39,7 +39,8 @@ struct Ledger::Client {
   ProgressRecord::State reported_state = ProgressRecord::State::idle;
 
   LedgerMessage message(Kind kind, std::string text = "") const {
-    return {kind, state->progress(), std::move(text)};
+    const bool is_asked = kind == Kind::present || kind == Kind::question;
+    return {kind, is_asked ? state->progress_with_messages() : state->progress(), std::move(text)};
   }
   // With the lock held. A connection on which that fails is found closed by loop().
   void send(size_t server, const LedgerMessage& m) {

@@ -36,12 +36,30 @@ std::optional<std::vector<std::array<int64_t, kColumns>>> rows_of(std::string_vi
   return rows;
 }
 
+std::optional<RankRun> run_of(int64_t first, int64_t count, int64_t stride) {
+  if (std::max({first, count, stride}) > INT32_MAX || stride < 1) return std::nullopt;
+  return RankRun{static_cast<int>(first), static_cast<int>(count), static_cast<int>(stride)};
+}
+
 bool read_ranks(std::string_view line, EnteredCall& call) {
   const auto rows = rows_of<3>(line);
   if (!rows) return false;
   for (const auto& [first, count, stride] : *rows) {
-    if (std::max({first, count, stride}) > INT32_MAX || stride < 1) return false;
-    call.ranks.push_back({static_cast<int>(first), static_cast<int>(count), static_cast<int>(stride)});
+    const auto run = run_of(first, count, stride);
+    if (!run) return false;
+    call.ranks.push_back(*run);
+  }
+  return true;
+}
+
+bool read_messages(std::string_view line, ProgressRecord& record) {
+  const auto rows = rows_of<6>(line);
+  if (!rows) return false;
+  for (const auto& [first, count, stride, sent, received, awaited] : *rows) {
+    const auto run = run_of(first, count, stride);
+    if (!run || awaited > 1) return false;
+    record.messages.push_back(
+        {.peers = *run, .sent = sent, .received = received, .is_awaited = awaited == 1});
   }
   return true;
 }
@@ -59,19 +77,23 @@ bool read_collectives(std::string_view line, ProgressRecord& record) {
 }  // namespace
 
 // kind, then lines: rank, state, was_inside, collective, step, sequence, elements, group, its collectives,
-// place, axis, label, work, ranks ("first count stride ..."), collectives ("group count ..."); the text is
-// the rest.
+// place, axis, label, work, ranks ("first count stride ..."), collectives ("group count ..."), messages
+// ("first count stride sent received awaited ..."); the text is the rest.
 std::string LedgerMessage::encode() const {
   const EnteredCall& call = record.call;
-  std::vector<int64_t> ranks, collectives;
+  std::vector<int64_t> ranks, collectives, messages;
   for (const RankRun& run : call.ranks) ranks.insert(ranks.end(), {run.first, run.count, run.stride});
   for (const auto& [group, count] : record.collectives) collectives.insert(collectives.end(), {group, count});
-  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}",
+  for (const PeerMessages& m : record.messages) {
+    messages.insert(messages.end(),
+                    {m.peers.first, m.peers.count, m.peers.stride, m.sent, m.received, m.is_awaited ? 1 : 0});
+  }
+  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}",
                      static_cast<char>(kind), record.rank, static_cast<int>(record.state),
                      record.was_inside ? 1 : 0, static_cast<int>(call.collective), record.step, call.sequence,
                      call.elements, call.group, call.collectives, call.place, one_line(call.axis),
                      one_line(call.label), one_line(call.work), fmt::join(ranks, " "),
-                     fmt::join(collectives, " "), text);
+                     fmt::join(collectives, " "), fmt::join(messages, " "), text);
 }
 
 std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
@@ -80,7 +102,7 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
   std::vector<std::string_view> lines;
-  for (int i = 0; i < 15; ++i) {
+  for (int i = 0; i < 16; ++i) {
     size_t end = bytes.find('\n');
     if (end == std::string_view::npos) return std::nullopt;
     lines.push_back(bytes.substr(0, end));
@@ -112,7 +134,8 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   call.collectives = of_all;
   call.sequence = sequence;
   call.place = place;
-  if (!read_ranks(lines[13], call) || !read_collectives(lines[14], r)) return std::nullopt;
+  if (!read_ranks(lines[13], call) || !read_collectives(lines[14], r) || !read_messages(lines[15], r))
+    return std::nullopt;
   message.text = bytes;
   return message;
 }

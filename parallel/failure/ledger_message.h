@@ -16,7 +16,8 @@ struct LedgerMessage {
     failed = 'F',     ///< rank -> server: this rank stops; the text says why
     question = 'Q',   ///< rank -> server: a call makes no progress; the text says which
     roll_call = 'A',  ///< server -> rank: report now
-    /// rank -> server: the record asked for; a report that was under way when asked is older
+    /// rank -> server: the record asked for, with counts of messages; a report that was under way when asked
+    /// is older
     present = 'P',
     stop = 'X',  ///< server -> rank: the verdict
   };

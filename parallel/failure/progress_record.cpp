@@ -12,9 +12,10 @@ namespace {
 
 using State = ProgressRecord::State;
 
+constexpr size_t kShown = 8;
+
 // "rank 2", "ranks 0, 1, 3"; long lists end in a count.
 std::string list_of(const std::vector<int>& ranks) {
-  constexpr size_t kShown = 8;
   return (ranks.size() == 1 ? "rank " : "ranks ") +
          listed(
              ranks, [](int r) { return std::to_string(r); }, kShown);
@@ -117,6 +118,32 @@ std::string last_text(const std::vector<ProgressRecord>& records, const Waits& w
   return text.substr(0, text.size() - 2);
 }
 
+// "rank 0 -> rank 1 (7 messages sent, 6 received)" for each connection on which a message does not come that
+// its receiver awaits and its sender has sent.
+std::vector<std::string> broken_connections(const std::vector<ProgressRecord>& records) {
+  const auto sent = [&](const ProgressRecord& from, int to) {
+    for (const PeerMessages& m : from.messages) {
+      const int distance = to - m.peers.first, place = distance / m.peers.stride;
+      if (distance >= 0 && distance % m.peers.stride == 0 && place < m.peers.count) return m.sent;
+    }
+    return int64_t{0};
+  };
+  std::vector<std::string> found;
+  for (const ProgressRecord& r : records) {
+    for (const PeerMessages& m : r.messages) {
+      if (r.state != State::inside || !m.is_awaited) continue;
+      for (int64_t i = 0, from = m.peers.first; i < m.peers.count && from < std::ssize(records);
+           ++i, from += m.peers.stride) {
+        const int64_t count = sent(records[from], r.rank);
+        if (count <= m.received) continue;
+        found.push_back(fmt::format("rank {} -> rank {} ({} messages sent, {} received)", from, r.rank, count,
+                                    m.received));
+      }
+    }
+  }
+  return found;
+}
+
 std::string describe_sized(std::vector<ProgressRecord> records) {
   for (ProgressRecord& r : records) r.call.label += fmt::format(" of {} elements", r.call.elements);
   return describe_groups(records, [](const ProgressRecord&) { return true; });
@@ -169,6 +196,11 @@ std::string blame(const std::vector<ProgressRecord>& records) {
   const Waits waits = waits_of(records);
   const std::string last = last_text(records, waits);
   if (std::ranges::any_of(records, [&](const auto& r) { return waits.is_behind(r); })) return last;
+  if (const std::vector<std::string> broken = broken_connections(records); !broken.empty()) {
+    const auto same = [](const std::string& connection) { return connection; };
+    return fmt::format("a connection is at fault, or its ranks disagree about the call: {}; {}",
+                       listed(broken, same, kShown), describe_sized(records));
+  }
   if (!last.empty()) return "no rank is behind, but data does not arrive " + last;
   if (contains(waits.waiting, true)) {
     return "the ranks disagree about the call, or a connection is at fault: " + describe_sized(records);

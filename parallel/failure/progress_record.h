@@ -32,6 +32,14 @@ struct EnteredCall {
   int64_t place = 0;
 };
 
+/// The messages between a rank and some others, as many with each of these.
+struct PeerMessages {
+  RankRun peers;
+  int64_t sent = 0, received = 0;  ///< to and from each; those sent may still be under way
+  bool is_awaited = false;         ///< the rank has waited for another one from each, for a while
+  bool operator==(const PeerMessages&) const = default;
+};
+
 /// Where a rank is in its sequence of calls.
 struct ProgressRecord {
   enum class State : uint8_t { idle, inside, done, silent, closed, failed };
@@ -43,6 +51,8 @@ struct ProgressRecord {
   /// By group, the calls entered that all its ranks make, in the same order. A rank that has entered fewer
   /// than another keeps that one waiting. Numbers of sends and receives say nothing of the kind.
   std::map<uint32_t, int64_t> collectives = {};
+  /// In answers to a roll call, and where messages are counted: not over NCCL.
+  std::vector<PeerMessages> messages = {};
 };
 
 /// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", of a pipeline "(..., step 12, micro-batch 3
@@ -52,8 +62,9 @@ std::string describe(const ProgressRecord& record);
 /// "all_reduce 'layers.0' (axis world, step 4)".
 std::string call_text(const ProgressRecord& record);
 /// A clause that names the ranks that keep the others waiting: those that are gone, else those that disagree
-/// about a call, else those that are in none and for which others wait, else the call that all its ranks have
-/// entered and in which some still are. `records` are those of all ranks, by rank.
+/// about a call, else those that are in none and for which others wait, else the connections on which
+/// messages are missing, else the call that all its ranks have entered and in which some still are. `records`
+/// are those of all ranks, by rank.
 std::string blame(const std::vector<ProgressRecord>& records);
 
 /// The ranks that wait in calls for others that are elsewhere, and a clause that names these and where they

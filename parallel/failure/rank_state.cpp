@@ -76,6 +76,13 @@ ProgressRecord RankState::progress() const {
   return record;
 }
 
+ProgressRecord RankState::progress_with_messages() const {
+  constexpr double kAwaitedSeconds = 1;
+  ProgressRecord record = progress();
+  record.messages = messages_.counts(std::min(kAwaitedSeconds, timeout_seconds() / 2));
+  return record;
+}
+
 void RankState::fail(const std::string& reason) {
   std::vector<std::function<void(const std::string&)>> hooks;
   {

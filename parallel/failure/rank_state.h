@@ -13,6 +13,7 @@
 
 #include "parallel/comm/comm_stats.h"
 #include "parallel/failure/flight_recorder.h"
+#include "parallel/failure/message_counts.h"
 #include "parallel/failure/progress_record.h"
 
 namespace ottava {
@@ -32,6 +33,8 @@ class RankState {
   int world_size() const { return world_size_; }
   CommStats& stats() { return stats_; }
   FlightRecorder& calls() { return calls_; }
+  /// Kept by transports that send messages.
+  MessageCounts& messages() { return messages_; }
   /// Where the rank's own thread, and no other, records its waits for calls; null while nothing is traced.
   StepProfile* profile() const { return profile_; }
   void set_profile(StepProfile* profile) { profile_ = profile; }
@@ -63,6 +66,8 @@ class RankState {
   /// In place of leave() where the call is still to be entered.
   void withdraw(int64_t sequence);
   ProgressRecord progress() const;
+  /// The same with the counts of messages: for a roll call.
+  ProgressRecord progress_with_messages() const;
   /// True while the rank's own thread waits for a call. A transport then polls eagerly; otherwise it leaves
   /// the core to compute.
   bool is_awaited() const { return waiters_ > 0; }
@@ -90,6 +95,7 @@ class RankState {
   int rank_, world_size_;
   CommStats stats_;
   FlightRecorder calls_;
+  MessageCounts messages_;
   StepProfile* profile_ = nullptr;
   std::atomic<double> timeout_seconds_ = 300;
   std::atomic<bool> failed_ = false;

@@ -162,7 +162,7 @@ struct Watch {
     std::lock_guard lock(mutex);
     if (stuck.failed()) return stuck.failure();
     std::vector<ProgressRecord> records;
-    for (const auto& state : states) records.push_back(state->progress());
+    for (const auto& state : states) records.push_back(state->progress_with_messages());
     std::string why = fmt::format("[comm] rank {} made no progress in {} for {} s: {}", stuck.rank(),
                                   call_text(stuck.progress()), stuck.timeout_seconds(), blame(records));
     stop(why);

@@ -29,6 +29,11 @@ Exchange::~Exchange() { abandon(); }
 void Exchange::add(MessagePort::Ticket ticket, Expected expected) {
   tickets_.push_back(ticket);
   expected_.push_back(expected);
+  if (expected.bytes < 0) {
+    state_->messages().sent(expected.peer);
+  } else {
+    state_->messages().asked(expected.peer);
+  }
   pending_bytes_ += std::max<int64_t>(expected.bytes, 0);
 }
 
@@ -75,7 +80,11 @@ void Exchange::finish() {
     if (state_->failed()) throw CommError(state_->failure());
     ended_.clear();
     port_->test(tickets_, ended_);
-    for (const MessagePort::Ended& message : ended_) check(message);
+    for (const MessagePort::Ended& message : ended_) {
+      check(message);
+      const Expected& expected = expected_[message.index];
+      if (expected.bytes >= 0) state_->messages().received(expected.peer);
+    }
     left -= ended_.size();
     if (!ended_.empty()) state_->note_progress();
     if (left == 0) break;

@@ -1,5 +1,6 @@
 #include "parallel/comm/host_communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <latch>
@@ -33,6 +34,14 @@ void expect_stuck(Communicator& world, std::latch& stuck, std::string_view accou
   world.state().set_timeout_seconds(0.2);
   Stream stream = Stream::cpu();
   expect_error<CommError>(account, [&] { request.wait(stream); });
+}
+
+// Until a verdict would say that this rank awaits a message.
+void until_awaited(Communicator& world) {
+  const auto is_awaited = [&] {
+    return std::ranges::any_of(world.state().progress_with_messages().messages, &PeerMessages::is_awaited);
+  };
+  while (!is_awaited()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 }  // namespace
@@ -168,12 +177,41 @@ TEST_CASE("a receive of another size stops both sides") {
   std::vector<float> x(8, 1.0f), y(8);
   CHECK_NOTHROW(test::run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
     Stream stream = Stream::cpu();
-    expect_stuck(world, stuck,
-                 "the ranks disagree about the call, or a connection is at fault: rank 0 is in send "
-                 "'out of 8 elements' (axis world, call 1, step 0); rank 1 is in recv 'in of 4 elements'",
-                 world.rank() == 0 ? world.send(stream, {view_of(x.data(), {8}), 1, "out"})
-                                   : world.recv(stream, {view_of(y.data(), {4}), 0, "in"}));
+    Request request = world.rank() == 0 ? world.send(stream, {view_of(x.data(), {8}), 1, "out"})
+                                        : world.recv(stream, {view_of(y.data(), {4}), 0, "in"});
+    if (world.rank() == 1) until_awaited(world);
+    expect_stuck(
+        world, stuck,
+        "a connection is at fault, or its ranks disagree about the call: rank 0 -> rank 1 (1 messages "
+        "sent, 0 received); rank 0 is in send 'out of 8 elements' (axis world, call 1, step 0); rank 1 "
+        "is in recv 'in of 4 elements'",
+        request);
   }));
+}
+
+TEST_CASE("the connection on which a message is lost is named") {
+  constexpr int64_t kLost = 77;
+  const auto delay = [](int64_t bytes) { return bytes == kLost * sizeof(float) ? 1e6 : 0.0; };
+  std::vector<float> out(kLost), in(kLost), x(3, 1.0f);
+  std::latch stuck(3);
+  CHECK_NOTHROW(
+      test::run_thread_ranks({.ranks = 3, .timeout_seconds = 60, .delay = delay}, [&](Communicator& world) {
+        Stream stream = Stream::cpu();
+        const auto all_reduce = [&] {
+          return world.all_reduce(
+              stream, {.send = view_of(&x[static_cast<size_t>(world.rank())], {1}), .label = "x"});
+        };
+        all_reduce().wait(stream);
+        Request request;
+        if (world.rank() == 0) request = world.send(stream, {view_of(out.data(), {kLost}), 1, "lost"});
+        if (world.rank() == 1) request = world.recv(stream, {view_of(in.data(), {kLost}), 0, "lost"});
+        if (world.rank() == 2) request = all_reduce();
+        if (world.rank() == 1) until_awaited(world);
+        expect_stuck(world, stuck,
+                     "rank 0 -> rank 1 (2 messages sent, 1 received); rank 0 is in send 'lost of 77 "
+                     "elements' (axis world, call 2, step 0); rank 1 is in recv 'lost of 77 elements'",
+                     request);
+      }));
 }
 
 TEST_CASE("as many bytes travel as are counted") {

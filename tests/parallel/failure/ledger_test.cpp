@@ -90,7 +90,8 @@ TEST_CASE("ledger messages survive the wire") {
                                .ranks = {{.first = 1, .count = 4, .stride = 2}, {.first = 20}},
                                .sequence = 345,
                                .place = 8},
-                      .collectives = {{5, 6}, {4'000'000'000u, 7}}},
+                      .collectives = {{5, 6}, {4'000'000'000u, 7}},
+                      .messages = {{{.first = 0, .count = 3}, 9, 8, true}, {{.first = 7}, 2, 2, false}}},
                      "two\nlines"};
   auto got = LedgerMessage::decode(sent.encode());
   REQUIRE(got);
@@ -104,17 +105,22 @@ TEST_CASE("ledger messages survive the wire") {
   CHECK((call.group == sent.record.call.group && call.collectives == 3 && call.place == 8 &&
          call.ranks == sent.record.call.ranks));
   CHECK(got->record.collectives == sent.record.collectives);
+  CHECK(got->record.messages == sent.record.messages);
 }
 
 TEST_CASE("ledger messages from strangers are not understood") {
-  const auto reads = [](const std::string& numbers, const std::string& lists = "\n\n") {
-    return LedgerMessage::decode("R" + numbers + "\nx\ny\nz\n" + lists).has_value();
+  const auto reads = [](const std::string& numbers, const std::string& lists = "\n\n",
+                        const std::string& messages = "\n") {
+    return LedgerMessage::decode("R" + numbers + "\nx\ny\nz\n" + lists + messages).has_value();
   };
   CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0"));
   CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0", "0 4 1 8 1 1\n5 6\n"));
   for (const char* lists : {"0 4\n\n", "0 4 0\n\n", "0 4 -1\n\n", "0 9999999999 1\n\n", "0 4 1 \n\n", "\n5\n",
                             "\n9999999999 1\n", "\n5 x\n"})
     CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0", lists));
+  CHECK(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0", "\n\n", "0 4 1 9 8 1\n"));
+  for (const char* messages : {"0 4 1 9 8\n", "0 4 0 9 8 1\n", "0 4 1 9 8 2\n", "0 9999999999 1 9 8 1\n"})
+    CHECK_FALSE(reads("1\n0\n0\n0\n0\n0\n0\n0\n0\n0", "\n\n", messages));
   CHECK_FALSE(LedgerMessage::decode(""));
   CHECK_FALSE(LedgerMessage::decode("GET / HTTP/1.1\r\n\r\n"));
   CHECK_FALSE(reads("1\n9\n0\n0\n0\n0\n0\n0\n0\n0"));

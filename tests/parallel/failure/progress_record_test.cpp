@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "parallel/failure/message_counts.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
@@ -140,6 +141,43 @@ TEST_CASE("blame names no rank where each waits for another") {
   CHECK_THAT(blame({receiving(0, State::inside, 1, 5), receiving(1, State::inside, 0, 9)}),
              Catch::StartsWith("the ranks disagree about the call, or a connection is at fault: rank 0 is in "
                                "recv 'from 1 of 64 elements'"));
+}
+
+TEST_CASE("blame names the connection on which a message is missing") {
+  ProgressRecord zero = at(0, State::inside, 10), one = at(1, State::inside, 9),
+                 two = at(2, State::inside, 10);
+  zero.messages = {{{.first = 1, .count = 2}, 20, 20, false}};
+  one.messages = {{{.first = 0}, 18, 17, true}, {{.first = 2}, 18, 18, true}};
+  two.messages = {{{.first = 0, .count = 2}, 18, 18, true}};
+  CHECK_THAT(
+      blame({zero, one, two}),
+      Catch::StartsWith("a connection is at fault, or its ranks disagree about the call: rank 0 -> rank 1 "
+                        "(20 messages sent, 17 received), rank 0 -> rank 2 (20 messages sent, 18 "
+                        "received); ranks 0, 2 are in all_gather 'layers.1 of 64 elements'"));
+  one.messages[0].is_awaited = two.messages[0].is_awaited = false;
+  CHECK_THAT(blame({zero, one, two}), Catch::StartsWith("no rank is behind, but data does not arrive in"));
+  one.messages[0].is_awaited = true;
+  CHECK_THAT(blame({zero, one, two, at(3, State::done, 8)}), Catch::StartsWith("behind: rank 3"));
+}
+
+TEST_CASE("messages are counted by rank, and awaited after a while") {
+  MessageCounts messages;
+  for (int rank : {1, 2, 5}) messages.sent(rank);
+  messages.asked(1);
+  messages.asked(1);
+  messages.received(1);
+  messages.asked(2);
+  CHECK(messages.counts(3600) ==
+        std::vector<PeerMessages>{{{.first = 2, .count = 2, .stride = 3}, 1, 0, false},
+                                  {{.first = 1}, 1, 1, false}});
+  CHECK(messages.counts(0) == std::vector<PeerMessages>{{{.first = 5}, 1, 0, false},
+                                                        {{.first = 2}, 1, 0, true},
+                                                        {{.first = 1}, 1, 1, true}});
+  messages.received(1);
+  messages.received(2);
+  CHECK(messages.counts(0) == std::vector<PeerMessages>{{{.first = 5}, 1, 0, false},
+                                                        {{.first = 2}, 1, 1, false},
+                                                        {{.first = 1}, 1, 2, false}});
 }
 
 TEST_CASE("ranks are listed in few runs") {
