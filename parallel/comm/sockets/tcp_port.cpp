@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/host_name.h"
+#include "core/split.h"
 #include "parallel/comm/host_communicator.h"
 
 namespace ottava {
@@ -52,7 +53,7 @@ MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {
 
 MessagePort::Ticket TcpPort::send(const void* data, int64_t bytes, int rank, int tag) {
   Peer& peer = peers_[rank];
-  if (!peer.out.is_open() && !peer.out_closed) connect(rank);
+  if (!peer.out.is_open() && !peer.way_out.is_closed) connect(rank);
   // The data is only read; only receives write.
   return add({.data = const_cast<char*>(static_cast<const char*>(data)),
               .bytes = bytes,
@@ -77,7 +78,7 @@ void TcpPort::connect(int rank) {
   });
   Hello hello{token_, state_->rank()};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
-    peer.out_closed = true;
+    peer.way_out = {.is_closed = true, .error = errno};
 }
 
 void TcpPort::accept_connections() {
@@ -102,7 +103,7 @@ void TcpPort::accept_connections() {
 
 void TcpPort::push(Peer& peer) {
   int64_t turn = 0;
-  while (!peer.sends.empty() && !peer.out_closed && turn < kTurnBytes) {
+  while (!peer.sends.empty() && !peer.way_out.is_closed && turn < kTurnBytes) {
     Message& message = *peer.sends.front();
     constexpr auto kHeader = static_cast<int64_t>(sizeof(Header));
     iovec parts[2];
@@ -119,7 +120,7 @@ void TcpPort::push(Peer& peer) {
     what.msg_iovlen = count;
     ssize_t sent = ::sendmsg(peer.out.descriptor(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
-      if (!would_block()) peer.out_closed = true;
+      if (!would_block()) peer.way_out = {.is_closed = true, .error = errno};
       return;
     }
     state_->note_progress();
@@ -149,7 +150,7 @@ bool TcpPort::match(Peer& peer) {
 
 void TcpPort::pull(Peer& peer) {
   int64_t turn = 0;
-  while (!peer.receives.empty() && !peer.in_closed && turn < kTurnBytes) {
+  while (!peer.receives.empty() && !peer.way_in.is_closed && turn < kTurnBytes) {
     char* to = nullptr;
     size_t want = 0;
     if (!peer.arriving) {
@@ -168,7 +169,7 @@ void TcpPort::pull(Peer& peer) {
       if (got < 0 && would_block()) return;
       // The ledger says which rank is gone and why; until it does, the message just does not come.
       if (got <= 0) {
-        peer.in_closed = true;
+        peer.way_in = {.is_closed = true, .error = got < 0 ? errno : 0};
         return;
       }
       state_->note_progress();
@@ -192,6 +193,19 @@ void TcpPort::pull(Peer& peer) {
   }
 }
 
+void TcpPort::check(Way& way, bool has_messages, int from, int to) const {
+  if (!way.is_closed || !has_messages) return way.waiting.reset();
+  if (!way.waiting) way.waiting.emplace();
+  if (way.waiting->seconds() < options_.broken_seconds) return;
+  const auto host = [&](int rank) { return split_text(endpoints_[rank], ';')[0]; };
+  fail<CommError>(
+      "tcp",
+      "the connection rank {} -> rank {} ({} to {}) broke ({}) in {}, and for {} s no rank has said "
+      "why: check the network between the two",
+      from, to, host(from), host(to), way.error != 0 ? std::strerror(way.error) : "the other side closed it",
+      call_text(state_->progress()), options_.broken_seconds);
+}
+
 void TcpPort::move() {
   bool awaits_visitor = std::ranges::any_of(active_, [&](int rank) {
     const Peer& peer = peers_[rank];
@@ -202,6 +216,8 @@ void TcpPort::move() {
     Peer& peer = peers_[rank];
     if (!peer.sends.empty()) push(peer);
     if (peer.in.is_open()) pull(peer);
+    check(peer.way_out, !peer.sends.empty(), state_->rank(), rank);
+    check(peer.way_in, !peer.receives.empty(), rank, state_->rank());
     peer.is_active = !peer.sends.empty() || !peer.receives.empty();
     return !peer.is_active;
   });
@@ -223,8 +239,9 @@ void TcpPort::abandon(Ticket ticket) noexcept {
   auto* message = static_cast<Message*>(ticket);
   Peer& peer = peers_[message->peer];
   // Only half of a message came, so nothing after it can be read.
-  if (peer.arriving == message) peer.in_closed = true, peer.arriving = nullptr;
-  if (!peer.sends.empty() && peer.sends.front() == message && message->moved > 0) peer.out_closed = true;
+  if (peer.arriving == message) peer.way_in.is_closed = true, peer.arriving = nullptr;
+  if (!peer.sends.empty() && peer.sends.front() == message && message->moved > 0)
+    peer.way_out.is_closed = true;
   std::erase(peer.sends, message);
   std::erase(peer.receives, message);
   delete message;

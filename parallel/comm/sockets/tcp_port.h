@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "parallel/comm/messages/message_port.h"
 #include "parallel/comm/sockets/master.h"
 #include "parallel/comm/tcp.h"
+#include "parallel/failure/waited_time.h"
 #include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
@@ -22,6 +24,9 @@ class TcpPort final : public MessagePort {
   struct Options {
     int64_t largest_message_bytes = int64_t{1} << 30;
     double connect_seconds = 30;
+    /// How long after a connection broke with messages under way the port throws. A rank that ended by itself
+    /// has said why by then, through the ledger.
+    double broken_seconds = 5;
   };
   /// All ranks make theirs together. `address` is one of this machine's that the others can reach: that from
   /// which it reaches the master.
@@ -50,19 +55,27 @@ class TcpPort final : public MessagePort {
     int peer = 0;
     bool ended = false, too_long = false;
   };
+  struct Way {
+    bool is_closed = false;
+    int error = 0;                      ///< why it is; 0: the peer closed it
+    std::optional<WaitedTime> waiting;  ///< since messages wait on it although it is closed
+  };
   struct Peer {
     tcp::Connection out, in;
     std::deque<Message*> sends, receives;  ///< that have not ended, in order
     Message* arriving = nullptr;           ///< of `receives`
     Header header;                         ///< of the next message that comes in
     size_t header_bytes = 0;
-    bool is_active = false, out_closed = false, in_closed = false;
+    bool is_active = false;
+    Way way_out, way_in;
   };
   Ticket add(Message message, std::deque<Message*>& queue);
   void move();
   void push(Peer& peer);
   void pull(Peer& peer);
   bool match(Peer& peer);
+  /// Throws if the way has been closed for too long with messages waiting on it.
+  void check(Way& way, bool has_messages, int from, int to) const;
   void accept_connections();
   void connect(int rank);
   void abandon(Ticket ticket) noexcept;
