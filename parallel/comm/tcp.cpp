@@ -19,15 +19,16 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/listed.h"
 #include "core/split.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava::tcp {
 namespace {
-
-constexpr uint32_t kLongestMessage = 1 << 20;
 
 void set_option(int descriptor, int level, int option, int value) {
   ::setsockopt(descriptor, level, option, &value, sizeof value);
@@ -106,11 +107,12 @@ bool Connection::send(std::string_view message) {
   return true;
 }
 
-bool Connection::read_available() {
+bool Connection::read_available(size_t longest) {
   if (!is_open()) return false;
   char chunk[4096];
-  while (buffer_.size() < sizeof(uint32_t) + kLongestMessage) {
-    ssize_t got = ::recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
+  const size_t most = sizeof(uint32_t) + longest;
+  while (buffer_.size() < most) {
+    ssize_t got = ::recv(descriptor_, chunk, std::min(sizeof chunk, most - buffer_.size()), MSG_DONTWAIT);
     if (got > 0) {
       buffer_.append(chunk, got);
     } else if (got == 0) {
@@ -122,12 +124,12 @@ bool Connection::read_available() {
   return true;
 }
 
-std::optional<std::string> Connection::next() {
+std::optional<std::string> Connection::next(size_t longest) {
   uint32_t length = 0;
   if (buffer_.size() < sizeof length) return std::nullopt;
   std::memcpy(&length, buffer_.data(), sizeof length);
   length = ntohl(length);
-  if (length > kLongestMessage) {  // not one of ours
+  if (length > longest) {  // not one of ours
     close();
     buffer_.clear();
     return std::nullopt;
@@ -136,6 +138,19 @@ std::optional<std::string> Connection::next() {
   std::string message = buffer_.substr(sizeof length, length);
   buffer_.erase(0, sizeof length + length);
   return message;
+}
+
+std::optional<std::string> Connection::read(double seconds, size_t longest) {
+  WaitedTime time;
+  while (true) {
+    if (auto message = next(longest)) return message;
+    const double left = seconds - time.seconds();
+    if (!is_open() || left <= 0) return std::nullopt;
+    pollfd input{descriptor_, POLLIN, 0};
+    const int ready = ::poll(&input, 1, static_cast<int>(std::min(left * 1000 + 1, 250.0)));
+    if (ready < 0 && errno != EINTR) return std::nullopt;
+    if (ready > 0 && !read_available(longest)) return next(longest);
+  }
 }
 
 // Two descriptors per rank, and one for the ledgers of ranks 0 and 1: more than the usual 1024 from 250 ranks
@@ -194,8 +209,7 @@ std::string Listener::endpoint() const {
   return fmt::format("{};{};{}", host_name(), addresses, port_);
 }
 
-Connection connect_to(const std::string& endpoint, double timeout_seconds,
-                      const std::function<void()>& between_attempts) {
+Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts) {
   using Clock = std::chrono::steady_clock;
   const std::vector<std::string_view> parts = split_text(endpoint, ';');
   if (parts.size() != 3) fail<CommError>("tcp", "'{}' is not an endpoint", endpoint);
@@ -205,18 +219,24 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds,
     if (!address.empty()) hosts.emplace_back(address);
   }
   hosts.emplace_back(parts[0]);
+  std::vector<std::string> wrong;
   auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
   do {
+    wrong.clear();
     for (const std::string& host : hosts) {
-      if (Connection connection(try_connect(host, std::string(parts[2]))); connection.is_open())
-        return connection;
-      if (between_attempts) between_attempts();
+      Connection connection(try_connect(host, std::string(parts[2])));
+      const bool is_open = connection.is_open();
+      if (is_open && (!attempts.is_right || attempts.is_right(connection))) return connection;
+      if (is_open) wrong.push_back(host);
+      if (attempts.after_each) attempts.after_each();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  fail<CommError>("tcp",
-                  "{} cannot be reached from {} on port {} (tried {}) within {} s: check names and firewall",
-                  parts[0], host_name(), parts[2], parts[1].empty() ? parts[0] : parts[1], timeout_seconds);
+  fail<CommError>(
+      "tcp", "{} cannot be reached from {} on port {} (tried {}{}) within {} s: check names and firewall",
+      parts[0], host_name(), parts[2], parts[1].empty() ? parts[0] : parts[1],
+      wrong.empty() ? "" : fmt::format("; somebody else answers at {}", fmt::join(wrong, ", ")),
+      timeout_seconds);
 }
 
 }  // namespace ottava::tcp

@@ -10,6 +10,11 @@
 
 namespace ottava::tcp {
 
+constexpr size_t kLongestMessage = 1 << 20;
+/// Of the visitors of a listener that have not said who they are: how many there may be at once, and how much
+/// is read of each.
+constexpr size_t kMostVisitors = 64, kGreetingBytes = 64;
+
 /// A connection that carries short text messages, each as a whole. Move-only. Several threads may send only
 /// if the owner locks.
 class Connection {
@@ -22,12 +27,15 @@ class Connection {
   /// Returns false if the peer is gone or takes nothing for two seconds. Both ends then find the connection
   /// closed: a message of which only a part was sent would make nonsense of all that follow.
   bool send(std::string_view message);
-  /// Reads what has arrived, without blocking, until the longest message is certain to be whole: the rest
-  /// stays with the kernel until next() has taken some. Returns false if the peer has closed or the
+  /// Reads what has arrived, without blocking, until a message of `longest` bytes is certain to be whole: the
+  /// rest stays with the kernel until next() has taken some. Returns false if the peer has closed or the
   /// connection broke.
-  bool read_available();
-  /// The next whole message of what was read, or nothing.
-  std::optional<std::string> next();
+  bool read_available(size_t longest = kLongestMessage);
+  /// The next whole message of what was read, or nothing. One longer than `longest` ends the connection.
+  std::optional<std::string> next(size_t longest = kLongestMessage);
+  /// Waits for the next message, of at most `longest` bytes; nothing if none has come within the time
+  /// (WaitedTime), or the peer is gone.
+  std::optional<std::string> read(double seconds, size_t longest = kLongestMessage);
   void close() { descriptor_.close(); }
 
  private:
@@ -60,9 +68,13 @@ class Listener {
   int port_ = 0;
 };
 
-/// Tries the endpoint's addresses until the deadline, calling `between_attempts` (may be null) after each
-/// failure, which may throw to give up. Throws CommError.
-Connection connect_to(const std::string& endpoint, double timeout_seconds,
-                      const std::function<void()>& between_attempts = nullptr);
+struct Attempts {
+  /// Called after each that failed; may throw to give up.
+  std::function<void()> after_each = {};
+  /// Asks who answers there: an address that leads to somebody else is not taken.
+  std::function<bool(Connection&)> is_right = {};
+};
+/// Tries the endpoint's addresses until the time is up. Throws CommError.
+Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts = {});
 
 }  // namespace ottava::tcp

@@ -129,8 +129,9 @@ struct Ledger::Client {
       if (::poll(watched.data(), watched.size(), static_cast<int>(period.count())) < 0 && errno != EINTR)
         std::this_thread::sleep_for(period);
       for (size_t s = 0; s < servers.size(); ++s) {
-        if (watched[s + 1].fd < 0 || watched[s + 1].revents == 0) continue;
-        bool open = servers[s].read_available();
+        if (watched[s + 1].fd < 0) continue;
+        // Messages that came with the answer to the greeting have been read already.
+        const bool open = watched[s + 1].revents == 0 || servers[s].read_available();
         while (auto bytes = servers[s].next()) {
           if (auto m = LedgerMessage::decode(*bytes)) handle(*m, s);
         }
@@ -159,11 +160,13 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
     const tcp::OpenFiles files = tcp::allow_open_files(size);  // over MPI nobody else asks for them
     if (files.allowed < files.needed) {
       log::warning(
-          "{} ranks need {} open files, but this machine allows {}: once they are used up, ranks that are "
-          "there may be named as missing; raise ulimit -n",
+          "{} ranks need {} open files, but this machine allows {}: once they are used up, ranks cannot "
+          "report "
+          "to this one, and the job ends; raise ulimit -n",
           size, files.needed, files.allowed);
     }
-    LedgerServer::Options server{.world_size = size,
+    LedgerServer::Options server{.rank = rank,
+                                 .world_size = size,
                                  .watches = rank == 0 ? -1 : 0,
                                  .answer_seconds = options.answer_seconds,
                                  .token = token,
@@ -178,8 +181,8 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
   }
   std::vector<std::string> endpoints = bootstrap.all_gather(server_ ? server_->endpoint() : "");
   for (size_t s = 0; s < std::min<size_t>(endpoints.size(), 2); ++s) {
-    client_->servers[s] = tcp::connect_to(endpoints[s], options.connect_seconds);
-    client_->servers[s].send(LedgerServer::greeting(token));
+    client_->servers[s] = LedgerServer::connect(
+        {.endpoint = endpoints[s], .token = token, .rank = static_cast<int>(s)}, options.connect_seconds);
     client_->reachable[s] = true;
   }
   client_->report(Kind::report, Client::To::both_servers);

@@ -20,6 +20,11 @@ using State = ProgressRecord::State;
 namespace {
 // How often it is seen, in a roll call, how long that has lasted.
 constexpr auto kRollCallPeriod = std::chrono::milliseconds(50);
+
+// How often it is seen how long those are there that have not greeted.
+constexpr auto kVisitorPeriod = std::chrono::milliseconds(500);
+// How long a server has to answer a greeting before another address is tried.
+constexpr double kAnswerSeconds = 5;
 }  // namespace
 
 LedgerServer::LedgerServer(Options options)
@@ -40,16 +45,35 @@ LedgerServer::~LedgerServer() {
   ::close(wake_[1]);
 }
 
+tcp::Connection LedgerServer::connect(const Address& address, double timeout_seconds) {
+  const auto is_right = [&](tcp::Connection& connection) {
+    return connection.send(greeting(address.token, address.rank)) &&
+           connection.read(kAnswerSeconds, tcp::kGreetingBytes) == answer(address.token, address.rank);
+  };
+  return tcp::connect_to(address.endpoint, timeout_seconds, {.is_right = is_right});
+}
+
+size_t LedgerServer::visitors() const { return std::ranges::count(clients_, false, &Client::is_of_job); }
+
+void LedgerServer::close_silent_visitors() {
+  std::erase_if(clients_, [&](Client& client) {
+    return !client.is_of_job && client.time.seconds() >= options_.greeting_seconds;
+  });
+}
+
 void LedgerServer::loop() {
   while (true) {
-    const bool listens = Clock::now() >= listens_again_;
+    const Clock::time_point now = Clock::now();
+    const size_t strangers = visitors();
+    const bool listens = now >= listens_again_ && strangers < tcp::kMostVisitors;
     std::vector<pollfd> watched = {{wake_[0], POLLIN, 0}, {listens ? listener_.descriptor() : -1, POLLIN, 0}};
     for (const Client& client : clients_) watched.push_back({client.connection.descriptor(), POLLIN, 0});
     std::optional<Clock::time_point> until;
-    if (!listens) until = listens_again_;
-    if (roll_call_)
-      until = std::min(Clock::now() + kRollCallPeriod, until.value_or(Clock::time_point::max()));
-    if (options_.on_long_wait) until = std::min(looks_again_, until.value_or(looks_again_));
+    const auto wakes_at = [&](Clock::time_point time) { until = std::min(time, until.value_or(time)); };
+    if (now < listens_again_) wakes_at(listens_again_);
+    if (strangers > 0) wakes_at(now + kVisitorPeriod);
+    if (roll_call_) wakes_at(now + kRollCallPeriod);
+    if (options_.on_long_wait) wakes_at(looks_again_);
     if (!wait(watched, until)) continue;
     size_t i = 2;
     for (auto client = clients_.begin(); client != clients_.end(); ++i) {
@@ -57,6 +81,7 @@ void LedgerServer::loop() {
       if (!open) disconnected(*client);
       client = open ? std::next(client) : clients_.erase(client);
     }
+    close_silent_visitors();
     if (watched[1].revents) accept();
     if (roll_call_) finish_roll_call();
     if (options_.on_long_wait && Clock::now() >= looks_again_) look_for_long_waits();
@@ -96,13 +121,17 @@ bool LedgerServer::accept() {
 }
 
 // While the client waited, the others may have been asked, or stopped.
-void LedgerServer::welcome(Client& client) {
+bool LedgerServer::greets(Client& client, const std::string& first) {
+  if (!first.starts_with(fmt::format("ottava ledger {:016x} ", options_.token))) return false;
+  client.connection.send(answer(options_.token, options_.rank));
+  if (first != greeting(options_.token, options_.rank)) return false;
   client.is_of_job = true;
   const auto tell = [&](Kind kind, const std::string& text) {
     client.connection.send(LedgerMessage{.kind = kind, .text = text}.encode());
   };
   if (roll_call_) tell(Kind::roll_call, "");
   if (verdict_) tell(Kind::stop, *verdict_);
+  return true;
 }
 
 // Reads what was said before this server ends, also by ranks that still wait to be accepted.
@@ -115,11 +144,12 @@ void LedgerServer::drain() {
 }
 
 bool LedgerServer::read(Client& client) {
-  bool open = client.connection.read_available();
-  while (auto bytes = client.connection.next()) {
+  const auto longest = [&] { return client.is_of_job ? tcp::kLongestMessage : tcp::kGreetingBytes; };
+  bool open = client.connection.read_available(longest());
+  while (auto bytes = client.connection.next(longest())) {
     if (!client.is_of_job) {
-      if (*bytes != greeting(options_.token)) return false;  // a stranger
-      welcome(client);
+      if (!greets(client, *bytes)) return false;
+      open = client.connection.read_available();
       continue;
     }
     auto message = LedgerMessage::decode(*bytes);

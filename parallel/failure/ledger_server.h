@@ -25,10 +25,11 @@ namespace ottava {
 class LedgerServer {
  public:
   struct Options {
-    int world_size = 1;
+    int rank = 0, world_size = 1;
     int watches = -1;  ///< only this rank's disconnection counts; -1: every rank's
     double answer_seconds = 1.5;
-    uint64_t token = 0;  ///< of the job: job_token()
+    uint64_t token = 0;            ///< of the job: job_token()
+    double greeting_seconds = 10;  ///< how long a visitor has to greet
     /// Called by the server's thread with what LongWaits says; null: nobody is told.
     std::function<void(const std::string&)> on_long_wait = {};
     double long_wait_seconds = 60;
@@ -38,19 +39,37 @@ class LedgerServer {
   ~LedgerServer();
   LedgerServer(const LedgerServer&) = delete;
 
-  /// The first message of every connection. One that begins otherwise is closed, and is told nothing.
-  static std::string greeting(uint64_t token) { return fmt::format("ottava ledger {:016x}", token); }
+  /// The first message of every connection, which asks for the server in a rank, and its answer. A visitor
+  /// that begins otherwise, or not within the time, is told nothing, and one that asks for another
+  /// rank only who this is: both are closed.
+  static std::string greeting(uint64_t token, int rank) {
+    return fmt::format("ottava ledger {:016x} {}", token, rank);
+  }
+  static std::string answer(uint64_t token, int rank) {
+    return fmt::format("ottava ledger {:016x}, here is rank {}", token, rank);
+  }
+  /// A connection to that rank's server: addresses at which somebody else answers are not taken. Throws
+  /// CommError.
+  struct Address {
+    std::string endpoint;
+    uint64_t token = 0;
+    int rank = 0;
+  };
+  static tcp::Connection connect(const Address& address, double timeout_seconds);
   std::string endpoint() const { return listener_.endpoint(); }
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Client {
     tcp::Connection connection;
-    bool is_of_job = false;  ///< it has sent the greeting
+    bool is_of_job = false;          ///< it has sent the greeting
+    WaitedTime time = WaitedTime();  ///< since it came
     int rank = -1;
     bool answered = false;  ///< the roll call under way
   };
   void loop();
+  void close_silent_visitors();
+  size_t visitors() const;
   /// Until one of them has something, the first two being wake_ and the listener, or until then. False: it
   /// was interrupted.
   static bool wait(std::vector<pollfd>& watched, std::optional<Clock::time_point> until);
@@ -58,7 +77,8 @@ class LedgerServer {
   bool accept();
   void drain();
   bool read(Client& client);
-  void welcome(Client& client);
+  /// Whether it may stay.
+  bool greets(Client& client, const std::string& first);
   void disconnected(Client& client);
   void handle(Client& client, const LedgerMessage& message);
   void call_roll(std::string reason);

@@ -72,10 +72,11 @@ void TcpPort::connect(int rank) {
   // All ranks connect before they move anything. If there are more than a listener's queue holds, each has to
   // accept those that wait for it, or none would get through. A rank that has failed waits for nobody: who
   // settles its calls does not wait for long.
-  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, [&] {
+  const auto accept = [&] {
     if (state_->failed()) throw CommError(state_->failure());
     accept_connections();
-  });
+  };
+  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, {.after_each = accept});
   Hello hello{token_, state_->rank()};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
     peer.way_out = {.is_closed = true, .error = errno};
