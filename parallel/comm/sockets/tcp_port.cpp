@@ -20,9 +20,10 @@ constexpr int32_t kMagic = 0x0a07a7a1;
 // How much one connection may move before the others have their turn.
 constexpr int64_t kTurnBytes = 8 << 20;
 
+// What a connection begins with. One that was made by another rank, or for another, is closed.
 struct Hello {
   uint64_t token = 0;
-  int32_t rank = 0, magic = kMagic;
+  int32_t from = 0, to = 0, magic = kMagic, unused = 0;
 };
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -77,27 +78,28 @@ void TcpPort::connect(int rank) {
     accept_connections();
   };
   peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, {.after_each = accept});
-  Hello hello{token_, state_->rank()};
+  const Hello hello{token_, state_->rank(), rank};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
     peer.way_out = {.is_closed = true, .error = errno};
 }
 
 void TcpPort::accept_connections() {
   pollfd waiting{listener_.descriptor(), POLLIN, 0};
-  while (::poll(&waiting, 1, 0) == 1) {
+  while (visitors_.size() < tcp::kMostVisitors && ::poll(&waiting, 1, 0) == 1) {
     tcp::Connection visitor = listener_.accept();
     if (!visitor.is_open()) break;  // no descriptor is left: it waits, and so may this
-    visitors_.push_back(std::move(visitor));
+    visitors_.push_back({std::move(visitor)});
   }
-  std::erase_if(visitors_, [&](tcp::Connection& visitor) {
+  std::erase_if(visitors_, [&](Visitor& visitor) {
     Hello hello;
-    ssize_t got = ::recv(visitor.descriptor(), &hello, sizeof hello, MSG_DONTWAIT | MSG_PEEK);
-    if (got < 0 && would_block()) return false;
-    if (got > 0 && got < static_cast<ssize_t>(sizeof hello)) return false;
-    ::recv(visitor.descriptor(), &hello, sizeof hello, MSG_DONTWAIT);
-    bool is_ours = got == sizeof hello && hello.magic == kMagic && hello.token == token_ && hello.rank >= 0 &&
-                   hello.rank < static_cast<int32_t>(peers_.size());
-    if (is_ours) peers_[hello.rank].in = std::move(visitor);
+    const int socket = visitor.connection.descriptor();
+    ssize_t got = ::recv(socket, &hello, sizeof hello, MSG_DONTWAIT | MSG_PEEK);
+    const bool is_partial = got > 0 && got < static_cast<ssize_t>(sizeof hello);
+    if (is_partial || (got < 0 && would_block())) return visitor.time.seconds() >= options_.greeting_seconds;
+    ::recv(socket, &hello, sizeof hello, MSG_DONTWAIT);
+    bool is_ours = got == sizeof hello && hello.magic == kMagic && hello.token == token_ &&
+                   hello.to == state_->rank() && hello.from >= 0 && hello.from < std::ssize(peers_);
+    if (is_ours) peers_[hello.from].in = std::move(visitor.connection);
     return true;
   });
 }

@@ -27,6 +27,7 @@ class TcpPort final : public MessagePort {
     /// How long after a connection broke with messages under way the port throws. A rank that ended by itself
     /// has said why by then, through the ledger.
     double broken_seconds = 5;
+    double greeting_seconds = 10;  ///< how long a visitor has to say which rank it is
   };
   /// All ranks make theirs together. `address` is one of this machine's that the others can reach: that from
   /// which it reaches the master.
@@ -54,6 +55,10 @@ class TcpPort final : public MessagePort {
     Header header;
     int peer = 0;
     bool ended = false, too_long = false;
+  };
+  struct Visitor {
+    tcp::Connection connection;
+    WaitedTime time = WaitedTime();  ///< since it came
   };
   struct Way {
     bool is_closed = false;
@@ -86,8 +91,8 @@ class TcpPort final : public MessagePort {
   uint64_t token_ = 0;
   std::vector<std::string> endpoints_;
   std::vector<Peer> peers_;
-  std::vector<int> active_;                ///< ranks with messages that have not ended
-  std::vector<tcp::Connection> visitors_;  ///< that have not sent their rank yet
+  std::vector<int> active_;        ///< ranks with messages that have not ended
+  std::vector<Visitor> visitors_;  ///< that have not sent their rank yet
 };
 
 /// The communicator of all ranks that meet at `master`. Throws CommError.

@@ -14,7 +14,6 @@
 #include "core/error.h"
 #include "core/host_name.h"
 #include "parallel/comm/host_communicator.h"
-#include "parallel/comm/messages/exchange.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/captured_output.h"
@@ -252,87 +251,6 @@ TEST_CASE("a message that takes longer than the time limit arrives as long as so
   });
   for (const std::string& error : errors) CHECK(error == "");
   CHECK(seconds > 1.5);
-}
-
-namespace {
-
-/// The bootstrap of rank 0 of two, where a test plays rank 1.
-struct Played final : Bootstrap {
-  static constexpr uint64_t kToken = 0x1234;
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  std::vector<std::string> all_gather(std::string_view mine) override {
-    if (++calls == 1) return {fmt::format("{}", kToken), ""};
-    endpoint = mine;
-    return {endpoint, fmt::format("{};;{}", host_name(), listener.port())};
-  }
-  /// A connection to rank 0, as rank 1 makes it.
-  tcp::Connection to_rank_0() const {
-    const struct {
-      uint64_t token = kToken;
-      int32_t rank = 1, magic = 0x0a07a7a1;
-    } hello;
-    tcp::Connection connection = tcp::connect_to(endpoint, 20);
-    ::send(connection.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL);
-    return connection;
-  }
-  int calls = 0;
-  tcp::Listener listener;
-  std::string endpoint;
-};
-
-// So that the other side hears of it as of a connection that was reset.
-void reset(tcp::Connection& connection) {
-  const linger at_once{.l_onoff = 1, .l_linger = 0};
-  ::setsockopt(connection.descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  connection.close();
-}
-
-}  // namespace
-
-TEST_CASE("a connection that breaks is named after a while, long before the time limit") {
-  Played rank_1;
-  auto state = std::make_shared<RankState>(0, 2);
-  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{.broken_seconds = 0.3});
-  std::vector<char> x(size_t{64} << 20);
-  const bool sends = GENERATE(false, true);
-  const int64_t call = state->enter({.axis = "world", .label = "x"});
-  Exchange exchange(port, state);
-  const auto begin = std::chrono::steady_clock::now();
-  if (sends) {
-    exchange.send(x.data(), std::ssize(x), 1, 0);
-    tcp::Connection in = rank_1.listener.accept();
-    reset(in);
-    CHECK_THROWS_WITH(
-        exchange.finish(),
-        Contains("[tcp] the connection rank 0 -> rank 1 (") &&
-            Contains("in barrier 'x' (axis world, step 0), and for 0.3 s no rank has said why"));
-  } else {
-    exchange.receive(x.data(), std::ssize(x), 1, 0);
-    rank_1.to_rank_0().close();
-    CHECK_THROWS_WITH(exchange.finish(), Contains("[tcp] the connection rank 1 -> rank 0 (") &&
-                                             Contains("broke (the other side closed it) in barrier 'x'"));
-  }
-  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  CHECK(seconds >= 0.3);
-  CHECK(seconds < 100);  // of 300
-  state->leave(call);
-}
-
-TEST_CASE("of a connection that breaks, what the other rank says about it counts") {
-  Played rank_1;
-  auto state = std::make_shared<RankState>(0, 2);
-  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{.broken_seconds = 100});
-  Exchange exchange(port, state);
-  char x = 0;
-  exchange.receive(&x, 1, 1, 0);
-  rank_1.to_rank_0().close();
-  std::thread ledger([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    state->fail("rank 1 stopped: disk full");
-  });
-  CHECK_THROWS_WITH(exchange.finish(), "rank 1 stopped: disk full");
-  ledger.join();
 }
 
 TEST_CASE("a rank that fails while it connects to another gives up") {

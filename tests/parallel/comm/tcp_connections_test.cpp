@@ -1,0 +1,156 @@
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/host_name.h"
+#include "parallel/comm/messages/exchange.h"
+#include "parallel/comm/sockets/tcp_port.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+using Catch::Contains;
+
+namespace {
+
+/// The bootstrap of rank 0 of two, where a test plays rank 1.
+struct Played final : Bootstrap {
+  static constexpr uint64_t kToken = 0x1234;
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::vector<std::string> all_gather(std::string_view mine) override {
+    if (++calls == 1) return {fmt::format("{}", kToken), ""};
+    endpoint = mine;
+    return {endpoint, fmt::format("{};;{}", host_name(), listener.port())};
+  }
+  /// A connection to rank 0, as rank 1 makes it to rank `to`.
+  tcp::Connection to_rank_0(int to = 0) const {
+    const struct {
+      uint64_t token = kToken;
+      int32_t from = 1, to = 0, magic = 0x0a07a7a1, unused = 0;
+    } hello{.to = to};
+    tcp::Connection connection = tcp::connect_to(endpoint, 20);
+    ::send(connection.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL);
+    return connection;
+  }
+  int calls = 0;
+  tcp::Listener listener;
+  std::string endpoint;
+};
+
+// So that the other side hears of it as of a connection that was reset.
+void reset(tcp::Connection& connection) {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(connection.descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  connection.close();
+}
+
+// Whether the other side has closed all of them before a minute is over.
+bool until_closed(const std::vector<tcp::Connection*>& connections) {
+  const auto is_closed = [](tcp::Connection* one) { return !one->read_available(); };
+  for (int i = 0; i < 6000; ++i) {
+    if (std::ranges::all_of(connections, is_closed)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a connection that breaks is named after a while, long before the time limit") {
+  Played rank_1;
+  auto state = std::make_shared<RankState>(0, 2);
+  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{.broken_seconds = 0.3});
+  std::vector<char> x(size_t{64} << 20);
+  const bool sends = GENERATE(false, true);
+  const int64_t call = state->enter({.axis = "world", .label = "x"});
+  Exchange exchange(port, state);
+  const auto begin = std::chrono::steady_clock::now();
+  if (sends) {
+    exchange.send(x.data(), std::ssize(x), 1, 0);
+    tcp::Connection in = rank_1.listener.accept();
+    reset(in);
+    CHECK_THROWS_WITH(
+        exchange.finish(),
+        Contains("[tcp] the connection rank 0 -> rank 1 (") &&
+            Contains("in barrier 'x' (axis world, step 0), and for 0.3 s no rank has said why"));
+  } else {
+    exchange.receive(x.data(), std::ssize(x), 1, 0);
+    rank_1.to_rank_0().close();
+    CHECK_THROWS_WITH(exchange.finish(), Contains("[tcp] the connection rank 1 -> rank 0 (") &&
+                                             Contains("broke (the other side closed it) in barrier 'x'"));
+  }
+  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  CHECK(seconds >= 0.3);
+  CHECK(seconds < 100);  // of 300
+  state->leave(call);
+}
+
+TEST_CASE("a connection for another rank is closed, and takes no place") {
+  Played rank_1;
+  auto state = std::make_shared<RankState>(0, 2);
+  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{});
+  tcp::Connection right = rank_1.to_rank_0(), wrong = rank_1.to_rank_0(1);
+  Exchange exchange(port, state);
+  char x = 0;
+  exchange.receive(&x, 1, 1, 7);
+  bool wrong_is_closed = false;
+  std::thread sender([&] {
+    wrong_is_closed = until_closed({&wrong});
+    const struct {
+      int64_t bytes = 1;
+      int32_t tag = 7, magic = 0x0a07a7a1;
+    } header;
+    ::send(right.descriptor(), &header, sizeof header, MSG_NOSIGNAL);
+    ::send(right.descriptor(), "x", 1, MSG_NOSIGNAL);
+  });
+  exchange.finish();
+  sender.join();
+  CHECK(wrong_is_closed);
+  CHECK(x == 'x');
+}
+
+TEST_CASE("visitors that do not say who they are take no more than 64 places of a rank, and not for long") {
+  Played rank_1;
+  auto state = std::make_shared<RankState>(0, 2);
+  auto port =
+      std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{.greeting_seconds = 0.5});
+  std::vector<tcp::Connection> silent(70);
+  std::vector<tcp::Connection*> first;
+  for (tcp::Connection& visitor : silent) {
+    visitor = tcp::connect_to(rank_1.endpoint, 20);
+    if (first.size() < 64) first.push_back(&visitor);
+  }
+  ::send(silent[0].descriptor(), "o", 1, MSG_NOSIGNAL);  // and no more
+  Exchange exchange(port, state);
+  char x = 0;
+  exchange.receive(&x, 1, 1, 7);
+  bool are_closed = false;
+  std::thread failing([&] {
+    are_closed = until_closed(first);
+    state->fail("that is enough");
+  });
+  CHECK_THROWS_WITH(exchange.finish(), "that is enough");
+  failing.join();
+  CHECK(are_closed);
+}
+
+TEST_CASE("of a connection that breaks, what the other rank says about it counts") {
+  Played rank_1;
+  auto state = std::make_shared<RankState>(0, 2);
+  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{.broken_seconds = 100});
+  Exchange exchange(port, state);
+  char x = 0;
+  exchange.receive(&x, 1, 1, 0);
+  rank_1.to_rank_0().close();
+  std::thread ledger([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    state->fail("rank 1 stopped: disk full");
+  });
+  CHECK_THROWS_WITH(exchange.finish(), "rank 1 stopped: disk full");
+  ledger.join();
+}
