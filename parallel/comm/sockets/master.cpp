@@ -6,44 +6,35 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <list>
+#include <thread>
 
 #include "core/error.h"
 #include "core/listed.h"
 #include "core/log.h"
+#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// How long a visitor has to say who it is.
+constexpr double kGreetingSeconds = 5;
 
 // After this part of the time limit, which is a minute of the usual five, the log says who is waited for.
 constexpr double kFirstToldPart = 5;
 
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
+struct Visitor {
+  tcp::Connection connection;
+  WaitedTime time = WaitedTime();  ///< since it came
+};
 
-// Waits until there is something to read; false at the deadline.
-bool await_input(int descriptor, Clock::time_point deadline) {
-  pollfd wait{descriptor, POLLIN, 0};
-  while (true) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    int ready = ::poll(&wait, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-    if (ready >= 0 || errno != EINTR) return ready == 1;
-  }
-}
-
-// The next message, or nothing at the deadline or when the other side closed.
-std::optional<std::string> read_message(tcp::Connection& connection, Clock::time_point deadline) {
-  while (true) {
-    if (auto message = connection.next()) return message;
-    if (!await_input(connection.descriptor(), deadline)) return std::nullopt;
-    if (!connection.read_available()) return connection.next();
-  }
+// Whether the other side closes it within that time, or has; what it has sent stays to be read.
+bool closes(const tcp::Connection& connection, std::chrono::milliseconds within) {
+  pollfd end{connection.descriptor(), POLLRDHUP, 0};
+  return ::poll(&end, 1, static_cast<int>(within.count())) == 1;
 }
 
 std::string greeting(int rank, int size) { return fmt::format("ottava rank {} of {}", rank, size); }
@@ -85,7 +76,7 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
   connections_.push_back(
       tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds));
   connections_[0].send(greeting(self_.rank, self_.size));
-  auto answer = read_message(connections_[0], after(timeout_seconds));
+  auto answer = connections_[0].read(timeout_seconds);
   if (!answer || *answer != "welcome") {
     fail<CommError>(
         "launch",
@@ -108,48 +99,73 @@ void MasterBootstrap::await_ranks(const Master& master) {
                       master.port, error.what());
     }
   }();
-  const Clock::time_point deadline = after(timeout_seconds_);
   double told_at = timeout_seconds_ / kFirstToldPart;
-  Clock::time_point tells = after(told_at);
-  for (int missing = self_.size - 1; missing > 0;) {
-    if (!await_input(listener.descriptor(), std::min(tells, deadline))) {
-      std::string names;
-      for (int r = 1; r < self_.size; ++r) {
-        if (!connections_[r].is_open()) add_item(names, std::to_string(r));
-      }
-      if (const auto now = Clock::now(); now >= tells && now < deadline) {
-        log::info("rank 0 has waited {:.0f} s of at most {} for ranks {} of {} to connect to {}:{}", told_at,
-                  timeout_seconds_, names, self_.size, master.address, master.port);
-        tells = after(told_at);
-        told_at *= 2;
-        continue;
-      }
+  std::list<Visitor> visitors;
+  WaitedTime time;
+  while (true) {
+    std::string missing;
+    for (int r = 1; r < self_.size; ++r) {
+      if (!connections_[r].is_open()) add_item(missing, std::to_string(r));
+    }
+    if (missing.empty()) return;
+    const double waited = time.seconds();
+    if (waited > timeout_seconds_) {
       fail<CommError>("launch",
                       "ranks {} of {} did not connect to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
                       "(comm.init_timeout_seconds)",
-                      names, self_.size, master.address, master.port, timeout_seconds_);
+                      missing, self_.size, master.address, master.port, timeout_seconds_);
     }
-    tcp::Connection visitor = listener.accept();
-    auto text = read_message(visitor, std::min(deadline, after(5)));
-    int rank = text ? rank_in(*text, self_.size) : -1;
-    if (rank < 0) {
-      visitor.send(fmt::format("this is rank 0 of {}", self_.size));
-      continue;
+    if (waited >= told_at) {
+      log::info("rank 0 has waited {:.0f} s of at most {} for ranks {} of {} to connect to {}:{}", waited,
+                timeout_seconds_, missing, self_.size, master.address, master.port);
+      told_at *= 2;
     }
-    tcp::Connection& place = connections_[rank];
-    if (place.is_open()) {
-      fail<CommError>("launch", "two processes claim to be rank {} of {}: each needs its own RANK", rank,
-                      self_.size);
+    std::vector<pollfd> watched = {
+        {visitors.size() < tcp::kMostVisitors ? listener.descriptor() : -1, POLLIN, 0}};
+    for (const Visitor& visitor : visitors) watched.push_back({visitor.connection.descriptor(), POLLIN, 0});
+    for (const tcp::Connection& place : connections_) watched.push_back({place.descriptor(), POLLRDHUP, 0});
+    const double left = std::min(told_at, timeout_seconds_) - waited;
+    if (::poll(watched.data(), watched.size(), static_cast<int>(std::min(left * 1000 + 1, 250.0))) < 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    // A rank that ends before all are here may come again.
+    for (int r = 1; r < self_.size; ++r) {
+      if (watched[1 + visitors.size() + r].revents != 0) connections_[r].close();
     }
-    place = std::move(visitor);
-    place.send("welcome");
-    --missing;
+    std::erase_if(visitors, [&](Visitor& visitor) {
+      tcp::Connection& connection = visitor.connection;
+      const bool is_open = connection.read_available(tcp::kGreetingBytes);
+      const auto text = connection.next(tcp::kGreetingBytes);
+      if (text && welcome(connection, *text)) return true;
+      if (!text && is_open && connection.is_open() && visitor.time.seconds() < kGreetingSeconds) return false;
+      connection.send(fmt::format("this is rank 0 of {}", self_.size));
+      return true;
+    });
+    if (watched[0].revents == 0) continue;
+    if (tcp::Connection connection = listener.accept(); connection.is_open()) {
+      visitors.push_back({std::move(connection)});
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no descriptor is left: it waits
+    }
   }
+}
+
+bool MasterBootstrap::welcome(tcp::Connection& visitor, const std::string& greeting) {
+  const int rank = rank_in(greeting, self_.size);
+  if (rank < 0) return false;
+  tcp::Connection& place = connections_[rank];
+  // Of a rank that was started again, the earlier connection has closed, or is about to.
+  if (place.is_open() && !closes(place, std::chrono::seconds(1))) {
+    fail<CommError>("launch", "two processes claim to be rank {} of {}: each needs its own RANK", rank,
+                    self_.size);
+  }
+  place = std::move(visitor);
+  place.send("welcome");
+  return true;
 }
 
 std::string MasterBootstrap::receive(int from) {
   tcp::Connection& connection = connections_[self_.rank == 0 ? from : 0];
-  if (auto message = read_message(connection, after(timeout_seconds_))) return *message;
+  if (auto message = connection.read(timeout_seconds_)) return *message;
   fail<CommError>("launch", "rank {} heard nothing more from rank {} while the ranks found each other",
                   self_.rank, from);
 }

@@ -17,8 +17,8 @@ class MasterBootstrap final : public Bootstrap {
   };
   /// Throws CommError if the port is taken, the master is not reached or is that of a job with another number
   /// of ranks, ranks do not come (naming them), or two have the same number. Rank 0 sends other visitors away
-  /// and waits on; after a fifth of the time its log says for whom, and again each time that it has waited
-  /// twice as long.
+  /// and waits on; a rank that ends meanwhile may be started again. After a fifth of the time its log says
+  /// for whom it waits, and again each time that it has waited twice as long.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }
@@ -29,6 +29,8 @@ class MasterBootstrap final : public Bootstrap {
 
  private:
   void await_ranks(const Master& master);
+  /// Gives the visitor its place, if that is what it asks for.
+  bool welcome(tcp::Connection& visitor, const std::string& greeting);
   std::string receive(int from);
 
   Self self_;

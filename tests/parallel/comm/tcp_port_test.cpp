@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <latch>
 #include <thread>
 
 #include "core/error.h"
@@ -166,6 +167,54 @@ TEST_CASE("ranks of another job are sent away, doubles are refused") {
              Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
   errors = run_ranks(3, [&](int i) { MasterBootstrap(master, {i == 0 ? 0 : 1, 3}, 20); });
   CHECK_THAT(errors[0], Contains("two processes claim to be rank 1 of 3"));
+}
+
+TEST_CASE("visitors that say nothing do not delay the ranks that meet") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  const std::string endpoint = fmt::format("127.0.0.1;;{}", port.number());
+  auto errors = run_ranks(2, [&](int rank) {
+    std::vector<tcp::Connection> silent;
+    for (int i = 0; i < 12 && rank == 1; ++i) silent.push_back(tcp::connect_to(endpoint, 20));
+    MasterBootstrap(master, {rank, 2}, 40);  // five seconds for each would be too much
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("a rank that is started again while others have not come takes its place") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  std::latch has_left(1);
+  auto errors = run_ranks(4, [&](int thread) {
+    if (thread < 3) {
+      if (thread > 0) has_left.wait();
+      MasterBootstrap bootstrap(master, {thread, 3}, 20);
+      const std::vector<std::string> said = bootstrap.all_gather(fmt::format("{}", thread));
+      conformance::expect(said == std::vector<std::string>{"0", "1", "2"}, "rank {} heard other ranks",
+                          thread);
+      return;
+    }
+    tcp::Connection first = tcp::connect_to(fmt::format("127.0.0.1;;{}", port.number()), 20);
+    first.send("ottava rank 1 of 3");
+    const auto answer = first.read(20);
+    first.send("what the first one said");
+    first.close();
+    has_left.count_down();
+    conformance::expect(answer == "welcome", "the answer is {}", answer.value_or("none"));
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("a rank that has left again is named with those that did not come") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(2, [&](int rank) {
+    if (rank == 0) MasterBootstrap(master, {0, 3}, 2);
+    tcp::Connection other = tcp::connect_to(fmt::format("127.0.0.1;;{}", port.number()), 20);
+    other.send("ottava rank 1 of 3");
+    other.read(20);
+  });
+  CHECK_THAT(errors[0], Contains("ranks 1, 2 of 3 did not connect"));
 }
 
 TEST_CASE("strangers at a port are ignored") {
