@@ -60,7 +60,8 @@ void add_launch_command(Command& commands) {
       .within(1, kMostMachines)
       .option("--node-rank", o->launch.machine, "index of this machine, starting at 0")
       .within(0, kMostMachines - 1)
-      .option("--master-addr", o->launch.master.address, "address of machine 0 that all machines can reach")
+      .option("--master-addr", o->launch.master.address,
+              "name or address (IPv4 or IPv6) of machine 0 that all machines can reach")
       .option("--master-port", o->launch.master.port,
               "port on machine 0; 0: a free port, or 29500 with several machines")
       .within(0, 65535)

@@ -167,46 +167,67 @@ OpenFiles allow_open_files(int ranks) {
   return result(limit.rlim_cur);
 }
 
-std::optional<int> bind_port(int descriptor, int port) {
-  if (descriptor < 0) return std::nullopt;  // errno says why
-  set_option(descriptor, SOL_SOCKET, SO_REUSEADDR, 1);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof address;
-  if (::bind(descriptor, generic, length) != 0 || ::getsockname(descriptor, generic, &length) != 0)
-    return std::nullopt;
-  return ntohs(address.sin_port);
+std::optional<BoundSocket> bind_port(int port) {
+  for (const int family : {AF_INET6, AF_INET}) {
+    BoundSocket bound{Descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+    if (!bound.descriptor.is_open()) continue;
+    set_option(bound.descriptor, SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_storage storage{};
+    auto* address = reinterpret_cast<sockaddr*>(&storage);
+    auto* as_v4 = reinterpret_cast<sockaddr_in*>(&storage);
+    auto* as_v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+    const bool is_v6 = family == AF_INET6;
+    storage.ss_family = static_cast<sa_family_t>(family);  // the address of all interfaces is all zeros
+    if (is_v6) {
+      const int no = 0;
+      if (::setsockopt(bound.descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) != 0) continue;
+      as_v6->sin6_port = htons(static_cast<uint16_t>(port));
+    } else {
+      as_v4->sin_port = htons(static_cast<uint16_t>(port));
+    }
+    socklen_t length = is_v6 ? sizeof *as_v6 : sizeof *as_v4;
+    if (::bind(bound.descriptor, address, length) != 0) {
+      if (is_v6 && errno == EADDRNOTAVAIL) continue;  // IPv6 is turned off
+      return std::nullopt;
+    }
+    if (::getsockname(bound.descriptor, address, &length) != 0) return std::nullopt;
+    bound.port = ntohs(is_v6 ? as_v6->sin6_port : as_v4->sin_port);
+    return bound;
+  }
+  return std::nullopt;
 }
 
-Listener::Listener(int port) : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const std::optional<int> bound = bind_port(descriptor_, port);
-  if (!bound || ::listen(descriptor_, 1024) != 0)
+Listener::Listener(int port) {
+  std::optional<BoundSocket> bound = bind_port(port);
+  if (!bound || ::listen(bound->descriptor, 1024) != 0)
     fail<CommError>("tcp", "cannot listen on port {}: {}", port, std::strerror(errno));
-  port_ = *bound;
+  socket_ = std::move(*bound);
 }
 
 Connection Listener::accept() {
-  return Connection(Descriptor(::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC)));
+  return Connection(Descriptor(::accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC)));
 }
 
 std::string Listener::endpoint() const {
   std::string addresses;
   ifaddrs* interfaces = nullptr;
   if (::getifaddrs(&interfaces) == 0) {
-    for (ifaddrs* i = interfaces; i; i = i->ifa_next) {
-      if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK)) continue;
-      char text[INET_ADDRSTRLEN];
-      auto* address = reinterpret_cast<sockaddr_in*>(i->ifa_addr);
-      if (::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text)) {
-        add_item(addresses, text, ",");
+    for (const int family : {AF_INET, AF_INET6}) {
+      for (ifaddrs* i = interfaces; i; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != family || (i->ifa_flags & IFF_LOOPBACK)) continue;
+        char text[INET6_ADDRSTRLEN];
+        const void* address = &reinterpret_cast<sockaddr_in*>(i->ifa_addr)->sin_addr;
+        if (family == AF_INET6) {
+          const in6_addr& v6 = reinterpret_cast<sockaddr_in6*>(i->ifa_addr)->sin6_addr;
+          if (IN6_IS_ADDR_LINKLOCAL(&v6)) continue;  // means nothing without the interface
+          address = &v6;
+        }
+        if (::inet_ntop(family, address, text, sizeof text)) add_item(addresses, text, ",");
       }
     }
     ::freeifaddrs(interfaces);
   }
-  return fmt::format("{};{};{}", host_name(), addresses, port_);
+  return fmt::format("{};{};{}", host_name(), addresses, port());
 }
 
 Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts) {

@@ -49,23 +49,27 @@ struct OpenFiles {
 /// Lets this process open the files that it needs among so many ranks, or as many as the machine allows.
 OpenFiles allow_open_files(int ranks);
 
-/// Binds a TCP socket to a port on all interfaces; 0: to a free one. Returns the port, or nothing and sets
-/// errno.
-std::optional<int> bind_port(int descriptor, int port);
+struct BoundSocket {
+  Descriptor descriptor;
+  int port = 0;
+};
+/// A TCP socket bound to a port on all interfaces, of IPv6 and IPv4, or of IPv4 alone where there is no IPv6;
+/// 0: to a free port. Nothing where that fails: errno says why.
+std::optional<BoundSocket> bind_port(int port);
 
 /// A listening socket on a free port (or the given one). Throws CommError.
 class Listener {
  public:
   explicit Listener(int port = 0);
-  int descriptor() const { return descriptor_; }
-  int port() const { return port_; }
+  int descriptor() const { return socket_.descriptor; }
+  int port() const { return socket_.port; }
   Connection accept();
-  /// "host;address,address;port": what connect_to() takes, on this machine or another.
+  /// "host;address,address;port", with addresses of IPv4 before those of IPv6: what connect_to() takes, on
+  /// this machine or another.
   std::string endpoint() const;
 
  private:
-  Descriptor descriptor_;
-  int port_ = 0;
+  BoundSocket socket_;
 };
 
 struct Attempts {

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <sys/socket.h>
-
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "parallel/comm/tcp.h"
@@ -13,16 +12,15 @@ namespace ottava {
 /// tcp::Listener can still ask for it by number, because it is bound with SO_REUSEADDR.
 class HeldPort {
  public:
-  HeldPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const std::optional<int> port = tcp::bind_port(descriptor_, 0);
-    if (!port) fail<CommError>("tcp", "there is no free port");
-    number_ = *port;
+  HeldPort() {
+    std::optional<tcp::BoundSocket> bound = tcp::bind_port(0);
+    if (!bound) fail<CommError>("tcp", "there is no free port");
+    socket_ = std::move(*bound);
   }
-  int number() const { return number_; }
+  int number() const { return socket_.port; }
 
  private:
-  Descriptor descriptor_;
-  int number_ = 0;
+  tcp::BoundSocket socket_;
 };
 
 }  // namespace ottava

@@ -37,6 +37,11 @@ bool closes(const tcp::Connection& connection, std::chrono::milliseconds within)
   return ::poll(&end, 1, static_cast<int>(within.count())) == 1;
 }
 
+std::string text_of(const Master& master) {
+  const bool is_v6 = master.address.find(':') != std::string::npos;
+  return fmt::format("{}{}{}:{}", is_v6 ? "[" : "", master.address, is_v6 ? "]" : "", master.port);
+}
+
 std::string greeting(int rank, int size) { return fmt::format("ottava rank {} of {}", rank, size); }
 
 // The rank in a greeting of this job, or -1.
@@ -80,9 +85,9 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
   if (!answer || *answer != "welcome") {
     fail<CommError>(
         "launch",
-        "rank {} reached {}:{} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
+        "rank {} reached {} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
         "same {} ranks",
-        self_.rank, master.address, master.port,
+        self_.rank, text_of(master),
         answer ? "'" + *answer + "'" : "nothing before the timeout or the end of the connection", self_.size);
   }
 }
@@ -111,13 +116,13 @@ void MasterBootstrap::await_ranks(const Master& master) {
     const double waited = time.seconds();
     if (waited > timeout_seconds_) {
       fail<CommError>("launch",
-                      "ranks {} of {} did not connect to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
+                      "ranks {} of {} did not connect to {} (MASTER_ADDR, MASTER_PORT) within {} s "
                       "(comm.init_timeout_seconds)",
-                      missing, self_.size, master.address, master.port, timeout_seconds_);
+                      missing, self_.size, text_of(master), timeout_seconds_);
     }
     if (waited >= told_at) {
-      log::info("rank 0 has waited {:.0f} s of at most {} for ranks {} of {} to connect to {}:{}", waited,
-                timeout_seconds_, missing, self_.size, master.address, master.port);
+      log::info("rank 0 has waited {:.0f} s of at most {} for ranks {} of {} to connect to {}", waited,
+                timeout_seconds_, missing, self_.size, text_of(master));
       told_at *= 2;
     }
     std::vector<pollfd> watched = {

@@ -1,6 +1,7 @@
 #include "parallel/comm/sockets/tcp_port.h"
 
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -46,6 +47,15 @@ std::vector<std::string> run_ranks(int n, const std::function<void(int rank)>& b
 // Limits, in seconds, for a test in which rank 0 gives up: the next one only where the machine was so busy
 // that the other rank had not come by then.
 constexpr double kLimits[] = {0.5, 4, 30};
+
+bool has_ipv6() {
+  const Descriptor socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  return socket.is_open() &&
+         ::bind(socket, reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback) == 0;
+}
 
 std::unique_ptr<Communicator> world_of(MasterBootstrap& bootstrap, int64_t largest_message,
                                        int64_t workspace) {
@@ -99,6 +109,31 @@ TEST_CASE("ranks tell each other a few bytes through the master") {
     conformance::expect(bootstrap.own_address() == "127.0.0.1", "own address {}", bootstrap.own_address());
   });
   for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("ranks meet over IPv6") {
+  HeldPort port;
+  if (!has_ipv6()) return test::skip("there is no IPv6 here");
+  const Master master{"::1", port.number()};
+  auto errors = run_ranks(3, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, 3}, 20);
+    conformance::expect(bootstrap.own_address() == "::1", "own address {}", bootstrap.own_address());
+    auto world = world_of(bootstrap, 1 << 20, 1 << 20);
+    float x = static_cast<float>(rank + 1);
+    Stream stream = Stream::cpu();
+    world->all_reduce(stream, {.send = view_of(&x, {1}), .label = "x"}).wait(stream);
+    conformance::expect(x == 6.0f, "the sum is {}", x);
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  CHECK_THROWS_WITH(MasterBootstrap(master, {0, 2}, 0.1), Contains("did not connect to [::1]:"));
+}
+
+TEST_CASE("a listener takes connections of IPv4 and of IPv6") {
+  tcp::Listener listener;
+  CHECK(tcp::connect_to(fmt::format("127.0.0.1;;{}", listener.port()), 20).is_open());
+  if (!has_ipv6()) return test::skip("there is no IPv6 here");
+  CHECK(tcp::connect_to(fmt::format("::1;;{}", listener.port()), 20).is_open());
+  CHECK(tcp::connect_to(fmt::format("no-such-host;::1;{}", listener.port()), 20).is_open());
 }
 
 TEST_CASE("ranks that do not come are named") {
