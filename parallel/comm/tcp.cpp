@@ -231,7 +231,7 @@ std::string Listener::endpoint() const {
 }
 
 Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts) {
-  using Clock = std::chrono::steady_clock;
+  constexpr auto kLongestRound = std::chrono::seconds(10);  // a name may take as long to be looked up
   const std::vector<std::string_view> parts = split_text(endpoint, ';');
   if (parts.size() != 3) fail<CommError>("tcp", "'{}' is not an endpoint", endpoint);
   std::vector<std::string> hosts;
@@ -241,7 +241,7 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds, const
   }
   hosts.emplace_back(parts[0]);
   std::vector<std::string> wrong;
-  auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+  WaitedTime time(WaitedTime::Clock::now(), kLongestRound);
   do {
     wrong.clear();
     for (const std::string& host : hosts) {
@@ -252,7 +252,7 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds, const
       if (attempts.after_each) attempts.after_each();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  } while (Clock::now() < deadline);
+  } while (time.seconds() < timeout_seconds);
   fail<CommError>(
       "tcp", "{} cannot be reached from {} on port {} (tried {}{}) within {} s: check names and firewall",
       parts[0], host_name(), parts[2], parts[1].empty() ? parts[0] : parts[1],

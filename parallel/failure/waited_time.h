@@ -9,23 +9,25 @@ namespace ottava {
 
 /// How long something has been waited for, without the time for which this process was stopped meanwhile (a
 /// scheduler that suspends the job, SIGSTOP, a closed lid): it adds up what passes from one look to the next,
-/// at most a second each. Whoever waits has to look several times a second.
+/// at most so much each, a second if nothing else is said. Whoever waits has to look more often than that.
 class WaitedTime {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kMostPerLook{1};
 
-  explicit WaitedTime(Clock::time_point now = Clock::now()) : last_(now) {}
+  explicit WaitedTime(Clock::time_point now = Clock::now(), Clock::duration most_per_look = kMostPerLook)
+      : most_per_look_(most_per_look), last_(now) {}
   /// Begins anew.
-  void restart(Clock::time_point now = Clock::now()) { *this = WaitedTime(now); }
+  void restart(Clock::time_point now = Clock::now()) { *this = WaitedTime(now, most_per_look_); }
   /// Looks: the seconds waited until now.
   double seconds(Clock::time_point now = Clock::now()) {
-    waited_ += std::min<Clock::duration>(now - last_, kMostPerLook);
+    waited_ += std::min(now - last_, most_per_look_);
     last_ = now;
     return std::chrono::duration<double>(waited_).count();
   }
 
  private:
+  Clock::duration most_per_look_;
   Clock::time_point last_;
   Clock::duration waited_ = {};
 };

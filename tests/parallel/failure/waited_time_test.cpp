@@ -14,6 +14,10 @@ TEST_CASE("time between two looks counts for a second at most") {
   CHECK(time.seconds(begin + 3600s + 500ms) == 2.25);
   time.restart(begin + 4000s);
   CHECK(time.seconds(begin + 4000s) == 0);
+  WaitedTime rare(begin, 10s);
+  CHECK(rare.seconds(begin + 9s) == 9);
+  rare.restart(begin + 100s);
+  CHECK(rare.seconds(begin + 200s) == 10);
 }
 
 TEST_CASE("a wait for a condition ends when it holds, and otherwise after the time given") {
