@@ -28,6 +28,13 @@ bool in_range(const Field& field, double x) {
 
 bool is_one_word(Type type) { return type == Type::boolean || type == Type::integer || type == Type::real; }
 
+/// With everything inside of it, which the command line's own lines and columns would place in no file.
+void place_at(Value& value, const Location& at) {
+  value.at = at;
+  for (Value& item : value.items) place_at(item, at);
+  for (Member& member : value.members) member.at = at, place_at(member.value, at);
+}
+
 /// Text of the command line as the kind of value that the field takes.
 Value typed(const Field& field, const Value& value) {
   std::string_view text = value.text;
@@ -40,11 +47,9 @@ Value typed(const Field& field, const Value& value) {
     case Type::table_list: {
       if (text.starts_with('[')) {
         Value v = parse_yaml_value(text, "");
-        v.at = value.at;
-        for (Value& item : v.items) {
-          item.at = value.at;
+        place_at(v, value.at);
+        for (Value& item : v.items)
           if (field.type == Type::text_list && item.is_scalar()) item.kind = Kind::text;
-        }
         return v;
       }
       Value v{.kind = Kind::list, .at = value.at};

@@ -181,6 +181,13 @@ TEST_CASE("combinations are reported with the rest, except where a value of the 
   CHECK(has(error("model: {head_dim: 15, n_head: 2}"), "1 problem in"));
   CHECK(has(error("model: {head_dim: 15}", {"--model.n_head", "2"}), "1 problem in"));
   CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
+  // Whatever is inside of a list that was given as an option.
+  for (const auto& [entry, problem] :
+       {std::pair{"{path: a, weight: abc}", "training.mixture[0].weight: expected"},
+        std::pair{"{path: a, weigt: 1}", "unknown key training.mixture[0].weigt"},
+        std::pair{"{path: [{a: 1}]}", "training.mixture[0].path: expected"}})
+    CHECK(has(error("", {"--training.mixture", "[" + std::string(entry) + "]"}),
+              "\n  command line: " + std::string(problem)));
 }
 
 TEST_CASE("a list of tables that is none is one problem, which says what a table has", "[config]") {
