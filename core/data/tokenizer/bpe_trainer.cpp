@@ -1,5 +1,6 @@
 #include "core/data/tokenizer/bpe_trainer.h"
 
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -11,6 +12,7 @@
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/utf8.h"
+#include "core/listed.h"
 
 namespace ottava::tokenizer {
 namespace {
@@ -47,11 +49,14 @@ void check(const BpeTrainerOptions& o) {
     if (token.size() == 1) fail<ConfigError>(where, "special token '{}' is a single byte", token);
     if (!seen.insert(token).second) fail<ConfigError>(where, "special token '{}' is given twice", token);
   }
-  for (const std::string* token : {&o.bos_token, &o.eos_token}) {
-    if (!token->empty() && !seen.count(*token)) {
-      fail<ConfigError>(where, "{} token '{}' is not one of the special tokens",
-                        token == &o.bos_token ? "BOS" : "EOS", *token);
-    }
+  const auto quoted = [](const std::string& token) { return fmt::format("'{}'", token); };
+  for (const auto& [token, role, option] :
+       {std::tuple{&o.bos_token, "BOS", "--bos-token"}, std::tuple{&o.eos_token, "EOS", "--eos-token"}}) {
+    if (token->empty() || seen.count(*token)) continue;
+    fail<ConfigError>(where,
+                      "{} token '{}' is not one of the special tokens ({}): name one of them with {} (\"\": "
+                      "none), or add it to --special-tokens, which replaces the usual ones",
+                      role, *token, listed(o.special_tokens, quoted), option);
   }
 }
 

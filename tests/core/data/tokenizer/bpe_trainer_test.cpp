@@ -169,10 +169,12 @@ TEST_CASE("impossible wishes are refused") {
                     "256 bytes and 2 special tokens");
   CHECK_THROWS_WITH(
       BpeTrainer({.vocab_size = 300, .special_tokens = {"<s>"}, .bos_token = "<t>", .eos_token = ""}),
-      "[tokenizer train] BOS token '<t>' is not one of the special tokens");
+      "[tokenizer train] BOS token '<t>' is not one of the special tokens ('<s>'): name one of them with "
+      "--bos-token (\"\": none), or add it to --special-tokens, which replaces the usual ones");
   CHECK_THROWS_WITH(
       BpeTrainer({.vocab_size = 300, .special_tokens = {"<s>"}, .bos_token = "", .eos_token = "<t>"}),
-      "[tokenizer train] EOS token '<t>' is not one of the special tokens");
+      "[tokenizer train] EOS token '<t>' is not one of the special tokens ('<s>'): name one of them with "
+      "--eos-token (\"\": none), or add it to --special-tokens, which replaces the usual ones");
   auto with_specials = [](std::vector<std::string> tokens) {
     BpeTrainer({.vocab_size = 300, .special_tokens = std::move(tokens), .bos_token = "", .eos_token = ""});
   };
