@@ -3,6 +3,7 @@
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/lower_case.h"
 #include "core/number.h"
 
 namespace ottava {
@@ -30,7 +31,10 @@ Device parse_device(std::string_view text) {
     index = parse_number<int>(text.substr(5)).value_or(-1);
     is_cuda = index >= 0;
   }
-  if (!is_cuda) fail<ConfigError>("device", "'{}' is not a device: expected auto, cpu, cuda or cuda:N", text);
+  if (!is_cuda) {
+    fail<ConfigError>("device", "'{}' is not a device: expected auto, cpu, cuda or cuda:N{}", text,
+                      in_lower_case(text).starts_with("gpu") ? "; did you mean cuda?" : "");
+  }
   int count = cuda_device_count();
   if (count == 0)
     fail<DeviceError>("device", "'{}' cannot be used: {}; use cpu or auto", text, cuda_unavailable_reason());

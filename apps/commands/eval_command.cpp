@@ -107,7 +107,7 @@ void add_eval_command(Command& commands) {
       .option("--batch", o->batch, "sequences per forward pass")
       .within(1)
       .option("--json", o->json, "write the scores and the log-likelihood of every choice to this JSON file")
-      .option("--device", o->device, "device to run on: auto, cpu or cuda")
+      .option("--device", o->device, "device to run on: auto, cpu, cuda, or cuda:N for GPU number N")
       .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run([o] {
         run_eval_command(*o, std::cout, std::cerr);

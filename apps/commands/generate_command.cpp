@@ -207,7 +207,7 @@ void add_generate_command(Command& commands) {
       .within(1 / kMostPenalty, kMostPenalty)
       .option("--seed", o->seed, "random seed of the sampling")
       .within(0)
-      .option("--device", o->device, "device to run on: auto, cpu or cuda")
+      .option("--device", o->device, "device to run on: auto, cpu, cuda, or cuda:N for GPU number N")
       .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run([o] {
         o->input = piped_input();

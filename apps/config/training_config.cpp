@@ -134,7 +134,8 @@ void declare(config::Section& s, TrainingConfig& c) {
   declare_batch(s, c);
   declare_precision(s, c);
   s.field("device", c.device, "device to train on; auto: a GPU if one is usable, else the CPU")
-      .one_of({"auto", "cpu", "cuda"});
+      .one_of({"auto", "cpu", "cuda"})
+      .suggest("gpu", "cuda");
   s.field("cuda_graphs", c.cuda_graphs,
           "record each step as a CUDA graph and replay it; auto: where possible, else the log says why not; "
           "on: an error where it is not possible")

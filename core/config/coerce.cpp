@@ -8,6 +8,7 @@
 #include "core/config/source.h"
 #include "core/contains.h"
 #include "core/error.h"
+#include "core/lower_case.h"
 #include "core/split.h"
 
 namespace ottava::config {
@@ -130,6 +131,8 @@ class Coercion {
     for (const auto& [value, why] : field_.refused_values) known.push_back(value);
     if (contains(known, v.text)) return v;
     std::string near = nearest(v.text, field_.choices);
+    for (const auto& [word, value] : field_.suggested_values)
+      if (in_lower_case(v.text) == word) near = value;
     return wrong(v, near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }
 

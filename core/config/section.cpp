@@ -86,6 +86,11 @@ Field& Field::rename_value(std::string old, std::string value) {
   renamed_values.emplace_back(std::move(old), std::move(value));
   return *this;
 }
+
+Field& Field::suggest(std::string word, std::string value) {
+  suggested_values.emplace_back(std::move(word), std::move(value));
+  return *this;
+}
 Field& Field::or_scalar() {
   accepts_scalar = true;
   return *this;

@@ -44,6 +44,8 @@ class Field {
   Field& refuse_value(std::string value, std::string why);
   /// A value that is now called differently; it is read as the new one, and a note says so.
   Field& rename_value(std::string old, std::string value);
+  /// A word that is no value, and the value that is suggested to who writes it, in whatever case.
+  Field& suggest(std::string word, std::string value);
   /// A text that may be written as a number or boolean (`selective_ac_option: 2`).
   Field& or_scalar();
   /// Keys of a list's tables: an error when absent.
@@ -63,7 +65,7 @@ class Field {
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
   bool least_open = false, most_open = false;  ///< the bound itself is outside
   std::vector<std::string> choices;
-  std::vector<std::pair<std::string, std::string>> refused_values, renamed_values;
+  std::vector<std::pair<std::string, std::string>> refused_values, renamed_values, suggested_values;
   bool accepts_scalar = false, is_required = false;
 
   /// Write and read the setting. `set` is given a value of the field's type (or null if nullable).

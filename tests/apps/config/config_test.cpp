@@ -181,6 +181,8 @@ TEST_CASE("combinations are reported with the rest, except where a value of the 
   CHECK(has(error("model: {head_dim: 15, n_head: 2}"), "1 problem in"));
   CHECK(has(error("model: {head_dim: 15}", {"--model.n_head", "2"}), "1 problem in"));
   CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
+  for (const char* gpu : {"gpu", "GPU"})
+    CHECK(has(error("", {"--training.device", gpu}), "\"; did you mean cuda?"));
   // Whatever is inside of a list that was given as an option.
   for (const auto& [entry, problem] :
        {std::pair{"{path: a, weight: abc}", "training.mixture[0].weight: expected"},
