@@ -199,6 +199,12 @@ void print_windows(const DataInspectOptions& options, std::string_view noun, con
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
   const TrainOn train_on = train_on_of(options.train_on);
+  const std::optional<ChatFormat> chat = chat_format_named(options.format);
+  if (!chat && (options.chat_template != "auto" || train_on != TrainOn::assistant)) {
+    fail<ConfigError>(kInspect,
+                      "--chat-template and --train-on are only for conversations: add --format messages, "
+                      "sharegpt or prompt_completion");
+  }
   Corpus corpus(find_data_files(options.sources, format_named(options.format)), block_sizes(options.seq_len));
   print(out, "{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
         counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"), corpus.sizes().block_bytes >> 20);
@@ -213,7 +219,6 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
     ids.assign(text.begin(), text.end());
   };
   if (tokenizer) encoder = make_text_encoder(tokenizer, options.marks);
-  const std::optional<ChatFormat> chat = chat_format_named(options.format);
   if (chat) {
     if (!tokenizer)
       fail<ConfigError>(kInspect,

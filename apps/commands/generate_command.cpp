@@ -27,8 +27,9 @@ using fmt::print;
 
 void check(const GenerateCommand& c) {
   compute_dtype("generate", c.dtype);
-  if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto"))
-    fail<ConfigError>("generate", "--system and --chat-template are only for conversations: add --chat");
+  if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto" || c.context))
+    fail<ConfigError>("generate",
+                      "--system, --chat-template and --context are only for conversations: add --chat");
   if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty()))
     fail<ConfigError>("generate",
                       "--samples and --prompt-file cannot be combined with --chat: remove them, or --chat");

@@ -162,7 +162,8 @@ void add_train(Command& tokenizer) {
       .required("--vocab-size", o->vocab_size, "number of tokens, including special tokens")
       .within(1)
       .option("--rules", o->rules, "rules by which text is split into words: llama3, gpt2 or qwen2")
-      .option("--special-tokens", o->special_tokens, "special tokens, which ordinary text never produces, instead of the usual two")
+      .option("--special-tokens", o->special_tokens,
+              "special tokens, which ordinary text never produces, instead of the usual two")
       .option("--bos-token", o->bos_token, "special token that begins a text; \"\": none")
       .option("--eos-token", o->eos_token, "special token that ends a text; \"\": none")
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")

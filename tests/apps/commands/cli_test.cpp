@@ -78,6 +78,14 @@ TEST_CASE("numbers out of range are refused by the option's name") {
       {"generate --checkpoint out --temperature -1", "--temperature: expected at least 0, got -1"},
       {"generate --checkpoint out --top-k -1", "--top-k: expected at least 0, got -1"},
       {"generate --checkpoint out --top-p 0", "--top-p is 0, expected a number in (0, 1]"},
+      {"generate --checkpoint out --context 100",
+       "--system, --chat-template and --context are only for conversations: add --chat"},
+      {"generate --checkpoint out --system brief", "are only for conversations: add --chat"},
+      {"generate --checkpoint out --chat-template llama3", "are only for conversations: add --chat"},
+      {"data inspect text.txt --chat-template llama3",
+       "--chat-template and --train-on are only for conversations: add --format messages, sharegpt or "
+       "prompt_completion"},
+      {"data inspect text.txt --train-on last", "--chat-template and --train-on are only for conversations"},
       {"generate --checkpoint out --seed -1", "--seed: expected at least 0, got -1"},
       {"config --schema --fates", "--schema"},
       {"config --comments --schema", "--schema"}};
