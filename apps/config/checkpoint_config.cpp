@@ -13,7 +13,9 @@ namespace ottava {
 void declare(config::Section& s, CheckpointConfig& c) {
   s.meaning("saving and resuming; every checkpoint is a folder that Hugging Face's libraries can load");
   s.field("enable", c.enable, "save checkpoints, and resume from the newest one in the folder");
-  s.field("folder", c.folder, "folder of the checkpoints, inside job.dump_folder");
+  s.field("folder", c.folder,
+          "folder of the checkpoints, inside job.dump_folder unless its path leads elsewhere; commands then "
+          "need this folder in place of the run's");
   s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
   s.field(
        "keep_latest_k", c.keep_latest_k,

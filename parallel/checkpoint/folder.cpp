@@ -121,7 +121,10 @@ std::string newest_step_or_itself(const std::string& path) {
   if (!newest.empty()) return newest_of(newest);
   // A run locks its folders.
   if (fs::exists(path + "/.lock", error) && !fs::exists(path + "/config.json", error))
-    fail<FileError>("checkpoint", "{}: this run has saved no checkpoint", path);
+    fail<FileError>(
+        "checkpoint",
+        "{}: this run has saved no checkpoint here; if its checkpoint.folder is elsewhere, give that folder",
+        path);
   return path;
 }
 

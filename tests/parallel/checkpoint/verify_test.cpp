@@ -131,7 +131,9 @@ TEST_CASE("a folder of steps stands for the newest that was saved completely") {
   CHECK(newest_step_or_itself(run) == steps + "/step-2");
   fs::create_directories(folder / "begun/checkpoint");
   File::create(folder / "begun/.lock");
-  CHECK_THROWS_WITH(newest_step_or_itself(folder / "begun"), Contains("this run has saved no checkpoint"));
+  CHECK_THROWS_WITH(newest_step_or_itself(folder / "begun"),
+                    Contains("begun: this run has saved no checkpoint here; if its checkpoint.folder is "
+                             "elsewhere, give that folder"));
   File::create(folder / "begun/config.json");
   CHECK(newest_step_or_itself(folder / "begun") == folder / "begun");
 }
