@@ -41,6 +41,9 @@ TEST_CASE("numbers out of range are refused by the option's name") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"plan tiny.yaml --world-size 0", "--world-size: expected 1 to 16777216, got 0"},
       {"plan tiny.yaml --top 1.5 --search", "--top: expected 1 to 100, got 1.5"},
+      {"plan tiny.yaml --world-size 2 --device h100_sxm --training.device cuda --search --trace plan.json",
+       "--trace writes one step and cannot be combined with --search: use it with a layout that --search "
+       "found"},
       {"launch -n -1 -- train tiny.yaml", "--nproc-per-node: expected 0 to 4096, got -1"},
       {"launch -n 2 --nnodes 0 -- train tiny.yaml", "--nnodes: expected 1 to 65536, got 0"},
       {"launch -n 2 --node-rank -1 -- train tiny.yaml", "--node-rank: expected 0 to 65535, got -1"},

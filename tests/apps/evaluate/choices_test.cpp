@@ -282,7 +282,7 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
   CHECK_THAT(message_of([&] { read_choice_task(folder / "empty.jsonl"); }), Contains("has no items"));
   std::ostringstream out;
   CHECK_THAT(message_of([&] { run_eval_command({.model = kGolden + "model"}, out, out); }),
-             Contains("add --tasks FILE"));
+             Contains("[eval] nothing to evaluate: add --tasks FILE"));
   CHECK_THAT(message_of([&] {
                run_eval_command({.model = kGolden + "model",
                                  .tasks = {kGolden + "own.jsonl"},

@@ -138,6 +138,10 @@ TEST_CASE("a plan takes reports and kept products of its own device, and refuses
   CHECK_THROWS_WITH(machine("h100_sxm", {other}), Contains("holds decisions for 4 ranks of a run"));
   std::ofstream(other) << to_json(on_h100({}));
   CHECK_THROWS_WITH(machine("h100_sxm", {other}), Contains("holds no time of a matrix product"));
+  std::ofstream(other) << R"({"gemm_flops_per_second":1e12,"copy_bytes_per_second":1e11,"kernels":[]})";
+  CHECK_THROWS_WITH(
+      machine("h100_sxm", {other}),
+      Contains(other + " holds no measured operation: `ottava bench kernels CONFIG --json FILE`"));
   decisions.made_for = "matrix products by cuBLASLt 13.1.0 on NVIDIA H200";
   decisions.entries = {kept("TN bf16 x bf16 -> bf16 m 1 n 1 k 1", 1)};
   std::ofstream(other) << to_json(decisions);

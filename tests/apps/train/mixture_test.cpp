@@ -305,6 +305,10 @@ TEST_CASE("mixtures that mean nothing are refused with the key") {
              Contains("the stage from step 5 is listed after the one from step 5"));
   CHECK_THAT(message({"--training.mixture", "[{name: a b, path: x, weight: 1}]"}),
              Contains("the name \"a b\" is not valid") && Contains("training.dataset_path is set as well"));
+  CHECK_THAT(message({"--training.mixture", "[{name: web, path: [], weight: 1}]"}),
+             Contains("training.mixture: web has no path"));
+  CHECK_THAT(message({"--validation.enable", "true", "--validation.datasets", "[{name: own, path: []}]"}),
+             Contains("validation.datasets: own has no path"));
   CHECK_THAT(message({"--training.mixture_stages", "[{from_step: 5, weights: [1]}]"}),
              Contains("stages change the weights of training.mixture, which is not set"));
 }

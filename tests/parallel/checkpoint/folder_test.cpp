@@ -1,9 +1,11 @@
 #include "parallel/checkpoint/folder.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <mutex>
 #include <new>
@@ -16,6 +18,7 @@
 namespace {
 std::vector<std::string> flushed;  // paths
 std::mutex flushed_mutex;
+std::string immovable;  // a path
 }  // namespace
 
 // The C library's, in this program.
@@ -25,6 +28,12 @@ extern "C" int fsync(int descriptor) {
   flushed.push_back(
       std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none).string());
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (from != immovable) return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+  errno = EBUSY;
+  return -1;
 }
 
 namespace ottava::checkpoint {
@@ -44,6 +53,18 @@ TEST_CASE("steps are listed by number") {
   CHECK(steps[0].step == 9);
   CHECK(steps[2].path == folder / "step-100");
   CHECK(list_steps(folder / "none").empty());
+}
+
+TEST_CASE("an unfinished save that cannot be moved away is said to block the next") {
+  TemporaryFolder folder;
+  immovable = folder / "step-7.tmp";
+  fs::create_directory(immovable);
+  CHECK_THROWS_WITH(remove_leftovers(folder.path()),
+                    "[checkpoint] " + immovable + " blocks the next save: move it away");
+  CHECK(fs::exists(immovable));
+  immovable.clear();
+  remove_leftovers(folder.path());
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("whoever makes a run's folders flushes those in which they lie") {

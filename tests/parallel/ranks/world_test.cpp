@@ -27,6 +27,16 @@ TEST_CASE("a world of one rank needs no transport, whatever started it") {
   CHECK(ran == 1);
 }
 
+TEST_CASE("ranks that a launcher started without MPI do not look for one another by MPI") {
+  const Launch launch{.launcher = Launcher::environment,
+                      .world_size = 2,
+                      .source = "torchrun (RANK)",
+                      .master = {.address = "127.0.0.1"}};
+  CHECK_THROWS_WITH(run_rank(launch, {.backend = "mpi", .device = {}}, [](World&) {}),
+                    "[world] comm.backend is mpi, but the ranks were started by torchrun (RANK): start them "
+                    "with mpirun or srun --mpi=pmix, or set comm.backend to auto");
+}
+
 TEST_CASE("a world of one rank refuses a backend that its device has not") {
   const Launcher launcher = GENERATE(Launcher::none, Launcher::environment);
   CHECK_THROWS_WITH(run_rank(started_by(launcher), {.backend = "nccl", .device = {}}, [](World&) {}),
