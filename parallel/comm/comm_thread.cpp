@@ -88,9 +88,9 @@ void CommThread::wait(const Counter& counter, uint64_t ticket) {
       throw CommError(state_->failure());
     }
     shared_->changed.wait_for(lock, kPeriod, [&] { return done() || state_->failed(); });
-    const bool has_ended = std::exchange(ended, shared_->ended) != ended;
-    const uint64_t count = state_->progress_count();
-    if (std::exchange(progress, count) != count || has_ended) idle.restart();
+    const uint64_t jobs = shared_->ended, moves = state_->progress_count();
+    const bool has_ended = std::exchange(ended, jobs) != jobs;
+    if (std::exchange(progress, moves) != moves || has_ended) idle.restart();
     if (idle.seconds() > state_->timeout_seconds() + kGraceSeconds && !done() && !state_->failed()) {
       lock.unlock();
       state_->fail(state_->timeout_message());

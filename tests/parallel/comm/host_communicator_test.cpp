@@ -190,8 +190,8 @@ TEST_CASE("a receive of another size stops both sides") {
 }
 
 TEST_CASE("the connection on which a message is lost is named") {
-  constexpr int64_t kLost = 77;
-  const auto delay = [](int64_t bytes) { return bytes == kLost * sizeof(float) ? 1e6 : 0.0; };
+  constexpr int64_t kLost = 77, kLostBytes = kLost * 4;
+  const auto delay = [](int64_t bytes) { return bytes == kLostBytes ? 1e6 : 0.0; };
   std::vector<float> out(kLost), in(kLost), x(3, 1.0f);
   std::latch stuck(3);
   CHECK_NOTHROW(

@@ -17,7 +17,7 @@ using State = ProgressRecord::State;
 namespace {
 
 // Of three ranks that all make the call.
-ProgressRecord at(int rank, State state, int64_t call) {
+ProgressRecord in_check(int rank, State state, int64_t call) {
   return {.rank = rank,
           .state = state,
           .step = 7,
@@ -31,7 +31,8 @@ ProgressRecord at(int rank, State state, int64_t call) {
 }
 
 std::vector<ProgressRecord> without_rank_1(int64_t call) {
-  return {at(0, State::inside, call), at(1, State::done, call - 1), at(2, State::inside, call)};
+  return {in_check(0, State::inside, call), in_check(1, State::done, call - 1),
+          in_check(2, State::inside, call)};
 }
 
 constexpr const char* kWho =
@@ -63,8 +64,8 @@ TEST_CASE("a long wait is told after a minute, then each time that it is twice a
 
 TEST_CASE("ranks in a call to which all have come wait for no other, however long it takes") {
   LongWaits waits(60);
-  const std::vector<ProgressRecord> records{at(0, State::inside, 9), at(1, State::inside, 9),
-                                            at(2, State::inside, 9)};
+  const std::vector<ProgressRecord> records{in_check(0, State::inside, 9), in_check(1, State::inside, 9),
+                                            in_check(2, State::inside, 9)};
   for (int second : {0, 100, 1000})
     CHECK(waits.look(records, LongWaits::Clock::time_point{} + std::chrono::seconds(second)).empty());
 }
@@ -79,7 +80,7 @@ TEST_CASE("rank 0's log says for whom ranks wait") {
     auto state = std::make_shared<RankState>(world.rank(), world.size());
     CommunicatorBootstrap bootstrap(world);
     const Ledger ledger(state, bootstrap, {.long_wait_seconds = 0.3});
-    if (world.rank() != 1) state->enter(at(world.rank(), State::inside, 1).call);
+    if (world.rank() != 1) state->enter(in_check(world.rank(), State::inside, 1).call);
     test::wait_until(100, is_told);
     Stream stream = Stream::cpu();
     world.barrier(stream, "test");
