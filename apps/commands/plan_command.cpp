@@ -12,6 +12,7 @@
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/decide.h"
+#include "apps/predict/decided_step.h"
 #include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
 #include "apps/report/float8_remarks.h"
