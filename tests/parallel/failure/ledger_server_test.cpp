@@ -22,6 +22,7 @@
 
 using namespace ottava;
 using Catch::Contains;
+using State = ProgressRecord::State;
 
 namespace {
 
