@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/config/nearest.h"
+#include "core/error_text.h"
 #include "core/number.h"
 
 namespace ottava {
@@ -198,7 +199,7 @@ int CommandLine::run(std::vector<std::string> words) {
     return 1;
   } catch (const std::exception& e) {
     std::fflush(stdout);
-    std::fprintf(stderr, "ottava: %s\n", e.what());
+    std::fprintf(stderr, "ottava: %s\n", error_text(e).c_str());
     return 1;
   }
   return line_.code;

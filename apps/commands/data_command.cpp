@@ -27,6 +27,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/descriptor.h"
+#include "core/io/folder.h"
 #include "core/io/uninterrupted.h"
 
 namespace ottava {

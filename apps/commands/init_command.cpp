@@ -22,6 +22,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/folder.h"
 #include "core/shell_word.h"
 
 namespace ottava {
@@ -98,8 +99,8 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
         to_string(device), inputs.flops_per_second * 1e-12, peaks.source);
   choose_first_config(inputs);  // refuses what cannot be trained on before anything is made
   std::string tokenizer = c.tokenizer;
-  if (error = make_writable_folder(c.output); error)
-    fail<FileError>("init", "cannot write into {}: {}; choose another --output", c.output, error.message());
+  if (const std::string reason = make_writable_folder(c.output); !reason.empty())
+    fail<FileError>("init", "cannot write into {}: {}; choose another --output", c.output, reason);
   if (tokenizer.empty()) {
     tokenizer = (fs::path(c.output) / "tokenizer").string();
     train_tokenizer(c, tokenizer, first_vocabulary(inputs.text_bytes), out);

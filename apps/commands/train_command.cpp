@@ -14,7 +14,7 @@
 #include "apps/train/stop_signals.h"
 #include "apps/train/trainer.h"
 #include "core/error.h"
-#include "core/io/atomic_file.h"
+#include "core/io/folder.h"
 #include "core/log.h"
 #include "parallel/ranks/agree.h"
 
@@ -23,8 +23,8 @@ namespace ottava {
 namespace {
 
 RunLock lock_of(std::string_view key, const std::string& folder) {
-  if (const std::error_code error = make_writable_folder(folder))
-    fail<FileError>(key, "cannot write into {}: {}", folder, error.message());
+  if (const std::string reason = make_writable_folder(folder); !reason.empty())
+    fail<FileError>(key, "cannot write into {}: {}", folder, reason);
   return RunLock(key, folder);
 }
 

@@ -15,6 +15,7 @@
 #include "core/io/atomic_file.h"
 #include "core/io/descriptor.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/uninterrupted.h"
 #include "core/log.h"
 #include "core/number.h"
@@ -114,7 +115,7 @@ void MeasurementCache::write(const std::vector<Decisions::Entry>& entries) const
   Decisions all{.made_for = made_for_};
   try {
     const fs::path folder = fs::path(file_).parent_path();
-    fs::create_directories(folder);
+    require_folder("file", folder.string());
     const FolderLock lock(folder);
     std::error_code error;
     if (fs::exists(file_, error)) {

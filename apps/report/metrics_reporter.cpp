@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/io/json_lines.h"
 #include "core/io/tensorboard.h"
@@ -98,7 +99,7 @@ MetricsReporter::MetricsReporter(Options options)
   if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
   const fs::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
   if (options_.config.enable_json_lines) {
-    fs::create_directories(folder);
+    require_folder("metrics", options_.folder);
     const std::string name =
         options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
     files_->json_lines = std::make_unique<JsonLines>(

@@ -8,19 +8,17 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/log.h"
 #include "parallel/pipeline/pipeline_text.h"
 
 namespace ottava {
 
 RunEvents::RunEvents(const std::string& folder, int64_t resumed_at) {
-  namespace fs = std::filesystem;
-  fs::create_directories(folder);
-  path_ = (fs::path(folder) / "events.jsonl").string();
-  std::error_code error;
-  if (resumed_at == 0 && fs::exists(path_)) fs::rename(path_, unused_name(path_ + ".previous"), error);
-  if (error) fail<FileError>("events", "cannot rename {}: {}", path_, error.message());
-  if (!fs::exists(path_)) File::create(path_).close();
+  require_folder("events", folder);
+  path_ = (std::filesystem::path(folder) / "events.jsonl").string();
+  if (resumed_at == 0 && is_there(path_)) rename_file("events", path_, unused_name(path_ + ".previous"));
+  if (!is_there(path_)) File::create(path_).close();
 }
 
 void RunEvents::add(std::string_view event, int64_t step, std::string text, Json more) {

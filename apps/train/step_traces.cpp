@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/io/atomic_file.h"
+#include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/log.h"
 #include "parallel/checkpoint/rank_group.h"
@@ -22,12 +23,12 @@ namespace fs = std::filesystem;
 
 // Empty, or why nothing can be written there.
 std::string complaint_about(const std::string& folder) {
-  const std::error_code error = make_writable_folder(folder);
-  if (!error) return {};
+  const std::string reason = make_writable_folder(folder);
+  if (reason.empty()) return {};
   return fmt::format(
       "cannot write traces into {}: {}; change profiling.save_traces_folder, or set "
       "profiling.enable_profiling to false",
-      folder, error.message());
+      folder, reason);
 }
 
 std::string process_name(const Mesh& mesh, int rank, const std::string& host) {
@@ -178,7 +179,7 @@ void StepTraces::write(int64_t step) {
       traced.calls = completed_calls(ranks_.world->state().calls(), first);
       const int64_t end = traced.steps.back().end_ns;
       std::erase_if(traced.calls, [&](const CallRecord& c) { return c.issued_ns > end; });
-      fs::create_directories(folder);
+      require_folder("profiling", folder);
       write_file_atomically(path, gzip(trace_text(traced)));
       log::info("Trace of step {}: {}", step, path);
     } catch (const std::exception& error) {
@@ -193,7 +194,7 @@ void record_failures(RankState& state, const std::string& folder, const std::str
     try {
       const std::vector<CallRecord> calls = state.calls().records();
       if (calls.empty()) return;
-      fs::create_directories(folder);
+      require_folder("comm", folder);
       write_file_atomically(path, flight_record(calls, state.rank(), state.world_size(), reason).dump(1));
       log::info("The last calls of this rank: {}", path);
     } catch (const std::exception& error) {

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/log.h"
 
 namespace ottava::data {
@@ -44,9 +45,9 @@ bool plausible(const SegmentCount& c) {
 WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access)
     : key_(key), blocks_(blocks), access_(access), counts_(blocks) {
   if (folder.empty()) return;
+  const std::string reason = access == IndexAccess::read_write ? make_writable_folder(folder) : "";
+  if (!reason.empty()) fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder, reason);
   std::error_code error;
-  if (access == IndexAccess::read_write) error = make_writable_folder(folder);
-  if (error) fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder, error.message());
   path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
   if (std::filesystem::exists(path_, error) && !merge_from_file()) {
     log::warning(

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 
 namespace ottava {
 
@@ -40,12 +41,6 @@ void write_files_atomically(std::span<const FileToWrite> files) {
     const fs::path folder = fs::path(file.path).parent_path();
     sync_folder(folder.empty() ? "." : folder.string());
   }
-}
-
-std::error_code make_writable_folder(const std::string& folder) {
-  std::error_code error = make_folders(folder);
-  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
-  return error;
 }
 
 }  // namespace ottava

@@ -3,7 +3,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 namespace ottava {
 
@@ -20,9 +19,5 @@ struct FileToWrite {
 /// The same for files that belong together: all are written beside before the first is replaced. Then they
 /// are replaced one after the other, in their order.
 void write_files_atomically(std::span<const FileToWrite> files);
-
-/// Makes the folder, and those above it, if it does not exist. Returns why nothing can be written into it, or
-/// no error.
-std::error_code make_writable_folder(const std::string& folder);
 
 }  // namespace ottava

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -189,34 +188,6 @@ void write_file_synced(const std::string& path, std::string_view content) {
 void rename_file(std::string_view where, const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0)
     fail<FileError>(where, "cannot rename {} to {}: {}", from, to, std::strerror(errno));
-}
-
-std::string unused_name(const std::string& path) {
-  std::string name = path;
-  for (int number = 2; std::filesystem::exists(name); ++number) name = fmt::format("{}-{}", path, number);
-  return name;
-}
-
-std::error_code make_folders(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::vector<std::string> above;  // of those that are made, the innermost first
-  std::error_code error, none;
-  for (fs::path path = fs::absolute(folder, error); !error && !fs::exists(path, none);
-       path = path.parent_path())
-    above.push_back(path.parent_path().string());
-  if (!error) fs::create_directories(folder, error);
-  if (error) return error;
-  for (const std::string& path : above) sync_folder(path);
-  return {};
-}
-
-void sync_folder(const std::string& folder) {
-  const Descriptor descriptor(
-      uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (!descriptor.is_open()) fail_errno(folder, "open the folder");
-  // Some network file systems cannot flush a folder and say EINVAL; renames are ordered there by the server.
-  if (uninterrupted([&] { return ::fsync(descriptor); }) != 0 && errno != EINVAL)
-    fail_errno(folder, "flush the folder");
 }
 
 }  // namespace ottava

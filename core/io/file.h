@@ -65,15 +65,5 @@ void write_file_synced(const std::string& path, std::string_view content);
 
 /// Renames a file. Throws FileError in the name of `where`.
 void rename_file(std::string_view where, const std::string& from, const std::string& to);
-/// `path`, or if that exists, the first of `path`-2, `path`-3, ... that does not.
-std::string unused_name(const std::string& path);
-
-/// Makes the folder, and those above it, if they do not exist, and flushes every folder in which one was
-/// made, so that a loss of power does not take them with what lies in them. Returns why they cannot be made.
-/// Throws FileError if a folder cannot be flushed.
-std::error_code make_folders(const std::string& folder);
-
-/// Flushes the entries of a folder (what was created, renamed or removed in it).
-void sync_folder(const std::string& folder);
 
 }  // namespace ottava

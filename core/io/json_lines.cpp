@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/folder.h"
 
 namespace ottava {
 namespace {

@@ -2,14 +2,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/io/crc32c.h"
+#include "core/io/folder.h"
 
 namespace ottava {
 namespace {
@@ -69,16 +70,13 @@ std::string event_with(std::string_view summary_value, int64_t step) {
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_at) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail<FileError>("tensorboard", "cannot create the folder {}: {}", folder, error.message());
+  require_folder("tensorboard", folder);
   std::string base = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
                                  static_cast<int64_t>(now_seconds()), host_name("localhost"), ::getpid());
-  bool is_first = true;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    is_first &= !entry.path().filename().string().starts_with("events.out.tfevents.");
+  const bool is_first = std::ranges::none_of(
+      names_in(folder), [](const std::string& name) { return name.starts_with("events.out.tfevents."); });
   int number = 0;
-  while (std::filesystem::exists(fmt::format("{}.{}", base, number))) ++number;
+  while (is_taken(fmt::format("{}.{}", base, number))) ++number;
   file_ = File::create(fmt::format("{}.{}", base, number));
   std::string event;
   append_key(event, 1, kFixed64);

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/listed.h"
 #include "core/log.h"
 #include "core/number.h"
@@ -24,12 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
-
-// Whether something has this name, be it a link whose target is gone.
-bool is_taken(const std::string& path) {
-  std::error_code ignored;
-  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
-}
+constexpr std::string_view kVisible = ".visible-";  // of files that show whether ranks share the folder
 
 void remove_or_warn(const fs::path& path) {
   std::error_code error;
@@ -41,15 +37,15 @@ void remove_or_warn(const fs::path& path) {
 // deleting leaves no half checkpoint under a good name, and what cannot be removed (NFS keeps files that
 // another program has open) is in nobody's way. Warns if it could not even be renamed.
 bool delete_step(const std::string& path, const std::string& step_path) {
-  const std::string deleted = unused_name(step_path + ".deleted");
-  std::error_code error;
-  fs::rename(path, deleted, error);
-  if (error) {
-    log::warning("checkpoint {} cannot be renamed to be deleted: {}", path, error.message());
+  try {
+    const std::string deleted = unused_name(step_path + ".deleted");
+    rename_file("checkpoint", path, deleted);
+    remove_or_warn(deleted);
+    return true;
+  } catch (const FileError& error) {
+    log::warning("checkpoint {} is not deleted: {}", path, error.what());
     return false;
   }
-  remove_or_warn(deleted);
-  return true;
 }
 
 // The newest complete one of some steps. Where none is, the newest: whoever opens it says what it lacks.
@@ -65,7 +61,7 @@ std::string newest_of(const std::vector<SavedStep>& steps) {
 
 }  // namespace
 
-bool is_complete(const SavedStep& saved) { return fs::exists(manifest_path(saved.path)); }
+bool is_complete(const SavedStep& saved) { return is_there(manifest_path(saved.path)); }
 
 std::string step_folder(const std::string& folder, int64_t step) {
   return fmt::format("{}/{}{}", folder, kPrefix, step);
@@ -107,15 +103,15 @@ std::string newest_step_or_itself(const std::string& path) {
   if (!steps.empty()) return newest_of(steps);
   std::string folder;
   std::vector<SavedStep> newest;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (!entry.is_directory()) continue;
-    std::vector<SavedStep> inside = list_steps(entry.path().string());
+  for (const std::string& name : names_in(path)) {
+    const std::string within = (fs::path(path) / name).string();
+    if (!fs::is_directory(within, error)) continue;
+    std::vector<SavedStep> inside = list_steps(within);
     if (inside.empty()) continue;
     if (!folder.empty()) {
-      fail<FileError>("checkpoint", "{} and {} both contain checkpoints: choose one of them", folder,
-                      entry.path().string());
+      fail<FileError>("checkpoint", "{} and {} both contain checkpoints: choose one of them", folder, within);
     }
-    folder = entry.path().string();
+    folder = within;
     newest = std::move(inside);
   }
   if (!newest.empty()) return newest_of(newest);
@@ -176,15 +172,16 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
 
 void remove_leftovers(const std::string& folder) {
   std::vector<fs::path> leftovers;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(folder)) {
+    const fs::path at = fs::path(folder) / name;
+    if (name.starts_with(kVisible)) leftovers.push_back(at);
     if (!name.starts_with(kPrefix)) continue;
     bool replaced = name.ends_with(".old");
     const bool deleted = name.find(".deleted") != std::string::npos;
-    if (replaced || deleted || name.ends_with(".tmp")) leftovers.push_back(entry.path());
+    if (replaced || deleted || name.ends_with(".tmp")) leftovers.push_back(at);
     if (!replaced) continue;
     std::string path = folder + "/" + name.substr(0, name.size() - 4);
-    if (!fs::exists(path)) {
+    if (!is_there(path)) {
       rename_file("checkpoint", path + ".old", path);
       leftovers.pop_back();
     }
@@ -201,18 +198,13 @@ void remove_leftovers(const std::string& folder) {
   }
 }
 
-void make_folder(const std::string& folder) {
-  if (const std::error_code error = make_folders(folder))
-    fail<FileError>("checkpoint", "cannot create {}: {}", folder, error.message());
-}
-
 void check_shared_folder(const std::string& folder, RankGroup& group) {
   std::string name, nonce;
   group.on_rank_0([&] {
-    make_folder(folder);
+    require_folder("checkpoint", folder);
     std::random_device random;
     nonce = to_hex(static_cast<uint64_t>(random()) << 32 | random());
-    name = fmt::format("{}/.visible-{}", folder, nonce);
+    name = fmt::format("{}/{}{}", folder, kVisible, nonce);
     write_file_atomically(name, nonce);
   });
   name = group.of_rank_0(name);

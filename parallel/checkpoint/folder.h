@@ -52,14 +52,11 @@ struct Rotation {
 /// Folders without a manifest are neither counted nor touched. Returns the steps that were deleted.
 std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, int64_t just_saved);
 
-/// Removes what jobs that died have left (.tmp, .old, .deleted); a `step-N.old` whose replacement never came
-/// gets its name back. To be called only while no save is in flight. Warns about what cannot be removed (NFS
-/// keeps files that others have open); throws FileError for a .tmp that cannot even be renamed, since the
-/// next save may need its name.
+/// Removes what jobs that died have left (.tmp, .old, .deleted, .visible-*); a `step-N.old` whose replacement
+/// never came gets its name back. To be called only while no save is in flight. Warns about what cannot be
+/// removed (NFS keeps files that others have open); throws FileError for a .tmp that cannot even be renamed,
+/// since the next save may need its name.
 void remove_leftovers(const std::string& folder);
-
-/// Makes the folder of checkpoints as make_folders() does. Throws FileError.
-void make_folder(const std::string& folder);
 
 /// Collective, at start, before the first save: creates the folder and checks that every rank sees a file
 /// that rank 0 has just written there. Otherwise throws FileError on all ranks, naming those that do not see

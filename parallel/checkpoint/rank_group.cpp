@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/error_text.h"
 #include "parallel/ranks/agree.h"
 #include "parallel/ranks/gather.h"
 #include "parallel/ranks/patience.h"
@@ -27,7 +28,7 @@ std::string outcome_of(const std::function<void()>& work) {
   } catch (const NumericsError& error) {
     return kNumerics + std::string(error.what());
   } catch (const std::filesystem::filesystem_error& error) {
-    return kFile + std::string(error.what());
+    return kFile + error_text(error);
   } catch (const std::exception& error) {
     return kOther + std::string(error.what());
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/io/folder.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
 #include "core/sum_of.h"
@@ -124,9 +125,9 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
   });
   or_discard(*pending, [&] {
     group_.on_rank_0([&] {
-      make_folder(options_.folder);
+      require_folder("checkpoint", options_.folder);
       remove_leftovers(options_.folder);
-      fs::create_directory(pending->temporary);
+      require_folder("checkpoint", pending->temporary);
       create_files(pending->layout, pending->temporary);
     });
   });

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/cuda/runtime.h"
+#include "core/error_text.h"
 #include "core/log.h"
 #include "parallel/comm/all_ranks.h"
 #include "parallel/comm/mpi/mpi_communicator.h"
@@ -106,7 +107,7 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
       world.control->barrier(stream, "farewell");
     }
   } catch (const std::exception& error) {
-    if (world.control) world.control->abort(error.what());
+    if (world.control) world.control->abort(error_text(error));
     world.ledger.reset();  // before the communicators: what it said is out, and they may take a while to end
     throw;
   }
@@ -117,9 +118,9 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
 
 int report_failure(const Launch& launch, const std::exception& error) {
   log::set_rank({launch.rank, launch.world_size, launch.rank != 0});
-  log::error("{}", error.what());
+  log::error("{}", error_text(error));
   if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
-    std::string account = error.what();
+    std::string account = error_text(error);
     std::ranges::replace(account, '\n', ' ');  // a line for each rank: the launcher sorts them
     std::ofstream(accounts, std::ios::app)
         << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;

@@ -202,6 +202,11 @@ TEST_CASE(
   place.refuses("--job.dump_folder file", {"[job.dump_folder] cannot write into file: Not a directory"});
   place.refuses("--job.dump_folder file/below",
                 {"[job.dump_folder] cannot write into file/below: Not a directory"});
+  fs::create_symlink("nowhere", place / "dangling");
+  place.refuses(
+      "--job.dump_folder dangling/x",
+      {"[job.dump_folder] cannot write into dangling/x: dangling is a link to nowhere, which cannot be "
+       "followed: No such file or directory"});
   place.refuses("--checkpoint.folder ../text.txt",
                 {"[checkpoint.folder] cannot write into out/../text.txt: Not a directory"});
 

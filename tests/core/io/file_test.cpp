@@ -15,6 +15,7 @@
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/io/output_file.h"
 #include "tests/support/catch.h"

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/uninterrupted.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"

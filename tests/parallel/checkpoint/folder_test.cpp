@@ -11,6 +11,8 @@
 #include <new>
 
 #include "core/io/atomic_file.h"
+#include "core/io/file.h"
+#include "core/io/folder.h"
 #include "parallel/checkpoint/saver.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
@@ -79,7 +81,7 @@ TEST_CASE("whoever makes a run's folders flushes those in which they lie") {
         TinyRank rank(specs, {});
         CheckpointSaver({.folder = path}, group).save(checkpoint_of(rank, 1));
       },
-      [](const std::string& path) { CHECK_FALSE(make_writable_folder(path)); }};
+      [](const std::string& path) { CHECK(make_writable_folder(path).empty()); }};
   for (const auto& make : makers) {
     TemporaryFolder folder;
     const std::string here = fs::canonical(folder.path()).string();
@@ -92,6 +94,26 @@ TEST_CASE("whoever makes a run's folders flushes those in which they lie") {
     make(folder / "old/run/checkpoint");
     CHECK(std::ranges::count(flushed, here + "/old/run") == 0);
   }
+}
+
+TEST_CASE("what a job that died left of looking for its ranks is removed at the next start") {
+  TemporaryFolder folder;
+  write_file_synced(folder / ".visible-0123456789abcdef", "0123456789abcdef");
+  write_file_synced(folder / ".lock", "");
+  remove_leftovers(folder.path());
+  CHECK(names_in(folder.path()) == std::vector<std::string>{".lock"});
+}
+
+TEST_CASE("a file system that does not answer is named, not taken for a step that is there or is not") {
+  TemporaryFolder folder;
+  fs::create_symlink("loop", folder / "loop");
+  const auto says = [&](const std::string& what) {
+    return Catch::Matchers::Equals("[file] cannot " + what + ": Too many levels of symbolic links");
+  };
+  CHECK_THROWS_WITH(commit_step(folder / "loop", 3), says("look at " + folder / "loop/step-3"));
+  CHECK_THROWS_WITH(is_complete({3, folder / "loop/step-3"}),
+                    says("look at " + folder / "loop/step-3/manifest.json"));
+  CHECK_THROWS_WITH(remove_leftovers(folder / "loop"), says("list " + folder / "loop"));
 }
 
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {

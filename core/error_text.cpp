@@ -1,0 +1,15 @@
+#include "core/error_text.h"
+
+#include <filesystem>
+
+#include <fmt/core.h>
+
+namespace ottava {
+
+std::string error_text(const std::exception& error) {
+  const auto* of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+  if (!of_files || of_files->path1().empty()) return error.what();
+  return fmt::format("[file] cannot use {}: {}", of_files->path1().string(), of_files->code().message());
+}
+
+}  // namespace ottava

@@ -1,0 +1,105 @@
+#include "core/io/folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/io/descriptor.h"
+#include "core/io/uninterrupted.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+
+// `look` is stat or lstat.
+bool is_found(const std::string& path, int (*look)(const char*, struct stat*)) {
+  struct stat status = {};
+  if (look(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  fail<FileError>("file", "cannot look at {}: {}", path, std::strerror(errno));
+}
+
+// Names the first link on the way to `path` that leads nowhere; empty: there is none.
+std::string broken_link(const fs::path& path) {
+  fs::path way;
+  for (const fs::path& part : path) {
+    way /= part;
+    std::error_code none;
+    struct stat status = {};
+    if (!fs::is_symlink(way, none) || ::stat(way.c_str(), &status) == 0) continue;
+    const std::string reason = std::strerror(errno);
+    return fmt::format("{} is a link to {}, which cannot be followed: {}", way.string(),
+                       fs::read_symlink(way, none).string(), reason);
+  }
+  return {};
+}
+
+std::error_code make_and_flush(const std::string& folder) {
+  std::vector<std::string> above;  // of those that are made, the innermost first
+  std::error_code error, none;
+  for (fs::path path = fs::absolute(folder, error); !error && !fs::exists(path, none);
+       path = path.parent_path())
+    above.push_back(path.parent_path().string());
+  if (!error) fs::create_directories(folder, error);
+  if (error) return error;
+  for (const std::string& path : above) sync_folder(path);
+  return {};
+}
+
+}  // namespace
+
+bool is_there(const std::string& path) { return is_found(path, ::stat); }
+bool is_taken(const std::string& path) { return is_found(path, ::lstat); }
+
+std::string unused_name(const std::string& path) {
+  std::string name = path;
+  for (int number = 2; is_taken(name); ++number) name = fmt::format("{}-{}", path, number);
+  return name;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) fail<FileError>("file", "cannot list {}: {}", folder, error.message());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string make_folders(const std::string& folder) {
+  const std::error_code error = make_and_flush(folder);
+  if (!error) return {};
+  const std::string link = broken_link(folder);
+  return link.empty() ? error.message() : link;
+}
+
+std::string make_writable_folder(const std::string& folder) {
+  if (std::string reason = make_folders(folder); !reason.empty()) return reason;
+  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? "" : std::strerror(errno);
+}
+
+void require_folder(std::string_view where, const std::string& folder) {
+  if (const std::string reason = make_folders(folder); !reason.empty())
+    fail<FileError>(where, "cannot create the folder {}: {}", folder, reason);
+}
+
+void sync_folder(const std::string& folder) {
+  const Descriptor descriptor(
+      uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!descriptor.is_open())
+    fail<FileError>("file", "cannot open the folder {}: {}", folder, std::strerror(errno));
+  // Some network file systems cannot flush a folder and say EINVAL; renames are ordered there by the server.
+  if (uninterrupted([&] { return ::fsync(descriptor); }) != 0 && errno != EINVAL)
+    fail<FileError>("file", "cannot flush the folder {}: {}", folder, std::strerror(errno));
+}
+
+}  // namespace ottava
