@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/io/uninterrupted.h"
 #include "parallel/launcher/stop_signal_set.h"
 
 namespace ottava {
@@ -34,7 +37,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 RankProcess start_rank(const std::string& program, const std::vector<std::string>& arguments,
                        std::vector<std::string> environment) {
-  Pipe output, errors, account;
+  Pipe output, errors, account, failure;
+  ::fcntl(failure.read, F_SETFL, 0);  // it is waited for
   const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   environment.push_back(fmt::format("OTTAVA_ACCOUNTS=/proc/self/fd/{}", static_cast<int>(account.write)));
   const std::vector<char*> words = pointers(arguments), variables = pointers(environment);
@@ -51,7 +55,15 @@ RankProcess start_rank(const std::string& program, const std::vector<std::string
     ::fcntl(account.write, F_SETFD, 0);
     ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
     ::execve(program.c_str(), words.data(), variables.data());
-    ::_exit(127);
+    const int error = errno;
+    ::_exit(::write(failure.write, &error, sizeof error) < 0 ? 126 : 127);
+  }
+  failure.write.close();
+  int error = 0;  // closed by the program that is started
+  if (uninterrupted([&] { return ::read(failure.read, &error, sizeof error); }) > 0) {
+    ::waitpid(id, nullptr, 0);
+    fail<Error>("launch", "cannot start {} as a rank: {}{}", program, std::strerror(error),
+                program.starts_with("/proc/") ? "; mount /proc, from which ranks are started" : "");
   }
   return {id, std::move(output.read), std::move(errors.read), std::move(account.read)};
 }

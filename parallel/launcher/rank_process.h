@@ -19,7 +19,8 @@ struct RankProcess {
 /// Starts `program` with `arguments` (the first is its argv[0]), `environment` ("NAME=value") and
 /// OTTAVA_ACCOUNTS. It has a process group of its own, so that the terminal's signals reach only the caller,
 /// and begins with the stop signals (stop_signal_set.h) blocked, so that none is lost before the program
-/// listens. The kernel kills it when the calling thread ends, for whatever reason. Throws Error.
+/// listens. The kernel kills it when the calling thread ends, for whatever reason. Throws Error, also if
+/// the program cannot be executed.
 RankProcess start_rank(const std::string& program, const std::vector<std::string>& arguments,
                        std::vector<std::string> environment);
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "parallel/launcher/launcher.h"
@@ -55,5 +56,10 @@ int main(int argc, char** argv) {
   } else {
     launch.arguments.insert(launch.arguments.begin(), argv[0]);
   }
-  return launch_ranks(launch);
+  try {
+    return launch_ranks(launch);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
 }

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/io/descriptor.h"
@@ -71,11 +72,12 @@ class Listening {
   bool gone_ = false;
 };
 
-// Ranks of which the first ends at once and the others, in which SIGTERM is blocked, do not; body(launcher)
+// Ranks of which the first ends at once and the others, which ignore SIGTERM, do not; body(launcher)
 // runs when the first has ended and only the launcher's command line names the folder.
 Outcome launch_deaf(const std::string& folder, double notice_seconds,
                     const std::function<void(int launcher)>& body) {
-  const std::string script = "touch " + folder + "/$RANK; [ $RANK = 0 ] && exit 0; exec sleep 1000";
+  const std::string script =
+      "trap \"\" TERM INT; touch " + folder + "/$RANK; [ $RANK = 0 ] && exit 0; exec sleep 1000";
   return run_command("exec " LAUNCH_PROGRAM " 3 --notice " + std::to_string(notice_seconds) +
                          " -- /bin/sh -c '" + script + "' 2> " + folder + "/said",
                      [&](int launcher) {
@@ -128,6 +130,20 @@ TEST_CASE("a second SIGTERM that comes before ranks are named kills none") {
     }
   });
   CHECK(o.exit_code == 128 + SIGINT);
+}
+
+TEST_CASE("a program that cannot be started is named, with the reason") {
+  for (const auto& [program, reason] :
+       {std::pair("/nowhere/program", "No such file or directory"),
+        std::pair("/proc/self/nothing",
+                  "No such file or directory; mount /proc, from which ranks are "
+                  "started"),
+        std::pair("/", "Permission denied")}) {
+    const Outcome o = run_command(std::string("exec " LAUNCH_PROGRAM " 2 -- ") + program);
+    INFO(o.output);
+    CHECK(o.exit_code == 1);
+    CHECK(o.output == fmt::format("[launch] cannot start {} as a rank: {}\n", program, reason));
+  }
 }
 
 TEST_CASE("rank 0 waits where it was told, and at a free port where that was not said") {
