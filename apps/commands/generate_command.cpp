@@ -67,12 +67,15 @@ AnswerOptions answer_options(const GenerateCommand& c, const SavedModel& model) 
 void require_memory_for(const GenerateCommand& c, const Generator::Options& o, Device device) {
   const int64_t available = memory_for_rank(device, *solo_rank_groups().control),
                 of_token = 2 * o.model.layers * o.model.kv_heads * o.model.head_dim * size_of(o.compute);
-  if (o.capacity <= available / of_token) return;
+  const int64_t held = available / of_token;
+  if (o.capacity <= held) return;
   constexpr double kGib = 1 << 30;
-  fail<MemoryError>("generate",
-                    "keys and values of {} need {:.2f} GiB, but only {:.2f} are free on {}: lower {}",
+  const std::string_view advice = c.is_chat                ? "lower --context"
+                                  : o.prompt_tokens > held ? "shorten the prompt"
+                                                           : "lower --max-tokens";
+  fail<MemoryError>("generate", "keys and values of {} need {:.2f} GiB, but only {:.2f} are free on {}: {}",
                     counted(o.capacity, "token"), o.capacity * of_token / kGib, available / kGib,
-                    to_string(device), c.is_chat ? "--context" : "--max-tokens");
+                    to_string(device), advice);
 }
 
 /// A model that is ready to be asked.
@@ -153,6 +156,12 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
         "generate", "the prompt is empty and the tokenizer has no BOS token: give a --prompt with some text");
 
   const auto length = std::ssize(tokens);
+  // What the model has never seen it cannot continue, and attention to it may take hours.
+  if (length > model.positions)
+    fail<ConfigError>("generate",
+                      "the prompt has {} tokens, but the model supports {} (max_position_embeddings in "
+                      "config.json): shorten the prompt",
+                      length, model.positions);
   const std::unique_ptr<Generator> generator = loaded_generator(c, model, length, length + c.max_tokens);
   AnswerOptions options = answer_options(c, model);
   note_length(model, length + c.max_tokens, "the prompt and --max-tokens", notes);

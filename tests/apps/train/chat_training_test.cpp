@@ -266,6 +266,10 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   CHECK_THAT(noted({.prompt = "what", .max_tokens = 80}),
              Contains("the prompt and --max-tokens make up to ") && Contains(meant));
   CHECK_THAT(noted({.prompt = "what", .max_tokens = 8}), !Contains(meant));
+  // A prompt that alone is longer is refused, before anything is computed.
+  CHECK_THAT(
+      message_of([&] { noted({.prompt = repeated("what ", 100000), .max_tokens = 1}); }),
+      Contains("[generate] the prompt has ") && Contains(" tokens, " + meant + ": shorten the prompt"));
   CHECK_THAT(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true, .context = 100}),
              Contains("conversations of this --context make up to 100 tokens, " + meant));
   CHECK(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true}).empty());
