@@ -75,11 +75,12 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   }
   check_context_parallel(c, mesh.size(MeshAxis::cp));
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));
-  shape.model_options = {.sequence = longest,
-                         .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
-                         .loss_parallel = !c.parallelism.disable_loss_parallel,
-                         .z_loss_weight = static_cast<float>(c.training.z_loss_weight),
-                         .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
+  shape.model_options = {
+      .sequence = longest,
+      .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : kFewestLossTokens,
+      .loss_parallel = !c.parallelism.disable_loss_parallel,
+      .z_loss_weight = static_cast<float>(c.training.z_loss_weight),
+      .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
   shape.parameters = resolve_fsdp(c);
   shape.cpu_products = resolve_products(c.cpu);
   shape.batch = c.training.local_batch_size;

@@ -42,6 +42,9 @@ struct Experiment {
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                               int world_size, std::optional<int> compute_capability = {});
 
+/// Tokens for whose logits a run on a GPU has memory at once, at least, where model.loss_chunk_tokens leaves
+/// it open.
+inline constexpr int64_t kFewestLossTokens = 1024;
 /// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): the configuration
 /// leaves it open, and there are several micro-batches and shards.
 bool leaves_reduction_open(const Experiment& experiment);

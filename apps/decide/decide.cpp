@@ -98,7 +98,7 @@ bool leaves_loss_chunks_open(const Experiment& e) {
   const int64_t validation =
       e.shape.validation_batch * e.shape.validation_sequence / e.mesh.size(MeshAxis::cp);
   return e.config.model.loss_chunk_tokens == 0 && e.compute_capability.has_value() &&
-         std::max(e.tokens_per_micro_batch(), validation) > e.shape.model_options.loss_chunk_rows;
+         std::max(e.tokens_per_micro_batch(), validation) > kFewestLossTokens;
 }
 
 MemoryDecision loss_chunk_decision(const Experiment& e) {
@@ -106,8 +106,7 @@ MemoryDecision loss_chunk_decision(const Experiment& e) {
                      .gain = "fewer passes over the output layer's gradient",
                      .item = "logits of more tokens",
                      .after_change = "which changes the order of gradient sums"};
-  const int64_t fewest = e.shape.model_options.loss_chunk_rows;
-  for (int64_t tokens = 4 * fewest; tokens >= fewest; tokens /= 2) {
+  for (int64_t tokens = 4 * kFewestLossTokens; tokens >= kFewestLossTokens; tokens /= 2) {
     out.open.outcomes.push_back({std::to_string(tokens), e.shape});
     out.open.outcomes.back().shape.model_options.loss_chunk_rows = tokens;
   }

@@ -91,8 +91,10 @@ TEST_CASE("a plan of several micro-batches says what ranks send, whichever way m
 TEST_CASE("a plan takes the memory of what a run would decide with the memory that is there") {
   const TemporaryFolder folder;
   const std::string file = folder / "plan.json";
-  const Overrides overrides = small_model_on_gpu(
-      {"--training.global_batch_size", "8", "--model.converters", "[quantize.linear.float8]"});
+  const Overrides overrides =
+      changed_to(small_model_on_gpu(
+                     {"--training.global_batch_size", "8", "--model.converters", "[quantize.linear.float8]"}),
+                 {"--model.n_layers", "12"});
   const Experiment e = resolve_experiment(load_config("", overrides), nullptr, 2, 90);
   const auto bytes = [&](bool reduces_often, bool keeps_codes) {
     TrainingShape shape = e.shape;
@@ -123,6 +125,12 @@ TEST_CASE("a plan takes the memory of what a run would decide with the memory th
     CHECK(decided.at("quantize.linear.float8.keep_weight_codes", "plan").as_string("value") ==
           (keeps_codes ? "true" : "false"));
   }
+  const std::string chunks = printed({.overrides = changed_to(overrides, {"--training.seq_len", "4096"}),
+                                      .world_size = 2,
+                                      .machine = {.device = "h100_sxm"}});
+  CHECK_THAT(chunks, Contains("Decided as by a run: model.loss_chunk_tokens = 4096 (fewer passes over ") &&
+                         Contains("\n  4096 ") && Contains("\n  2048 ") && Contains("\n  1024 ") &&
+                         !Contains("\n  8192 "));
   // Of a GPU of which nothing is known both are left open.
   const std::string unknown =
       printed({.overrides = overrides, .world_size = 2, .machine = {.compute_capability = 103}});
