@@ -94,7 +94,7 @@ struct Choice {
   const char* what;
   Prepare* prepare;
 };
-constexpr Choice kChoices[] = {{"cpu.bf16_matmul", &CpuConfig::bf16_matmul, &cpu::ProductChoice::matmul,
+constexpr Choice kChoices[] = {{kBf16Matmul, &CpuConfig::bf16_matmul, &cpu::ProductChoice::matmul,
                                 "the products of a linear layer", prepare_matmul},
                                {"cpu.bf16_attention", &CpuConfig::bf16_attention,
                                 &cpu::ProductChoice::attention, "attention of a layer", prepare_attention}};

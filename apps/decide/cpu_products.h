@@ -4,6 +4,9 @@
 
 namespace ottava {
 
+/// The decision about linear layers.
+inline constexpr const char* kBf16Matmul = "cpu.bf16_matmul";
+
 /// Settles cpu.bf16_matmul and cpu.bf16_attention of a run on the CPU that computes in bf16, into
 /// experiment.shape.cpu_products. Under auto a decision in `saved` is followed. Without one rank 0 measures,
 /// if every rank has bf16 instructions and a micro-batch has at least kFewestFlops; else each rank has

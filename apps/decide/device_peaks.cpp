@@ -126,6 +126,38 @@ double best_seconds(Stream& stream, double seconds, const std::function<void()>&
   return best;
 }
 
+using cpu::Bf16Products;
+
+std::string decision_name(Bf16Products way) { return fmt::format("bf16 {}", name_of(way)); }
+
+// A product in one way, with what it needs.
+struct TimedProduct {
+  Stream stream = Stream::cpu();
+  Workbench bench{stream.device()};
+  Matmul product;
+  explicit TimedProduct(Bf16Products way) {
+    constexpr int64_t kEdge = 512;
+    stream.matmul_cache().set_products({.matmul = way, .attention = Bf16Products::widened});
+    product = {.a = bench.tensor(DType::bf16, {kEdge, kEdge}),
+               .b = bench.tensor(DType::bf16, {kEdge, kEdge}),
+               .out = bench.tensor(DType::f32, {kEdge, kEdge})};
+    bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
+  }
+  void run() { matmul(stream, product); }
+  Decisions::Entry entry(Bf16Products way, double milliseconds) const {
+    const double edge = static_cast<double>(product.out.rows());
+    return {decision_name(way), fmt::format("{:.4e}", 2e3 * edge * edge * edge / milliseconds),
+            "FLOP/s of a smaller product, both ways by turns"};
+  }
+};
+
+std::vector<Decisions::Entry> measured_ways() {
+  TimedProduct direct(Bf16Products::direct), widened(Bf16Products::widened);
+  const auto [first, second] = best_milliseconds_by_turns(
+      direct.stream, [&] { direct.run(); }, [&] { widened.run(); });
+  return {direct.entry(Bf16Products::direct, first), widened.entry(Bf16Products::widened, second)};
+}
+
 bool multiplies_float8(Device device) {
   return !fp8::recipes_of_compute_capability(cuda::compute_capability(device.index)).empty();
 }
@@ -232,6 +264,21 @@ DevicePeaks find_device_peaks(Device device, const PeakSearch& search) {
   }
   if (peaks.fp8 == 0) peaks.fp8 = peaks.bf16;
   return peaks;
+}
+
+double part_of_bf16_peak(Bf16Products way, const PeakSearch& search) {
+  if (!cpu::multiplies_bf16_directly()) return 1;
+  const MeasurementCache cache = cpu_cache(search);
+  Decisions kept = cache.read();
+  const auto rate = [&](Bf16Products of) {
+    const Decisions::Entry* entry = kept.find(decision_name(of));
+    return entry ? parse_peak(*entry) : 0;
+  };
+  if (rate(Bf16Products::direct) == 0 || rate(Bf16Products::widened) == 0) {
+    kept.entries = measured_ways();
+    cache.write(kept.entries);
+  }
+  return rate(way) / std::max(rate(Bf16Products::direct), rate(Bf16Products::widened));
 }
 
 void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,

@@ -7,7 +7,9 @@
 #include "apps/predict/device_table.h"
 #include "apps/predict/machine.h"
 #include "apps/predict/planned_machine.h"
+#include "core/cpu/bf16_products.h"
 #include "core/error.h"
+#include "core/io/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -52,6 +54,38 @@ TEST_CASE("a CPU's attention is its products, then softmax at the rate of f32; a
       CHECK(gpu.time_of(o).seconds == Approx(1e12 / (g.bf16_tflops * 1e12 * share) + g.launch_us * 1e-6));
     }
   }
+}
+
+TEST_CASE("a CPU's products are planned at the rate of the way in which the step multiplies") {
+  const TemporaryFolder folder;
+  const auto part = [&](const char* way, const char* sequences) {
+    const Config config = load_config(
+        "", {"--training.device", "cpu", "--training.gemm_cache", folder.path(), "--model.vocab_size", "512",
+             "--training.seq_len", "64", "--training.local_batch_size", sequences, "--cpu.bf16_matmul", way});
+    const PlannedExperiment planned = plan_experiment(config, 1);
+    const DeviceTable table = find_device("cpu");
+    const DeviceTable cpu = planned_machine({.device = "cpu"}, table, planned).device;
+    const double of_bf16 = cpu.gemm_bf16 / table.gemm_bf16;
+    CHECK(cpu.gemm_fp8 / table.gemm_fp8 == Approx(of_bf16));
+    CHECK(cpu.gemm_fp32 == table.gemm_fp32);
+    return of_bf16;
+  };
+  if (!cpu::multiplies_bf16_directly()) {
+    CHECK(part("widened", "1") == 1);
+    CHECK(part("auto", "1") == 1);
+    return;
+  }
+  CHECK(std::max(part("direct", "1"), part("widened", "1")) == 1);
+  // The rates are kept: as another machine would have measured them.
+  const std::string file = std::filesystem::directory_iterator(folder.path())->path().string();
+  Decisions kept = parse_decisions(read_file(file), file);
+  for (Decisions::Entry& e : kept.entries)
+    if (e.name.starts_with("bf16 ")) e.value = e.name == "bf16 direct" ? "1e+10" : "4e+10";
+  std::ofstream(file, std::ios::trunc) << to_json(kept);
+  CHECK(part("direct", "1") == 0.25);
+  CHECK(part("widened", "1") == 1);
+  CHECK(part("auto", "1") == 0.25);  // too small to be measured: the usual way
+  CHECK(part("auto", "64") == 1);    // measured by the run, which takes the faster one
 }
 
 TEST_CASE("every table of the repository is built in, with a source for each figure") {
