@@ -22,6 +22,12 @@ double product_efficiency(const RecordedOperation& o, double sms) {
   return tiles / (std::ceil(tiles / sms) * sms) * inner / (inner + 256);
 }
 
+// Operands in bf16 are read, and written in f32.
+double widened_bytes(const ProductExtents& e) {
+  return static_cast<double>((e.rows + e.columns) * e.inner) *
+         static_cast<double>(size_of(DType::bf16) + size_of(DType::f32));
+}
+
 double attention_width(const RecordedOperation& o) {
   const std::vector<Tensor>& tensors = o.call.tensors;
   const auto lse = std::ranges::find_if(tensors, [](const Tensor& t) { return t.shape.rank() == 3; });
@@ -66,8 +72,11 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
                        : part * std::pow(std::min(1.0, width / 128), 0.4);
   }
   const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) : 0;
-  const double memory = o.bytes / (device.memory_gb_per_s * 1e9 * device.memory_efficiency);
-  return {std::max(compute, memory) + device.launch_us * 1e-6, TimeSource::table};
+  const double memory_rate = device.memory_gb_per_s * 1e9 * device.memory_efficiency,
+               memory = o.bytes / memory_rate;
+  const bool is_widened = widens_bf16 && is_product(o) && o.precision == Precision::bf16;
+  const double copies = is_widened ? widened_bytes(product_extents(o)) / memory_rate : 0;
+  return {std::max(compute, memory) + copies + device.launch_us * 1e-6, TimeSource::table};
 }
 
 namespace {

@@ -18,12 +18,14 @@ struct Machine {
   NetworkTable network;
   int ranks_per_node = 8;
   bool has_cudnn_attention = false;
+  bool widens_bf16 = false;  ///< of a CPU: bf16 operands of products are copied to f32 first
   MeasuredOperations measured = {};
 
   /// Time of one call. Measured or interpolated if `measured` has operations of its kind, else
   ///     max(FLOPs / (peak of its precision x part of it), bytes / (memory rate x part of it)) + launch,
   /// where the part of a product is the table's x tiles / (waves x SMs) x k / (k + 256), with tiles of 128 x
-  /// 256, and that of attention narrower than 128 is the table's x (width / 128)^0.4.
+  /// 256, and that of attention narrower than 128 is the table's x (width / 128)^0.4. With widens_bf16,
+  /// copying a bf16 product's operands comes before it: 6 bytes of an element / (memory rate x part of it).
   PredictedTime time_of(const RecordedOperation& operation) const;
   /// Seconds of a transfer of n ranks, r of them on each of k machines, for x sent bytes of whole vectors of
   /// S bytes:

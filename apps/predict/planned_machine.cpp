@@ -62,25 +62,34 @@ void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
   cpu.memory_gb_per_s = copied / kGiga;
 }
 
-// Products in bf16, and those of FP8 codes that are made of them, take the way that the step multiplies in.
-void multiply_in_way(DeviceTable& cpu, const TrainingShape& shape, const PeakSearch& search) {
-  if (shape.parameters.compute != DType::bf16) return;
-  const double part = part_of_bf16_peak(shape.cpu_products.matmul, search);
-  cpu.gemm_bf16 *= part;
-  cpu.gemm_fp8 *= part;
-}
-
-// A run that measures takes the faster way, whose rate the peak is.
-bool measures_products(const Experiment& e) {
-  return std::ranges::any_of(open_cpu_products(e),
+// A run that measures takes the faster way.
+bool is_still_measured(const Experiment& e) {
+  return !e.decisions.find(kBf16Matmul) &&
+         std::ranges::any_of(open_cpu_products(e),
                              [](const OpenDecision& d) { return d.name == kBf16Matmul; });
 }
 
-void measure(DeviceTable& cpu, const MeasuredOperations& measured, const Experiment& e) {
+// Products in bf16, and those of FP8 codes, which are made of them, take the rate of the way in which the
+// step multiplies.
+void multiply_in_way(Machine& machine, const Experiment& e, const PeakSearch& search) {
+  using cpu::Bf16Products;
+  if (e.shape.parameters.compute != DType::bf16) return;
+  Bf16Products way = e.shape.cpu_products.matmul;
+  if (is_still_measured(e) && part_of_bf16_peak(way, search) < 1)
+    way = way == Bf16Products::direct ? Bf16Products::widened : Bf16Products::direct;
+  const double part = part_of_bf16_peak(way, search);
+  machine.device.gemm_bf16 *= part;
+  machine.device.gemm_fp8 *= part;
+  machine.widens_bf16 = way == Bf16Products::widened;
+}
+
+void measure(Machine& machine, const Experiment& e) {
+  DeviceTable& cpu = machine.device;
+  const MeasuredOperations& measured = machine.measured;
   const Config& config = e.config;
   const PeakSearch search{.metrics = config.metrics, .cache = config.training.gemm_cache};
   DevicePeaks peaks = find_device_peaks({DeviceType::cpu, 0}, search);
-  if (measured.empty() && !measures_products(e)) multiply_in_way(cpu, e.shape, search);
+  if (measured.empty()) multiply_in_way(machine, e, search);
   if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
   if (measured.f32_gemm_flops_per_second() > 0) peaks.fp32 = measured.f32_gemm_flops_per_second();
   set_rates(cpu, peaks, measured.empty() ? copy_bytes_per_second() : measured.copy_bytes_per_second());
@@ -127,7 +136,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   }
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (machine.ranks_per_node == 0) machine.ranks_per_node = std::min(ranks, cores);
-  measure(machine.device, machine.measured, planned.experiment);
+  measure(machine, planned.experiment);
   const double here = std::min(ranks, machine.ranks_per_node);
   const double threads = planned.experiment.config.training.threads;
   // Rates are those of so many threads; without the key, of all cores.
@@ -150,7 +159,7 @@ std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, 
     machine.device = find_device(kCpu);
     machine.ranks_per_node = e.mesh.world_size();
     set_rates(machine.device, peaks, copy_bytes_per_second());
-    multiply_in_way(machine.device, e.shape, {.cache = e.config.training.gemm_cache});
+    multiply_in_way(machine, e, {.cache = e.config.training.gemm_cache});
   }
   machine.network = find_network(kNetwork);
   return machine;

@@ -58,21 +58,25 @@ TEST_CASE("a CPU's attention is its products, then softmax at the rate of f32; a
 
 TEST_CASE("a CPU's products are planned at the rate of the way in which the step multiplies") {
   const TemporaryFolder folder;
+  bool is_widened = false;
   const auto part = [&](const char* way, const char* sequences) {
     const Config config = load_config(
         "", {"--training.device", "cpu", "--training.gemm_cache", folder.path(), "--model.vocab_size", "512",
              "--training.seq_len", "64", "--training.local_batch_size", sequences, "--cpu.bf16_matmul", way});
     const PlannedExperiment planned = plan_experiment(config, 1);
     const DeviceTable table = find_device("cpu");
-    const DeviceTable cpu = planned_machine({.device = "cpu"}, table, planned).device;
+    const Machine machine = planned_machine({.device = "cpu"}, table, planned);
+    const DeviceTable& cpu = machine.device;
     const double of_bf16 = cpu.gemm_bf16 / table.gemm_bf16;
     CHECK(cpu.gemm_fp8 / table.gemm_fp8 == Approx(of_bf16));
     CHECK(cpu.gemm_fp32 == table.gemm_fp32);
+    is_widened = machine.widens_bf16;
     return of_bf16;
   };
   if (!cpu::multiplies_bf16_directly()) {
     CHECK(part("widened", "1") == 1);
     CHECK(part("auto", "1") == 1);
+    CHECK(is_widened);
     return;
   }
   CHECK(std::max(part("direct", "1"), part("widened", "1")) == 1);
@@ -83,9 +87,34 @@ TEST_CASE("a CPU's products are planned at the rate of the way in which the step
     if (e.name.starts_with("bf16 ")) e.value = e.name == "bf16 direct" ? "1e+10" : "4e+10";
   std::ofstream(file, std::ios::trunc) << to_json(kept);
   CHECK(part("direct", "1") == 0.25);
+  CHECK_FALSE(is_widened);
   CHECK(part("widened", "1") == 1);
+  CHECK(is_widened);
   CHECK(part("auto", "1") == 0.25);  // too small to be measured: the usual way
-  CHECK(part("auto", "64") == 1);    // measured by the run, which takes the faster one
+  CHECK_FALSE(is_widened);
+  CHECK(part("auto", "64") == 1);  // measured by the run, which takes the faster one
+  CHECK(is_widened);
+}
+
+TEST_CASE("products whose operands are widened wait for the copies") {
+  const Shape x{1000, 64}, w{192, 64}, y{1000, 192};
+  RecordedOperation o{.op = "matmul",
+                      .variant = "forward",
+                      .precision = Precision::bf16,
+                      .flops = 2.0 * 1000 * 192 * 64,
+                      .bytes = 1};
+  o.call.tensors = {{nullptr, DType::bf16, x}, {nullptr, DType::bf16, w}, {nullptr, DType::bf16, y}};
+  Machine cpu{.device = find_device("cpu")};
+  cpu.device.bf16_tflops = 2;
+  cpu.device.memory_gb_per_s = 10;
+  const double direct = cpu.time_of(o).seconds;
+  cpu.widens_bf16 = true;
+  CHECK(cpu.time_of(o).seconds - direct == Approx((1000 + 192) * 64 * 6 / 10e9));
+  o.precision = Precision::fp32;
+  cpu.device.fp32_tflops = 2;
+  const double f32 = cpu.time_of(o).seconds;
+  cpu.widens_bf16 = false;
+  CHECK(cpu.time_of(o).seconds == f32);
 }
 
 TEST_CASE("every table of the repository is built in, with a source for each figure") {
