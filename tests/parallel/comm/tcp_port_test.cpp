@@ -48,6 +48,12 @@ std::vector<std::string> run_ranks(int n, const std::function<void(int rank)>& b
 // that the other rank had not come by then.
 constexpr double kLimits[] = {0.5, 4, 30};
 
+// A rank that has come stays until rank 0 has ended.
+void meet(const Master& master, MasterBootstrap::Self self, double limit) {
+  MasterBootstrap bootstrap(master, self, limit);
+  if (self.rank != 0) bootstrap.all_gather("here");
+}
+
 bool has_ipv6() {
   const Descriptor socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in6 loopback{};
@@ -142,7 +148,7 @@ TEST_CASE("ranks that do not come are named") {
   std::string said, log;
   for (double limit : kLimits) {
     const CapturedOutput captured;
-    said = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, 4}, limit); })[0];
+    said = run_ranks(2, [&](int rank) { meet(master, {rank, 4}, limit); })[0];
     log = captured.text();
     CHECK_THAT(said,
                Contains("of 4 did not connect to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
@@ -200,7 +206,7 @@ TEST_CASE("ranks of another job are sent away, doubles are refused") {
   }
   CHECK_THAT(errors[1],
              Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
-  errors = run_ranks(3, [&](int i) { MasterBootstrap(master, {i == 0 ? 0 : 1, 3}, 20); });
+  errors = run_ranks(3, [&](int i) { meet(master, {i == 0 ? 0 : 1, 3}, 20); });
   CHECK_THAT(errors[0], Contains("two processes claim to be rank 1 of 3"));
 }
 
