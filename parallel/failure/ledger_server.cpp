@@ -82,7 +82,10 @@ void LedgerServer::loop() {
       client = open ? std::next(client) : clients_.erase(client);
     }
     close_silent_visitors();
-    if (watched[1].revents) accept();
+    if (watched[1].revents) {
+      while (visitors() < tcp::kMostVisitors && is_visited() && accept()) {
+      }
+    }
     if (roll_call_) finish_roll_call();
     if (options_.on_long_wait && Clock::now() >= looks_again_) look_for_long_waits();
     if (watched[0].revents) {
@@ -107,6 +110,11 @@ bool LedgerServer::wait(std::vector<pollfd>& watched, std::optional<Clock::time_
   for (pollfd& client : std::span(watched).subspan(2)) client.revents = POLLIN;
   ::poll(watched.data(), 1, 0);  // whether this thread is to end
   return true;
+}
+
+bool LedgerServer::is_visited() const {
+  pollfd waiting{listener_.descriptor(), POLLIN, 0};
+  return ::poll(&waiting, 1, 0) > 0;
 }
 
 // Where no descriptor is left, what waits would be seen at once again.
@@ -136,8 +144,7 @@ bool LedgerServer::greets(Client& client, const std::string& first) {
 
 // Reads what was said before this server ends, also by ranks that still wait to be accepted.
 void LedgerServer::drain() {
-  pollfd waiting{listener_.descriptor(), POLLIN, 0};
-  while (::poll(&waiting, 1, 0) > 0) {
+  while (is_visited()) {
     if (!accept()) break;  // no descriptor is left: it would wait for ever
   }
   for (Client& client : clients_) read(client);

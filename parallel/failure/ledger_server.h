@@ -73,6 +73,8 @@ class LedgerServer {
   /// Until one of them has something, the first two being wake_ and the listener, or until then. False: it
   /// was interrupted.
   static bool wait(std::vector<pollfd>& watched, std::optional<Clock::time_point> until);
+  /// Whether somebody waits to be accepted.
+  bool is_visited() const;
   /// False where no connection could be taken.
   bool accept();
   void drain();
