@@ -251,9 +251,11 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
       print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib(),
             result.closest->gib() - limit.gib, describe(result.closest->layout),
             options_text(keys_of(result.closest->layout)));
-    out << "\n  more ranks, shorter sequences, optimizer.state_dtype: bfloat16, a device with more memory, "
-           "or "
-           "a pipeline: --fix parallelism.pipeline_parallel_degree=N\n";
+    print(out, "\n  what helps: more ranks, shorter sequences, {}a device with more memory{}\n",
+          e.config.optimizer.state_dtype == DType::bf16 ? "" : "optimizer.state_dtype: bfloat16, ",
+          e.config.parallelism.pipeline_parallel_degree > 1
+              ? ""
+              : ", or a pipeline: --fix parallelism.pipeline_parallel_degree=N");
     return;
   }
   const StepTime& first = *result.best[0].time;

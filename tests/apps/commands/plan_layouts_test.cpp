@@ -54,12 +54,19 @@ TEST_CASE("plan --search prints keys that make the layout it found, for people a
         layouts[1].at("time", "plan").at("median", "time").as_number("median"));
   CHECK(layouts[0].at("reason", "plan").as_string("reason").empty());
   CHECK_FALSE(layouts[1].at("reason", "plan").as_string("reason").empty());
-  CHECK_THAT(printed({.overrides = overrides,
-                      .world_size = 4,
-                      .machine = {.device = "h100_sxm", .limit_gib = 0.0001},
-                      .work = PlanCommand::Work::search}),
-             Contains("NONE FITS; the closest takes ") && Contains(" too much: ") &&
-                 Contains("\n  --parallelism.data_parallel_replicate_degree "));
+  const auto in_vain = [&](const Overrides& more) {
+    return printed({.overrides = changed_to(overrides, more),
+                    .world_size = 4,
+                    .machine = {.device = "h100_sxm", .limit_gib = 0.0001},
+                    .work = PlanCommand::Work::search});
+  };
+  CHECK_THAT(in_vain({}), Contains("NONE FITS; the closest takes ") && Contains(" too much: ") &&
+                              Contains("\n  --parallelism.data_parallel_replicate_degree ") &&
+                              Contains("\n  what helps: more ranks, shorter sequences, "
+                                       "optimizer.state_dtype: bfloat16, a device with more memory, or a "
+                                       "pipeline: --fix parallelism.pipeline_parallel_degree=N\n"));
+  CHECK_THAT(in_vain({"--optimizer.state_dtype", "bfloat16", "--parallelism.pipeline_parallel_degree", "2"}),
+             Contains("\n  what helps: more ranks, shorter sequences, a device with more memory\n"));
 }
 
 TEST_CASE("what plan --search found is planned with the same decisions and the same memory") {
