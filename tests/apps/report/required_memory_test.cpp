@@ -17,47 +17,47 @@ Keys operator+(Keys a, const Keys& b) {
   return a;
 }
 
-Config config_with(const Keys& more) {
+Config config_of(const Keys& more) {
   return load_config("", Keys{"--training.seq_len", "64", "--training.local_batch_size", "1"} + more);
 }
 
-const Device kCpu{DeviceType::cpu, 0};
+const Device kHost{DeviceType::cpu, 0};
 
 }  // namespace
 
 TEST_CASE(
     "a step that does not fit is refused before it begins, on all ranks, with what is large and what shrinks "
     "it") {
-  const Config config = config_with({"--model.flavor", "405B"});
+  const Config config = config_of({"--model.flavor", "405B"});
   {
     RankGroups alone = solo_rank_groups();
     const Experiment e = resolve_experiment(config, nullptr, 1);
-    const StepPlan plan = record_step(e.shape, kCpu, alone);
-    CHECK_THROWS_AS(require_memory(e, plan.memory, kCpu, *alone.control), MemoryError);
-    CHECK_THROWS_WITH(require_memory(e, plan.memory, kCpu, *alone.control),
+    const StepPlan plan = record_step(e.shape, kHost, alone);
+    CHECK_THROWS_AS(require_memory(e, plan.memory, kHost, *alone.control), MemoryError);
+    CHECK_THROWS_WITH(require_memory(e, plan.memory, kHost, *alone.control),
                       Contains("[memory] the step needs ") &&
                           Contains(" are free for this rank; largest items: ") && !Contains("Muon"));
     std::vector<std::string> with_muon{"--model.flavor", "405B", "--optimizer.name", "Muon"};
-    const Experiment on_one = resolve_experiment(config_with(with_muon), nullptr, 1);
-    const StepPlan muon = record_step(on_one.shape, kCpu, alone);
+    const Experiment on_one = resolve_experiment(config_of(with_muon), nullptr, 1);
+    const StepPlan muon = record_step(on_one.shape, kHost, alone);
     CHECK(muon.flops(Precision::bf16) > plan.flops(Precision::bf16));
     // Eighths of everything are small beside the matrix that one rank holds whole.
     with_muon.insert(with_muon.end(), {"--parallelism.tensor_parallel_degree", "8"});
-    const StepPlan owner = record_rank(resolve_experiment(config_with(with_muon), nullptr, 8).shape, kCpu,
-                                       Mesh({.tp = 8}, 8), 0);
-    CHECK_THROWS_WITH(require_memory(on_one, owner.memory, kCpu, *alone.control),
+    const StepPlan owner =
+        record_rank(resolve_experiment(config_of(with_muon), nullptr, 8).shape, kHost, Mesh({.tp = 8}, 8), 0);
+    CHECK_THROWS_WITH(require_memory(on_one, owner.memory, kHost, *alone.control),
                       Contains("muon product 3.25 GiB") &&
                           Contains("leave the largest matrices, which Muon needs whole on one rank, to AdamW "
                                    "(optimizer.param_groups with optimizer_name: AdamW), or shard"));
-    CHECK(memory_for_rank(kCpu, *alone.control) > 0);
+    CHECK(memory_for_rank(kHost, *alone.control) > 0);
   }
   std::vector<std::string> messages(2);
   test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(config, nullptr, 2);
     RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
-    const StepPlan plan = record_step(e.shape, kCpu, ranks);
+    const StepPlan plan = record_step(e.shape, kHost, ranks);
     try {
-      require_memory(e, plan.memory, kCpu, *ranks.control);
+      require_memory(e, plan.memory, kHost, *ranks.control);
     } catch (const ConfigError& error) {
       messages[static_cast<size_t>(world.rank())] = error.what();
     }
@@ -72,9 +72,9 @@ TEST_CASE("what memory needs less of is advised only where it is not so already"
   const auto advice = [&](const Keys& keys, std::optional<int64_t> snapshot = {}) {
     const Experiment e =
         resolve_experiment(load_config("", Keys{"--training.seq_len", "64"} + keys), nullptr, 1);
-    const StepPlan plan = record_step(e.shape, kCpu, alone);
+    const StepPlan plan = record_step(e.shape, kHost, alone);
     const std::string message =
-        test::message_of([&] { require_memory(e, plan.memory, kCpu, *alone.control, snapshot); });
+        test::message_of([&] { require_memory(e, plan.memory, kHost, *alone.control, snapshot); });
     return message.substr(message.find(snapshot ? "this rank" : ". Lower"));
   };
   const Keys large{"--model.flavor", "405B"}, one = large + Keys{"--training.local_batch_size", "1"},
@@ -96,9 +96,9 @@ TEST_CASE("what memory needs less of is advised only where it is not so already"
 TEST_CASE("memory that validation or samples take is refused with the keys that shrink it") {
   RankGroups alone = solo_rank_groups();
   const auto message = [&](const std::vector<std::string>& keys) {
-    const Experiment e = resolve_experiment(config_with(keys), nullptr, 1);
-    const StepPlan plan = record_step(e.shape, kCpu, alone);
-    return test::message_of([&] { require_memory(e, plan.memory, kCpu, *alone.control); });
+    const Experiment e = resolve_experiment(config_of(keys), nullptr, 1);
+    const StepPlan plan = record_step(e.shape, kHost, alone);
+    return test::message_of([&] { require_memory(e, plan.memory, kHost, *alone.control); });
   };
   CHECK_THAT(message({"--validation.enable", "true", "--validation.dataset_path", "a.txt",
                       "--validation.seq_len", "128", "--validation.local_batch_size", "4000000"}),
