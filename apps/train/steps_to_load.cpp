@@ -111,6 +111,17 @@ TrainingState state_to_load(const Experiment& e, RankGroups& ranks) {
   return parse_training_state(group.of_rank_0(text), "state to load");
 }
 
+bool begins_without_moments(const Config& c, RankGroups& ranks) {
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    std::vector<checkpoint::SavedStep> steps = steps_to_load(c).steps;
+    drop_broken(steps);
+    if (!steps.empty() && !checkpoint::open_checkpoint(steps.back().path).has_optimizer()) text = "yes";
+  });
+  return !group.of_rank_0(text).empty();
+}
+
 void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
   const CheckpointConfig& c = e.config.checkpoint;
   if (!c.enable) return;

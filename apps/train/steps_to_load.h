@@ -36,6 +36,9 @@ std::string initial_path_of(const Config& config);
 /// leaves out. What is broken is found out by loading, which may then give an earlier step. Collective.
 TrainingState state_to_load(const Experiment& experiment, RankGroups& ranks);
 
+/// Whether the newest checkpoint of state_to_load() holds only weights. Collective.
+bool begins_without_moments(const Config& config, RankGroups& ranks);
+
 /// Refuses what loading would refuse too, but only after measurements and with the data open: a
 /// checkpoint.load_step that does not exist, and checkpoints of another model. Collective. Throws FileError,
 /// ConfigError.

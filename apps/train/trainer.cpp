@@ -156,10 +156,13 @@ void Trainer::build(const GraphUse& graphs) {
 void Trainer::load() {
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   const TrainingState before = state_;
-  const bool is_over = begins_with_.step == config_.training.steps;  // but for results_missing()
+  // A run that is over goes on for what it has not asked its last weights yet, which takes no moments.
+  const bool only_weights =
+      begins_with_.step == config_.training.steps && begins_without_moments(config_, ranks_);
   checkpoints_->load(*engine_, state_,
-                     is_over ? Checkpoints::Contents::weights_only : Checkpoints::Contents::all);
-  if (is_over && state_.step < begins_with_.step) {  // the last one is broken, so there are steps to make
+                     only_weights ? Checkpoints::Contents::weights_only : Checkpoints::Contents::all);
+  // The last one is broken, so there are steps to make.
+  if (only_weights && state_.step < begins_with_.step) {
     state_ = before;
     checkpoints_->load(*engine_, state_);
   }

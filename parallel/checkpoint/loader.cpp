@@ -31,11 +31,8 @@ bool has_other_rule(const TensorsByName& saved, const StoredTensor& wanted) {
 
 TensorsByName check_model(const Manifest& manifest, const Layout& layout, const std::string& folder) {
   TensorsByName saved;
-  bool has_optimizer = false;
-  for (const Manifest::Tensor& tensor : manifest.tensors) {
-    saved[tensor.name] = &tensor;
-    has_optimizer |= tensor.file.starts_with("optimizer");
-  }
+  for (const Manifest::Tensor& tensor : manifest.tensors) saved[tensor.name] = &tensor;
+  const bool has_optimizer = manifest.has_optimizer();
   Differences differences;
   std::set<std::string_view> wanted;
   for (const StoredTensor& tensor : layout.tensors) {

@@ -1,5 +1,6 @@
 #include "parallel/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -141,6 +142,10 @@ std::optional<Manifest> find_manifest(const std::string& folder) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return std::nullopt;
   return parse_manifest(read_file(path), path);
+}
+
+bool Manifest::has_optimizer() const {
+  return std::ranges::any_of(tensors, [](const Tensor& t) { return t.file.starts_with("optimizer"); });
 }
 
 Manifest open_checkpoint(const std::string& folder) {

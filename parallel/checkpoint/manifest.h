@@ -39,6 +39,8 @@ struct Manifest {
     uint64_t checksum = 0;  ///< element_checksum over the whole tensor
   };
   std::vector<Tensor> tensors;
+  /// False: it holds only weights.
+  bool has_optimizer() const;
 };
 
 /// The text ends with the XXH64 of everything before it, so that a single changed byte is seen.
