@@ -222,6 +222,8 @@ TEST_CASE("ledgers may open as many files as they have ranks, whatever carries t
   test::run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [](Communicator& world) {
     CommunicatorBootstrap bootstrap(world);
     const Ledger ledger(std::make_shared<RankState>(world.rank(), 2), bootstrap);
+    Stream stream = Stream::cpu();
+    world.barrier(stream, "test");
   });
   CHECK(OpenFileLimit::now() == 2 * 3 + 256);
 }
