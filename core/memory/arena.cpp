@@ -4,6 +4,9 @@
 #include <limits>
 #include <utility>
 
+#include "core/counted.h"
+#include "core/error.h"
+
 namespace ottava {
 
 const Tensor& Allocation::tensor() const {
@@ -11,7 +14,7 @@ const Tensor& Allocation::tensor() const {
   return node_ ? node_->tensor : kNone;
 }
 
-Allocation::Node::~Node() { arena->release(index); }
+Allocation::Node::~Node() { arena->release(*this); }
 
 Arena::Arena(MemoryPlan plan, Device device)
     : plan_(std::move(plan)), device_(device), block_(device, plan_.total_bytes()) {}
@@ -49,6 +52,21 @@ MemoryPlan::Phase& Arena::current(std::string_view what) {
   return plan_.phases[phase_];
 }
 
+// What the next allocation may overwrite is what the plan recorded as released before it.
+void Arena::check_lives(const MemoryPlan::Phase& phase, size_t index) const {
+  const PlannedAllocation& next = phase.allocations[index];
+  if (astray_) {
+    fail("arena",
+         "{} was released at another time than the plan recorded in phase {}, before {} is asked for",
+         astray_->name, phase.name, next.name);
+  }
+  if (clock_ == next.begin) return;
+  size_t late = 0;
+  while (late < index && !(is_held_[late] && phase.allocations[late].end < next.begin)) ++late;
+  fail("arena", "{} asks for {} while {} is held, which the plan recorded as released before", phase.name,
+       next.name, phase.allocations[late].name);
+}
+
 Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category) {
   MemoryPlan::Phase& phase = current(name);
   size_t index;
@@ -56,26 +74,46 @@ Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, Memo
   if (is_recording()) {
     index = phase.allocations.size();
     phase.allocations.push_back(
-        {std::string(name), category, tensor.bytes(), clock_++, std::numeric_limits<int64_t>::max(), 0});
+        {std::string(name), category, tensor.bytes(), clock_, std::numeric_limits<int64_t>::max(), 0});
   } else {
     if (next_ >= phase.allocations.size()) fail("arena", "{} was not planned in phase {}", name, phase.name);
     index = next_++;
     tensor =
         place(phase.allocations[index], name, category, dtype, shape, plan_.persistent_bytes, phase.name);
+    check_lives(phase, index);
+    is_held_.push_back(true);
   }
   Allocation result;
-  result.node_.reset(new Allocation::Node{this, index, tensor});
+  result.node_.reset(new Allocation::Node{this, index, pass_, tensor});
+  ++clock_;
+  ++alive_;
   return result;
 }
 
-void Arena::release(size_t index) {
-  if (is_recording() && phase_ >= 0) plan_.phases[phase_].allocations[index].end = clock_++;
+void Arena::release(const Allocation::Node& node) {
+  --alive_;
+  if (phase_ < 0 || node.pass != pass_) return;
+  std::vector<PlannedAllocation>& all = plan_.phases[phase_].allocations;
+  PlannedAllocation& planned = all[node.index];
+  if (is_recording()) {
+    planned.end = clock_;
+  } else {
+    is_held_[node.index] = false;
+    // Between two allocations, the order of releases changes nothing.
+    const bool is_late = planned.end < all[next_ - 1].begin,
+               is_early = next_ < all.size() && planned.end > all[next_].begin;
+    if ((is_late || is_early) && !astray_) astray_ = &planned;
+  }
+  ++clock_;
 }
 
 Arena::Phase::Phase(Arena& arena, std::string_view name) : arena_(arena) {
   auto& phases = arena.plan_.phases;
   auto it = std::ranges::find(phases, name, &MemoryPlan::Phase::name);
   if (arena.phase_ >= 0) fail("arena", "phase {} starts within another", name);
+  if (arena.alive_ > 0)
+    fail("arena", "phase {} starts with {} of an earlier phase not released", name,
+         counted(arena.alive_, "allocation"));
   if (arena.is_recording()) {
     if (it != phases.end()) fail("arena", "phase {} is recorded twice", name);
     it = phases.insert(phases.end(), {std::string(name), {}, 0, 0});
@@ -83,8 +121,11 @@ Arena::Phase::Phase(Arena& arena, std::string_view name) : arena_(arena) {
     fail("arena", "phase {} was not planned", name);
   }
   arena.phase_ = static_cast<int>(it - phases.begin());
+  ++arena.pass_;
   arena.next_ = 0;
   arena.clock_ = 0;
+  arena.is_held_.clear();
+  arena.astray_ = nullptr;
 }
 
 Arena::Phase::~Phase() { arena_.phase_ = -1; }

@@ -30,6 +30,7 @@ class Allocation {
   struct Node {
     Arena* arena;
     size_t index;
+    int64_t pass;
     Tensor tensor;
     ~Node();
   };
@@ -39,7 +40,9 @@ class Allocation {
 /// All memory of a rank. A recording arena hands out tensors without data while a step runs on `meta` and
 /// packs what it saw into a plan; a replaying arena allocates the plan's one block and hands out the same
 /// sequence of tensors with data. The sequence is checked: a step that asks for anything but what was
-/// recorded is an error; the arena never grows.
+/// recorded is an error; the arena never grows. So is one that holds what the plan recorded as released, or
+/// the reverse: its bytes may be another's. The next call of allocate() throws then, before it gives them
+/// away.
 ///
 /// Lifetimes are counted in host order. Callers that work on another stream keep two rules: such work first
 /// waits for everything enqueued on the compute stream so far, and the bytes it uses are released only after
@@ -57,8 +60,8 @@ class Arena {
   /// Memory within the current phase, of which there must be one.
   Allocation allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
 
-  /// A phase is one complete pass: nothing allocated in it survives it. Recording a phase name again is an
-  /// error; replaying it starts its sequence again.
+  /// A phase is one complete pass: nothing allocated in it survives it, or the next phase does not start.
+  /// Recording a phase name again is an error; replaying it starts its sequence again.
   class Phase {
    public:
     Phase(Arena& arena, std::string_view name);
@@ -78,7 +81,8 @@ class Arena {
 
  private:
   friend class Allocation;
-  void release(size_t index);
+  void release(const Allocation::Node& node);
+  void check_lives(const MemoryPlan::Phase& phase, size_t index) const;
   Tensor place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category, DType dtype,
                Shape shape, int64_t base, std::string_view where) const;
   MemoryPlan::Phase& current(std::string_view what);
@@ -88,8 +92,12 @@ class Arena {
   Buffer block_;
   size_t next_persistent_ = 0;
   int phase_ = -1;
-  size_t next_ = 0;    // replaying: the next allocation of the phase
-  int64_t clock_ = 0;  // recording: allocations and releases so far in the phase
+  int64_t pass_ = 0;                           // phases begun so far
+  size_t next_ = 0;                            // replaying: the next allocation of the phase
+  int64_t clock_ = 0;                          // allocations and releases so far in the phase
+  int64_t alive_ = 0;                          // allocations of all phases that somebody holds
+  std::vector<bool> is_held_;                  // replaying: allocations of the phase so far
+  const PlannedAllocation* astray_ = nullptr;  // replaying: the first that was released at another time
 };
 
 }  // namespace ottava

@@ -119,6 +119,50 @@ TEST_CASE("persistent memory comes before the first phase") {
   CHECK(recorder.plan().persistent.size() == 1);
 }
 
+TEST_CASE(
+    "what is held past its recorded life, or given up before, is an error before its bytes are another's") {
+  enum class Releases { a, b, none, after_c };
+  const auto pass = [](Arena& arena, Releases first) {
+    Arena::Phase phase(arena, "train");
+    Allocation a = arena.allocate("a", DType::f32, {64}, kScratch);
+    Allocation b = arena.allocate("b", DType::f32, {64}, kScratch);
+    if (first == Releases::a) a.release();
+    if (first == Releases::b) b.release();
+    Allocation c = arena.allocate("c", DType::f32, {64}, kScratch);
+    if (first == Releases::after_c) a.release(), b.release();
+  };
+  Arena recorder;
+  pass(recorder, Releases::a);
+  const MemoryPlan plan = recorder.plan();
+  CHECK(plan.total_bytes() == 2 * 256);  // c lies where a was
+  Arena arena(plan, {DeviceType::cpu, 0});
+  pass(arena, Releases::a);
+  CHECK_THROWS_WITH(pass(arena, Releases::none),
+                    "[arena] train asks for c while a is held, which the plan recorded as released before");
+  CHECK_THROWS_WITH(pass(arena, Releases::after_c),
+                    "[arena] train asks for c while a is held, which the plan recorded as released before");
+  CHECK_THROWS_WITH(
+      pass(arena, Releases::b),
+      "[arena] b was released at another time than the plan recorded in phase train, before c is asked for");
+  pass(arena, Releases::a);
+}
+
+TEST_CASE("a phase is recorded once, by itself, and nothing survives it") {
+  Arena recorder;
+  Allocation kept;
+  {
+    Arena::Phase phase(recorder, "train");
+    CHECK_THROWS_WITH(Arena::Phase(recorder, "validate"), "[arena] phase validate starts within another");
+    kept = recorder.allocate("kept", DType::f32, {64}, kScratch);
+  }
+  CHECK_THROWS_WITH(Arena::Phase(recorder, "validate"),
+                    "[arena] phase validate starts with 1 allocation of an earlier phase not released");
+  kept.release();
+  CHECK_THROWS_WITH(Arena::Phase(recorder, "train"), "[arena] phase train is recorded twice");
+  Arena arena(recorder.plan(), {DeviceType::cpu, 0});
+  CHECK_THROWS_WITH(Arena::Phase(arena, "validate"), "[arena] phase validate was not planned");
+}
+
 TEST_CASE("the report adds up what is alive at the fullest moment") {
   Arena recorder;
   recorder.persistent("weights", DType::f32, {64}, MemoryCategory::parameters);
