@@ -49,11 +49,7 @@ WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, Index
   if (!reason.empty()) fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder, reason);
   std::error_code error;
   path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
-  if (std::filesystem::exists(path_, error) && !merge_from_file()) {
-    log::warning(
-        "data index: '{}' is damaged or from an earlier version; it is not used and will be rewritten",
-        path_);
-  }
+  merge_from_file();
   saved_ = known_;
 }
 
@@ -100,13 +96,20 @@ std::string WindowIndex::serialize() const {
   return out;
 }
 
-bool WindowIndex::merge_from_file() {
-  std::string bytes;
+void WindowIndex::merge_from_file() {
+  std::error_code error;
+  if (!std::filesystem::exists(path_, error) && !error) return;
+  const auto warn = [&](std::string_view problem) {
+    log::warning("data index: '{}' is not used and will be rewritten: {}", path_, problem);
+  };
   try {
-    bytes = read_file(path_, kMaxFileBytes);
-  } catch (const FileError&) {
-    return false;
+    if (!merge(read_file(path_, kMaxFileBytes))) warn("it is damaged or from an earlier version");
+  } catch (const FileError& unreadable) {
+    warn(unreadable.what());
   }
+}
+
+bool WindowIndex::merge(const std::string& bytes) {
   size_t at = kMagic.size(), end = bytes.size() - std::min<size_t>(bytes.size(), 8);
   auto get = [&](uint64_t& value) {
     if (at + 8 > end) return false;
@@ -142,15 +145,11 @@ void WindowIndex::save() {
     std::lock_guard lock(mutex_);
     if (known_ == saved_) return;
   }
-  std::error_code error;
-  int64_t in_file = 0;
-  if (std::filesystem::exists(path_, error)) {
-    WindowIndex other({}, key_, blocks_);
-    other.path_ = path_;
-    if (other.merge_from_file()) in_file = other.known();
-    merge_from_file();
-  }
-  if (known() > in_file) write_file_atomically(path_, serialize());
+  WindowIndex in_file({}, key_, blocks_);
+  in_file.path_ = path_;
+  in_file.merge_from_file();
+  for (int64_t block = 0; block < blocks_; ++block) set(block, std::move(in_file.counts_[block]));
+  if (known() > in_file.known()) write_file_atomically(path_, serialize());
   std::lock_guard lock(mutex_);
   saved_ = std::max(saved_, before);
 }

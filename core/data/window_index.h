@@ -28,8 +28,8 @@ enum class IndexAccess {
 class WindowIndex {
  public:
   /// `key` is a hash of everything on which the counts depend. Reads `windows-<key>.idx` in the folder; a
-  /// damaged file, or one of another key, is reported to the log and not used. With an empty `folder`
-  /// everything stays in memory. Throws FileError if the folder cannot be made or written.
+  /// file that is damaged, cannot be read or is of another key is reported to the log and not used. With an
+  /// empty `folder` everything stays in memory. Throws FileError if the folder cannot be made or written.
   WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access = IndexAccess::read_write);
 
   /// All segments of a block; nothing while they are not known.
@@ -41,14 +41,17 @@ class WindowIndex {
   /// Sum over known blocks.
   SegmentCount total() const;
 
-  /// Takes in what other processes have written meanwhile and, if that leaves something to add, replaces the
-  /// file by rename, so that readers see the old one or the new one. Does nothing with read_only. Throws
-  /// FileError.
+  /// Takes in what other processes have written meanwhile (as the constructor does) and, if that leaves
+  /// something to add, replaces the file by rename, so that readers see the old one or the new one. Does
+  /// nothing with read_only. Throws FileError.
   void save();
   const std::string& path() const { return path_; }
 
  private:
-  bool merge_from_file();
+  /// Warns of a file that is there and cannot be used.
+  void merge_from_file();
+  /// False, and nothing is taken in, if `bytes` are not a file of this key.
+  bool merge(const std::string& bytes);
   std::string serialize() const;
 
   std::string path_;

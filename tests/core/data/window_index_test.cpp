@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "tests/core/data/fixture.h"
 #include "tests/core/data/shards.h"
+#include "tests/support/captured_output.h"
 
 using namespace ottava;
 using namespace ottava::data;
@@ -124,6 +125,24 @@ TEST_CASE("a damaged index is not used and is replaced") {
   index.save();
   CHECK(WindowIndex(folder.path(), 1, 3).known() == index.known());
   CHECK(index.find(2));
+}
+
+TEST_CASE("an index that is there and cannot be used is named, one that is not there is not") {
+  DataFolder folder;
+  CapturedOutput output;
+  WindowIndex index(folder / "index", 1, 2);
+  CHECK(output.text() == "");
+  std::filesystem::create_directory(index.path());
+  CHECK(WindowIndex(folder / "index", 1, 2).known() == 0);
+  CHECK_HAS(output.text(), "'" + index.path() + "' is not used and will be rewritten: ");
+  CHECK_HAS(output.text(), "is not a regular file");
+  std::filesystem::remove(index.path());
+  std::ofstream(index.path()) << "OTTAVAIX";
+  index.set(0, {count(1)});
+  index.save();
+  CHECK_HAS(output.text(),
+            index.path() + "' is not used and will be rewritten: it is damaged or from an earlier version");
+  CHECK(WindowIndex(folder / "index", 1, 2).known() == 1);
 }
 
 TEST_CASE("the table of a Megatron shard decides where blocks are cut, so its time is part of the key") {
