@@ -49,7 +49,7 @@ int run_train_command(const TrainCommand& command) {
   return run_session(config, [&](Session& session) {
     const bool is_first = session.ranks.is_first();
     std::vector<RunLock> locks;
-    fail_together(*session.ranks.control, [&] {
+    fail_together(*session.ranks.control, "job", [&] {
       if (is_first) locks = locks_of(config);
     });
     // The end of epochs is known only once the trainer has counted the data.

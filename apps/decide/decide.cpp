@@ -218,7 +218,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
     if (!std::ranges::all_of(shapes, [&](const auto& s) { return saved.find(decision_name(s)); }))
       measured.entries = measured_as_memory_allows(e, ranks, device);
   }
-  fail_together(*ranks.control, [&] {
+  fail_together(*ranks.control, "decisions", [&] {
     if (ranks.is_first())
       std::ranges::copy(float8_ratios(e, measured, saved), std::back_inserter(e.decisions.entries));
   });

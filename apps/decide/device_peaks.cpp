@@ -220,7 +220,7 @@ double measure_peak(Stream& stream, Precision precision, double seconds) {
 void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   if (!device.is_gpu()) return;
   const std::string gpu = cuda::device_name(device.index);
-  fail_together(*ranks.control, [&] {
+  fail_together(*ranks.control, "peaks", [&] {
     if (!ranks.is_first() || data_sheet_peaks(gpu)) return;
     const MetricsConfig& given = e.config.metrics;
     std::vector<Precision> unknown;

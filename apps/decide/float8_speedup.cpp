@@ -31,7 +31,7 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
   const StepPlan plain = step_with([](size_t) { return false; });
   std::vector<StepPlan> steps;
   std::vector<double> with, without;
-  fail_together(*ranks.control, [&] {
+  fail_together(*ranks.control, "decisions", [&] {
     for (size_t i = 0; i < shapes.size(); ++i) {
       steps.push_back(step_with([&](size_t shape) { return shape == i; }));
       with.push_back(times.beyond(steps[i], plain));
@@ -50,7 +50,8 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
   out = of_first_rank({.entries = std::move(out)}, *ranks.control).entries;
   const StepPlan chosen = step_with([&](size_t i) { return std::stod(out[i].value) >= 1; });
   double predicted = 0, in_bf16 = 0;
-  fail_together(*ranks.control, [&] { predicted = times.of(chosen), in_bf16 = times.of(plain); });
+  fail_together(*ranks.control, "decisions",
+                [&] { predicted = times.of(chosen), in_bf16 = times.of(plain); });
   predicted += waited_milliseconds(stream, ranks, chosen.order);
   out.push_back({std::string(kFloat8StepDecision), fmt::format("{:.3f}", predicted),
                  fmt::format("operations and what is waited for; {:.3f} with bf16 in all of these layers",

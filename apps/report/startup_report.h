@@ -18,10 +18,10 @@ void log_startup_report(const Experiment& experiment, const StepPlan& plan, Devi
 /// earlier run counted them, how text becomes documents, and how many threads read it.
 std::string data_text(std::string_view name, const data::TokenLoader& loader);
 
-/// Throws MemoryError (among several ranks ConfigError, the same on all) if the plan does not fit a rank's
-/// part of its device, with the largest items and the settings that shrink them and are not so yet; or if the
-/// snapshot of its asynchronous checkpoints does not fit its part of the host (`snapshot_bytes` absent on all
-/// ranks: there is none). Every rank makes the call.
+/// Throws MemoryError, the same on all ranks, if the plan does not fit a rank's part of its device, with the
+/// largest items and the settings that shrink them and are not so yet; or if the snapshot of its asynchronous
+/// checkpoints does not fit its part of the host (`snapshot_bytes` absent on all ranks: there is none). Every
+/// rank makes the call.
 void require_memory(const Experiment& experiment, const MemoryPlan& plan, Device device,
                     Communicator& control, std::optional<int64_t> snapshot_bytes = {});
 

@@ -109,7 +109,7 @@ void require_same_model(const Experiment& experiment, Communicator& control) {
 
 // What Trainer refuses as well, but only after measurements and with the data open.
 void refuse_early(const Experiment& e, Device device, RankGroups& ranks) {
-  fail_together(*ranks.control, [&] {
+  fail_together(*ranks.control, "set-up", [&] {
     decide_graphs(e.config.training.cuda_graphs, device, *ranks.world,
                   {.has_stages = e.shape.pipeline.is_on()});
     if (e.config.profiling.enable_profiling) e.config.profiling.named_ranks(ranks.world->size());

@@ -45,8 +45,8 @@ struct ValidationSet {
 /// Throws what opening them throws, ConfigError if ranks have different files, and like training_batches().
 std::vector<ValidationSet> open_validation_data(const Experiment& experiment, const RankGroups& ranks);
 
-/// How a rank reads training data. Throws MemoryError (among several ranks ConfigError, the same on all) if
-/// the rank's part of the host has no room for the tokens of a step. All ranks call it.
+/// How a rank reads training data. Throws MemoryError, the same on all ranks, if a rank's part of the host
+/// has no room for the tokens of a step. All ranks call it.
 BatchSource::Options training_batches(const Experiment& experiment, const RankGroups& ranks);
 
 }  // namespace ottava

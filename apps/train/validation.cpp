@@ -126,7 +126,7 @@ void Validation::score(int64_t step, const EncodedTask& task, TrainingEngine& en
 
 // The first batch is read for the first validation anyway; text without a window is found here.
 void Validation::require_data() {
-  fail_together(*ranks_.control, [&] {
+  fail_together(*ranks_.control, "validation", [&] {
     for (ValidationSet& set : sets_) set.data->read(0);
   });
 }

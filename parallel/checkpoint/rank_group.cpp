@@ -1,40 +1,10 @@
 #include "parallel/checkpoint/rank_group.h"
 
-#include <filesystem>
-
-#include "core/error.h"
-#include "core/error_text.h"
 #include "parallel/ranks/agree.h"
 #include "parallel/ranks/gather.h"
 #include "parallel/ranks/patience.h"
 
 namespace ottava::checkpoint {
-
-namespace {
-
-// The first letter says what kind of error the rest is.
-constexpr char kConfig = 'C', kFile = 'F', kNumerics = 'N', kOther = 'E';
-
-std::string outcome_of(const std::function<void()>& work) {
-  try {
-    work();
-    return "";
-  } catch (const CommError&) {
-    throw;
-  } catch (const ConfigError& error) {
-    return kConfig + std::string(error.what());
-  } catch (const FileError& error) {
-    return kFile + std::string(error.what());
-  } catch (const NumericsError& error) {
-    return kNumerics + std::string(error.what());
-  } catch (const std::filesystem::filesystem_error& error) {
-    return kFile + error_text(error);
-  } catch (const std::exception& error) {
-    return kOther + std::string(error.what());
-  }
-}
-
-}  // namespace
 
 std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   if (size() == 1) return {std::string(text)};
@@ -70,16 +40,8 @@ void RankGroup::require_equal(std::string_view what, uint64_t hash) {
 
 void RankGroup::together(const std::function<void()>& work) {
   if (size() == 1) return work();
-  std::vector<std::string> outcomes = all_gather(outcome_of(work));
-  for (size_t r = 0; r < outcomes.size(); ++r) {
-    if (outcomes[r].empty()) continue;
-    meet_before_refusing(*communicator_);
-    std::string message = fmt::format("[checkpoint] rank {}: {}", r, outcomes[r].substr(1));
-    if (outcomes[r][0] == kConfig) throw ConfigError(message);
-    if (outcomes[r][0] == kFile) throw FileError(message);
-    if (outcomes[r][0] == kNumerics) throw NumericsError(message);
-    throw Error(message);
-  }
+  const Patience patience(*communicator_);
+  fail_together(*communicator_, "checkpoint", work);
 }
 
 void RankGroup::on_rank_0(const std::function<void()>& work) {

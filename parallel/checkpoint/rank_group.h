@@ -35,11 +35,8 @@ class RankGroup {
   /// Calls require_equal_everywhere() (parallel/ranks/agree.h).
   void require_equal(std::string_view what, uint64_t hash);
 
-  /// Runs `work` and waits until every rank has run it. If any failed, throws the same error on every rank:
-  /// that of the lowest rank that failed. ConfigError, FileError (also std::filesystem's errors) and
-  /// NumericsError keep their kind; everything else becomes Error, since it says nothing about the files.
-  /// CommError is passed on at once, since nothing can be agreed on then. `work` may take an hour on one rank,
-  /// whatever the limit of collective calls is.
+  /// Calls fail_together() (parallel/ranks/agree.h). `work` may take an hour on one rank, whatever the limit
+  /// of collective calls is.
   void together(const std::function<void()>& work);
   /// The same for work that only rank 0 does.
   void on_rank_0(const std::function<void()>& work);

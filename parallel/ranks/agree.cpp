@@ -1,12 +1,49 @@
 #include "parallel/ranks/agree.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <vector>
 
 #include "core/counted.h"
+#include "core/error_text.h"
 #include "parallel/ranks/gather.h"
 
 namespace ottava {
+
+namespace {
+
+/// A kind of error that travels between ranks.
+struct ErrorKind {
+  bool (*is)(const std::exception& error);
+  void (*raise)(const std::string& message);
+};
+
+template <class Caught, class Thrown = Caught>
+constexpr ErrorKind kind() {
+  return {[](const std::exception& error) { return dynamic_cast<const Caught*>(&error) != nullptr; },
+          [](const std::string& message) { throw Thrown(message); }};
+}
+
+constexpr ErrorKind kKinds[] = {kind<ShapeError>(),  kind<ConfigError>(),
+                                kind<FileError>(),   kind<std::filesystem::filesystem_error, FileError>(),
+                                kind<DataError>(),   kind<DeviceError>(),
+                                kind<MemoryError>(), kind<NumericsError>()};
+
+// Empty, or a letter for the kind of error (past the table's for any other) and its message.
+std::string outcome_of(const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const auto found = std::ranges::find_if(kKinds, [&](const ErrorKind& k) { return k.is(error); });
+    return static_cast<char>('A' + (found - kKinds)) + error_text(error);
+  }
+}
+
+}  // namespace
 
 void meet_before_refusing(Communicator& ranks) noexcept {
   try {
@@ -52,15 +89,18 @@ std::string first_complaint(Communicator& ranks, std::string_view complaint, std
   return "";
 }
 
-void fail_together(Communicator& ranks, const std::function<void()>& work) {
+void fail_together(Communicator& ranks, std::string_view where, const std::function<void()>& work) {
   if (ranks.size() == 1) return work();
-  std::string complaint;
-  try {
-    work();
-  } catch (const Error& error) {
-    complaint = error.what();
+  const std::vector<std::string> outcomes = gather_text(ranks, outcome_of(work), where);
+  for (size_t r = 0; r < outcomes.size(); ++r) {
+    if (outcomes[r].empty()) continue;
+    meet_before_refusing(ranks);
+    const std::string message =
+        fmt::format("[{}] rank {}: {}", where, ranks.world_ranks()[r], outcomes[r].substr(1));
+    const size_t index = outcomes[r][0] - 'A';
+    if (index < std::size(kKinds)) kKinds[index].raise(message);
+    throw Error(message);
   }
-  require_no_complaint(ranks, complaint);
 }
 
 }  // namespace ottava

@@ -23,22 +23,25 @@ std::string first_complaint(Communicator& ranks, std::string_view complaint, std
 /// rank which cannot go on never leaves the others waiting. The message names the first rank that complains.
 /// `label` says what the ranks were waiting for, in case one of them never comes.
 template <class E = ConfigError>
-void require_no_complaint(Communicator& ranks, std::string_view complaint,
-                          std::string_view label = "bootstrap") {
+void require_no_complaint(Communicator& ranks, std::string_view complaint, std::string_view label) {
   const std::string first = first_complaint(ranks, complaint, label);
   if (!first.empty()) fail<E>("ranks", "{}", first);
 }
 
-/// Runs `work()` on every rank; an Error on one rank becomes the error of all.
-void fail_together(Communicator& ranks, const std::function<void()>& work);
-
-/// require_no_complaint(), except that a rank without others throws E in the name of `where`: `[where]
-/// complaint`.
+/// require_no_complaint() with `where` as its label, except that a rank without others throws E in the name
+/// of `where`: `[where] complaint`.
 template <class E = ConfigError>
 void refuse_together(Communicator& ranks, std::string_view where, std::string_view complaint) {
-  if (ranks.size() > 1) return require_no_complaint(ranks, complaint);
+  if (ranks.size() > 1) return require_no_complaint<E>(ranks, complaint, where);
   if (!complaint.empty()) fail<E>(where, "{}", complaint);
 }
+
+/// Runs `work` and waits until every rank has run it. If any failed, throws the same error on every rank:
+/// that of the lowest that failed, `[where] rank 2: [open] no such file`. It keeps its kind (core/error.h);
+/// errors of std::filesystem are FileErrors, those of other libraries become Error. CommError is passed on at
+/// once, since nothing can be agreed on then; a rank without others throws what `work` throws. `where` also
+/// says what the ranks wait for.
+void fail_together(Communicator& ranks, std::string_view where, const std::function<void()>& work);
 
 /// Replaces `values`, on the CPU, by their sum (or another reduction) over all ranks. Every rank makes the
 /// call and waits for it.

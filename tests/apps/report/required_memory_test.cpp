@@ -58,7 +58,7 @@ TEST_CASE(
     const StepPlan plan = record_step(e.shape, kHost, ranks);
     try {
       require_memory(e, plan.memory, kHost, *ranks.control);
-    } catch (const ConfigError& error) {
+    } catch (const MemoryError& error) {
       messages[static_cast<size_t>(world.rank())] = error.what();
     }
   });

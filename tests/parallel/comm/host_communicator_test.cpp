@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <latch>
 #include <thread>
 
@@ -241,9 +242,10 @@ TEST_CASE("calls progress while the rank computes") {
     Stream stream = Stream::cpu();
     expect(world.overlaps(), "thread ranks overlap");
     Request request = sum(world, stream, x[static_cast<size_t>(world.rank())], "x");
-    for (int i = 0; i < 2000 && !request.done(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    expect(request.done(), "nothing moved without a wait");
+    const auto has_ended = [&] { return world.state().progress().state == ProgressRecord::State::done; };
+    for (int i = 0; i < 2000 && !has_ended(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    expect(has_ended(), "nothing moved without a wait");
+    request.wait(stream);
   }));
 }
 
@@ -251,22 +253,35 @@ TEST_CASE("ranks agree or are refused together") {
   std::atomic<int> refused = 0;
   test::run_thread_ranks({.ranks = 4, .timeout_seconds = 60}, [&](Communicator& world) {
     require_equal_everywhere(world, "the configuration", 17);
-    require_no_complaint(world, "");
+    require_no_complaint(world, "", "files");
     expect_error<ConfigError>(
         "the configuration differs between ranks: rank 0 has 0000000000000011 (on 3 ranks), rank 2 has "
         "0000000000000012 (2 kinds in all)",
         [&] { require_equal_everywhere(world, "the configuration", world.rank() == 2 ? 18 : 17); });
-    expect_error<ConfigError>("rank 1 cannot continue: no such file",
-                              [&] { require_no_complaint(world, world.rank() == 0 ? "" : "no such file"); });
+    expect_error<ConfigError>("rank 1 cannot continue: no such file", [&] {
+      require_no_complaint(world, world.rank() == 0 ? "" : "no such file", "files");
+    });
     require_equal_everywhere(world, "the program", ~uint64_t{0});
     const auto open = [] { fail<FileError>("open", "no such file"); };
-    expect_error<ConfigError>("[ranks] rank 2 cannot continue: [open] no such file", [&] {
-      fail_together(world, [&] {
-        if (world.rank() == 2) open();
+    const auto with_rank_2 = [&](const std::function<void()>& work) {
+      fail_together(world, "files", [&] {
+        if (world.rank() == 2) work();
       });
+    };
+    with_rank_2([] {});
+    expect_error<FileError>("[files] rank 2: [open] no such file", [&] { with_rank_2(open); });
+    expect_error<MemoryError>("[files] rank 2: [memory] none",
+                              [&] { with_rank_2([] { fail<MemoryError>("memory", "none"); }); });
+    expect_error<FileError>("[files] rank 2: [file] cannot use /proc/self/no/such: ", [&] {
+      with_rank_2([] { std::filesystem::create_directory("/proc/self/no/such"); });
+    });
+    expect_error<Error>("[files] rank 2: std::bad_alloc",
+                        [&] { with_rank_2([] { throw std::bad_alloc(); }); });
+    expect_error<MemoryError>("rank 1 cannot continue: too little", [&] {
+      refuse_together<MemoryError>(world, "memory", world.rank() == 1 ? "too little" : "");
     });
     const std::unique_ptr<Communicator> alone = world.split("alone", {world.rank()});
-    expect_error<FileError>("[open] no such file", [&] { fail_together(*alone, open); });
+    expect_error<FileError>("[open] no such file", [&] { fail_together(*alone, "files", open); });
     ++refused;
   });
   CHECK(refused == 4);
