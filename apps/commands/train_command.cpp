@@ -58,12 +58,12 @@ int run_train_command(const TrainCommand& command) {
         return log::info("{}", why);
     }
     check_steps_to_load(session.experiment, session.ranks);
-    if (is_first) {
+    fail_together(*session.ranks.control, "job", [&] {
+      if (!is_first) return;
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
-      if (config.job.save_config_file) {
+      if (config.job.save_config_file)
         write_file_atomically(config.job.in_dump_folder(*config.job.save_config_file), print_config(config));
-      }
-    }
+    });
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
     std::optional<Trainer> trainer;
@@ -72,10 +72,11 @@ int run_train_command(const TrainCommand& command) {
     } catch (const NothingToTrain& nothing) {
       return log::info("{}", nothing.why);
     }
-    if (is_first) {
+    fail_together(*session.ranks.control, "decisions", [&] {
+      if (!is_first) return;
       write_file_atomically(trainer->record_folder() + "/decisions.json",
                             to_json(trainer->experiment().decisions));
-    }
+    });
     trainer->run();
   });
 }

@@ -75,6 +75,7 @@ class Trainer {
   void save(bool is_last);
   std::string_view save_early();
   void show_first_sample();
+  void log_first_sample();
   void check_health(const StepOutputs& out);
   void warn_of_skips_at_end();
   std::string name_of_data(std::string_view key, const std::string& name,

@@ -224,7 +224,13 @@ StepOutputs Trainer::timed_step() {
 
 // A mask that is not what was meant shows best in a sample.
 void Trainer::show_first_sample() {
-  if (!reads_chats(config_.training) || !ranks_.is_first()) return;
+  if (!reads_chats(config_.training)) return;
+  fail_together(*ranks_.control, "first conversation", [&] {
+    if (ranks_.is_first()) log_first_sample();
+  });
+}
+
+void Trainer::log_first_sample() {
   const data::MixedLoader& data = data_->loader();
   const int64_t at = state_.data_position, row = experiment_.shape.sequence;
   const std::vector<int64_t> read = data.mixture().counts(at),

@@ -42,6 +42,12 @@ TEST_CASE("what does not fit the ranks is refused on all of them") {
   check_refused(launch(2, job.train(options)), 2, text);
 }
 
+TEST_CASE("what rank 0 alone cannot write is refused on all of them") {
+  Job job;
+  fs::create_directories(job.out() + "/config.yaml");
+  check_refused(launch(2, job.train("--job.save_config_file config.yaml")), 2, "[job] rank 0: [file] cannot ");
+}
+
 TEST_CASE("ranks that were started differently are refused on all of them") {
   Job job;
   const HeldPort port;
