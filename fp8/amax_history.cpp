@@ -27,14 +27,15 @@ uint32_t with_margin(uint32_t amax_bits, int64_t margin) {
   return std::min(std::bit_cast<uint32_t>(scaled), 0x7f7fffffu);
 }
 
-void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax) {
+void delayed_amax(Stream& stream, const AmaxHistory& history, const DelayedAmax& a) {
   const int64_t slots = slots_of(kDelayed, history);
-  check_tensor(kDelayed, "amax", amax, DType::u32, {slots});
-  if (!history.is_full() || !current.empty()) check_tensor(kDelayed, "current", current, DType::u32, {slots});
+  check_tensor(kDelayed, "amax", a.amax, DType::u32, {slots});
+  if (!history.is_full() || !a.current.empty())
+    check_tensor(kDelayed, "current", a.current, DType::u32, {slots});
   const auto on_cpu = [&] {
-    uint32_t* out = amax.as<uint32_t>();
+    uint32_t* out = a.amax.as<uint32_t>();
     if (!history.is_full()) {
-      std::copy_n(current.as<uint32_t>(), slots, out);
+      std::copy_n(a.current.as<uint32_t>(), slots, out);
       return;
     }
     std::fill_n(out, slots, 0u);
@@ -45,8 +46,8 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
     for (int64_t s = 0; s < slots; ++s)
       out[s] = with_margin(out[s] > 0 ? out[s] : kUnseenAmax, history.margin);
   };
-  run_op(stream, moving(kDelayed, history.rows.bytes() + amax.bytes()), delayed_amax, on_cpu,
-         cuda::delayed_amax, history, current, amax);
+  run_op(stream, moving(kDelayed, history.rows.bytes() + a.amax.bytes()), delayed_amax, on_cpu,
+         cuda::delayed_amax, history, a);
 }
 
 void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax) {

@@ -35,11 +35,11 @@ __global__ void __launch_bounds__(kBlock)
 
 }  // namespace
 
-void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax) {
+void delayed_amax(Stream& stream, const AmaxHistory& history, const DelayedAmax& a) {
   const int64_t slots = history.rows.cols();
   launch("delayed_amax", stream, one_thread_each(slots, kBlock), delayed_kernel,
          pointer<uint32_t>(history.rows), history.length(), slots, static_cast<int>(history.margin),
-         history.is_full() ? nullptr : pointer<uint32_t>(current), pointer<uint32_t>(amax));
+         history.is_full() ? nullptr : pointer<uint32_t>(a.current), pointer<uint32_t>(a.amax));
 }
 
 void advance(Stream& stream, const AmaxHistory& history, const Tensor& step_amax) {

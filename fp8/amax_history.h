@@ -27,16 +27,19 @@ inline constexpr uint32_t kUnseenAmax = 0x3f800000u;
 /// 2^margin times an amax, both as bits; limited to the largest float.
 uint32_t with_margin(uint32_t amax_bits, int64_t margin);
 
-/// Writes amax, u32 [slots], from which quantize() takes its scales. While the history fills, that is
-/// `current`, the bits of the present amaxes; then it is 2^margin times the largest of the history, limited
-/// to the largest float. A NaN or infinity never enters a history; a history of zeros gives kUnseenAmax.
-/// `current` may be left out once the history is full.
-void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax);
+/// Writes the amaxes from which quantize() takes its scales. While the history fills, these are the present
+/// ones; then 2^margin times the largest of the history, limited to the largest float. A NaN or infinity
+/// never enters a history; a history of zeros gives kUnseenAmax. Throws ShapeError.
+struct DelayedAmax {
+  Tensor current;  ///< u32 [slots], bits of the present amaxes; may be left out once the history is full
+  Tensor amax;     ///< u32 [slots], written
+};
+void delayed_amax(Stream& stream, const AmaxHistory& history, const DelayedAmax& a);
 
 /// To be called once per optimizer step, never in recomputation or validation. Overwrites the oldest row with
 /// `step_amax`, u32 [slots], the largest over micro-batches and ranks, and counts the step. A slot that is
 /// not finite keeps the newest row's value (non_finite makes the step be skipped). So does a slot that is 0:
-/// nothing went through it, which says nothing about what will.
+/// nothing went through it, which says nothing about what will. Throws ShapeError.
 void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax);
 
 }  // namespace ottava::fp8

@@ -15,11 +15,11 @@ namespace {
 void advance(Stream&, const AmaxHistory&, const Tensor&) { absent(); }
 void amax(Stream&, const MatrixRows&, const Tensor&) { absent(); }
 void column_amax(Stream&, const MatrixRows&, const Tensor&) { absent(); }
-void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
+void delayed_amax(Stream&, const AmaxHistory&, const DelayedAmax&) { absent(); }
 void dequantize(Stream&, const Float8Codes&, Granularity, const Tensor&) { absent(); }
 void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
-void flag_non_finite(Stream&, const Tensor&, const Tensor&) { absent(); }
-void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void flag_non_finite(Stream&, const FlagNonFinite&) { absent(); }
+void fold_amax(Stream&, const FoldAmax&) { absent(); }
 void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
 void scale_result(Stream&, const ScaledProduct&, const MatrixRows&) { absent(); }

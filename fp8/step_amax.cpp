@@ -12,17 +12,17 @@ namespace {
 
 constexpr std::string_view kFold = "fold_amax", kFlag = "flag_non_finite", kPoison = "poison_if_raised";
 
-void fold_on_cpu(const Tensor& current, const Tensor& largest) {
-  uint32_t *from = current.as<uint32_t>(), *to = largest.as<uint32_t>();
-  for (int64_t i = 0; i < current.numel(); ++i) {
+void fold_on_cpu(const FoldAmax& a) {
+  uint32_t *from = a.current.as<uint32_t>(), *to = a.largest.as<uint32_t>();
+  for (int64_t i = 0; i < a.current.numel(); ++i) {
     to[i] = std::max(to[i], from[i]);
     from[i] = 0;
   }
 }
 
-void flag_on_cpu(const Tensor& amaxes, const Tensor& flags) {
-  for (int64_t i = 0; i < amaxes.numel(); ++i) {
-    if (amaxes.as<uint32_t>()[i] >= kInfinityBits) flags.as<uint32_t>()[i] = 1;
+void flag_on_cpu(const FlagNonFinite& a) {
+  for (int64_t i = 0; i < a.amaxes.numel(); ++i) {
+    if (a.amaxes.as<uint32_t>()[i] >= kInfinityBits) a.flags.as<uint32_t>()[i] = 1;
   }
 }
 
@@ -34,18 +34,16 @@ void poison_on_cpu(const Tensor& flags, const Tensor& sum_of_squares) {
 
 }  // namespace
 
-void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
-  check_tensor(kFold, "current", current, DType::u32, {current.numel()});
-  check_tensor(kFold, "largest", largest, DType::u32, current.shape);
-  run_op(stream, moving(kFold, 4 * current.bytes()), fold_amax, fold_on_cpu, cuda::fold_amax, current,
-         largest);
+void fold_amax(Stream& stream, const FoldAmax& a) {
+  check_tensor(kFold, "current", a.current, DType::u32, {a.current.numel()});
+  check_tensor(kFold, "largest", a.largest, DType::u32, a.current.shape);
+  run_op(stream, moving(kFold, 4 * a.current.bytes()), fold_amax, fold_on_cpu, cuda::fold_amax, a);
 }
 
-void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags) {
-  check_tensor(kFlag, "amaxes", amaxes, DType::u32, {amaxes.numel()});
-  check_tensor(kFlag, "flags", flags, DType::u32, amaxes.shape);
-  run_op(stream, moving(kFlag, 2 * amaxes.bytes()), flag_non_finite, flag_on_cpu, cuda::flag_non_finite,
-         amaxes, flags);
+void flag_non_finite(Stream& stream, const FlagNonFinite& a) {
+  check_tensor(kFlag, "amaxes", a.amaxes, DType::u32, {a.amaxes.numel()});
+  check_tensor(kFlag, "flags", a.flags, DType::u32, a.amaxes.shape);
+  run_op(stream, moving(kFlag, 2 * a.amaxes.bytes()), flag_non_finite, flag_on_cpu, cuda::flag_non_finite, a);
 }
 
 void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares) {

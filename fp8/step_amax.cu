@@ -31,14 +31,14 @@ __global__ void __launch_bounds__(kBlock) poison_kernel(const uint32_t* flags, i
 
 }  // namespace
 
-void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
-  launch("fold_amax", stream, one_thread_each(current.numel(), kBlock), fold_kernel,
-         pointer<uint32_t>(current), pointer<uint32_t>(largest), current.numel());
+void fold_amax(Stream& stream, const FoldAmax& a) {
+  launch("fold_amax", stream, one_thread_each(a.current.numel(), kBlock), fold_kernel,
+         pointer<uint32_t>(a.current), pointer<uint32_t>(a.largest), a.current.numel());
 }
 
-void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags) {
-  launch("flag_non_finite", stream, one_thread_each(amaxes.numel(), kBlock), flag_kernel,
-         pointer<uint32_t>(amaxes), pointer<uint32_t>(flags), amaxes.numel());
+void flag_non_finite(Stream& stream, const FlagNonFinite& a) {
+  launch("flag_non_finite", stream, one_thread_each(a.amaxes.numel(), kBlock), flag_kernel,
+         pointer<uint32_t>(a.amaxes), pointer<uint32_t>(a.flags), a.amaxes.numel());
 }
 
 void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares) {

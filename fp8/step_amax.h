@@ -5,16 +5,22 @@
 
 namespace ottava::fp8 {
 
-/// largest = max(largest, current), then current = 0. Both u32 [slots], bits of amaxes: a micro-batch's
-/// amaxes join the step's, and its slots are ready to be raised again.
-void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest);
+/// largest = max(largest, current), then current = 0: a micro-batch's amaxes join the step's, and its slots
+/// are ready to be raised again. Throws ShapeError.
+struct FoldAmax {
+  Tensor current, largest;  ///< both u32 [slots], bits of amaxes
+};
+void fold_amax(Stream& stream, const FoldAmax& a);
 
-/// Raises to 1 the flags, u32 [slots], of amaxes that are infinite or NaN: quantizing with an older scale
-/// does not see these.
-void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags);
+/// Raises to 1 the flags of amaxes that are infinite or NaN: quantizing with an older scale does not see
+/// these. Throws ShapeError.
+struct FlagNonFinite {
+  Tensor amaxes, flags;  ///< both u32 [slots]
+};
+void flag_non_finite(Stream& stream, const FlagNonFinite& a);
 
 /// Sets sum_of_squares (f64 [1]) to NaN if any flag (u32 [n]) is raised. Saturation hides an infinity from
-/// the gradient norm, and it is through the norm that every rank learns to skip the step.
+/// the gradient norm, and it is through the norm that every rank learns to skip the step. Throws ShapeError.
 void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares);
 
 }  // namespace ottava::fp8

@@ -42,25 +42,29 @@ void Float8State::begin_step(Stream& stream) {
   is_forward_only_ = false;
 }
 
-void Float8State::begin_micro_batch(Stream& stream) { fp8::fold_amax(stream, current_, largest_); }
+void Float8State::begin_micro_batch(Stream& stream) {
+  fp8::fold_amax(stream, {.current = current_, .largest = largest_});
+}
 
 void Float8State::begin_product(Stream& stream, int64_t product) {
-  fp8::fold_amax(stream, current(2 * product, 2 * product + 2), largest_.slice(2 * product, 2 * product + 2));
+  fp8::fold_amax(stream, {.current = current(2 * product, 2 * product + 2),
+                          .largest = largest_.slice(2 * product, 2 * product + 2)});
 }
 
 void Float8State::begin_forward_only(Stream& stream) {
   is_forward_only_ = true;
   selected_ = 0;
   fill_zero(stream, current_);
-  if (history() && history_.is_full()) fp8::delayed_amax(stream, history_, {}, scale_amax_);
+  if (history() && history_.is_full()) fp8::delayed_amax(stream, history_, {.amax = scale_amax_});
 }
 
 void Float8State::finish_step(Stream& stream) {
   for (selected_ = 0; selected_ < options_.in_flight; ++selected_)
-    fp8::fold_amax(stream, current(0, slot_count()), largest_);
+    fp8::fold_amax(stream, {.current = current(0, slot_count()), .largest = largest_});
   selected_ = 0;
   if (!history()) return;
-  fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
+  // A scale from it does not see what saturates.
+  fp8::flag_non_finite(stream, {.amaxes = largest_, .flags = non_finite_});
   if (ranks_.world->size() == 1) return;
   ranks_.world->all_reduce(stream, {.send = largest_, .op = ReduceOp::max, .label = "activation amaxes"})
       .wait(stream);

@@ -207,10 +207,9 @@ void Float8Weights::exchange(Stream& stream) {
         .wait(stream);
   }
   if (history_.rows.empty()) return;
-  fp8::flag_non_finite(
-      stream, amax_,
-      non_finite_.slice(0, amax_.numel()));  // a scale from the history does not see what saturates
-  fp8::delayed_amax(stream, history_, amax_, scale_amax_);
+  // A scale from the history does not see what saturates.
+  fp8::flag_non_finite(stream, {.amaxes = amax_, .flags = non_finite_.slice(0, amax_.numel())});
+  fp8::delayed_amax(stream, history_, {.current = amax_, .amax = scale_amax_});
 }
 
 void Float8Weights::refresh(Stream& stream, WeightUse uses) {

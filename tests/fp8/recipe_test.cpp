@@ -87,7 +87,7 @@ TEST_CASE("delayed scaling: current amaxes while the history fills, then its max
     AmaxHistory history{.rows = rows, .margin = 1};
     auto step = [&](float a, float b) {
       current.upload_as<uint32_t>(std::array{bits(a), bits(b)});
-      delayed_amax(stream, history, current, amax);
+      delayed_amax(stream, history, {.current = current, .amax = amax});
       const auto used = amax.download_as<uint32_t>();
       advance(stream, history, current);
       return std::array{std::bit_cast<float>(used[0]), std::bit_cast<float>(used[1])};
@@ -142,14 +142,14 @@ TEST_CASE("delayed scaling: the first step's NaN leaves zero, refusals, costs") 
   Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
   AmaxHistory plan{.rows = shape_only(DType::u32, {4, 8})};
   const Tensor slots = shape_only(DType::u32, {8});
-  delayed_amax(meta, plan, slots, slots);
+  delayed_amax(meta, plan, {.current = slots, .amax = slots});
   CHECK(recorder.bytes() == 5 * 8 * 4);
   advance(meta, plan, slots);
   CHECK(plan.steps == 1);
   CHECK(recorder.bytes() == 7 * 8 * 4);
-  CHECK_THROWS_WITH(delayed_amax(meta, plan, {}, slots),
+  CHECK_THROWS_WITH(delayed_amax(meta, plan, {.amax = slots}),
                     "[delayed_amax] current is f32 [], expected u32 [8]");
-  CHECK_THROWS_WITH(delayed_amax(meta, plan, slots, shape_only(DType::u32, {7})),
+  CHECK_THROWS_WITH(delayed_amax(meta, plan, {.current = slots, .amax = shape_only(DType::u32, {7})}),
                     "[delayed_amax] amax is u32 [7], expected u32 [8]");
   CHECK_THROWS_WITH(advance(meta, plan, shape_only(DType::f32, {8})),
                     "[advance_amax_history] step_amax is f32 [8], expected u32 [8]");
