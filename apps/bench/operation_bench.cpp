@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "apps/decide/device_peaks.h"
 #include "apps/decide/workbench.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/matmul/matmul.h"
 
 namespace ottava {
 namespace {
@@ -36,27 +36,14 @@ double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run,
 }
 
 BenchPeaks measure_peaks(Stream& stream, bool with_f32) {
-  const bool on_gpu = stream.device().is_gpu();
-  const int64_t elements = int64_t{1} << (on_gpu ? 28 : 25), n = on_gpu ? 8192 : 1024;
-  BenchPeaks peaks;
-  {
-    Workbench bench(stream.device());
-    const Tensor from = bench.tensor(DType::bf16, {elements}), to = bench.tensor(DType::bf16, {elements});
-    const double seconds = seconds_per_call(
-        stream, [&](Stream& s) { copy(s, from, to); }, kPeakSeconds);
-    peaks.bytes_per_second = 2.0 * from.bytes() / seconds;
-  }
-  const auto product_of = [&](DType dtype) {
-    Workbench bench(stream.device());
-    auto matrix = [&] { return bench.tensor(dtype, {n, n}); };
-    const Matmul product{.a = matrix(), .b = matrix(), .out = matrix()};
-    bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
-    const double seconds = seconds_per_call(
-        stream, [&](Stream& s) { matmul(s, product); }, kPeakSeconds);
-    return 2.0 * n * n * n / seconds;
-  };
-  peaks.flops_per_second = product_of(DType::bf16);
-  if (with_f32) peaks.f32_flops_per_second = product_of(DType::f32);
+  BenchPeaks peaks{.flops_per_second = measure_peak(stream, Precision::bf16, kPeakSeconds)};
+  if (with_f32) peaks.f32_flops_per_second = measure_peak(stream, Precision::fp32, kPeakSeconds);
+  const int64_t elements = int64_t{1} << (stream.device().is_gpu() ? 28 : 25);
+  Workbench bench(stream.device());
+  const Tensor from = bench.tensor(DType::bf16, {elements}), to = bench.tensor(DType::bf16, {elements});
+  const double seconds = seconds_per_call(
+      stream, [&](Stream& s) { copy(s, from, to); }, kPeakSeconds);
+  peaks.bytes_per_second = 2.0 * from.bytes() / seconds;
   return peaks;
 }
 

@@ -13,8 +13,8 @@ double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run,
 /// What the device does at best.
 struct BenchPeaks {
   double bytes_per_second = 0;      ///< of a copy that no cache holds
-  double flops_per_second = 0;      ///< of a large bf16 product
-  double f32_flops_per_second = 0;  ///< of a large f32 product; 0: not measured
+  double flops_per_second = 0;      ///< of a bf16 product: measure_peak() (decide/device_peaks.h)
+  double f32_flops_per_second = 0;  ///< the same of an f32 product; 0: not measured
 };
 BenchPeaks measure_peaks(Stream& stream, bool with_f32);
 
