@@ -73,9 +73,6 @@ class CheckpointSaver {
   /// A text for people: that the save in flight cannot be finished, because of `why`, and which checkpoint is
   /// the newest complete one. Not collective.
   std::string unfinished_text(std::string_view why) const;
-  /// True once this rank's thread has nothing more to do. The caller can sum this over ranks along with what
-  /// the step sums anyway: when all are ready, finish() does not wait.
-  bool ready() const;
   /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. Returns true if no
   /// save is left in flight.
   bool poll();
@@ -84,6 +81,8 @@ class CheckpointSaver {
 
  private:
   struct Pending;
+  /// True once this rank's thread has nothing more to do.
+  bool ready() const;
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
   void commit(Pending& pending);
   void set_later_ones_aside();

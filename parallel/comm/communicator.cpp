@@ -87,8 +87,6 @@ void Request::wait(Stream& stream) const {
   owner_->wait_for(ticket_, stream);
 }
 
-bool Request::done() const { return !owner_ || (ticket_ <= owner_->issued_ && owner_->is_done(ticket_)); }
-
 Communicator::Communicator(Members members, std::shared_ptr<RankState> state)
     : axis_(std::move(members.axis)),
       world_ranks_(std::move(members.world_ranks)),

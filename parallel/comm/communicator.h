@@ -19,15 +19,13 @@ class Communicator;
 /// Dropping a Request without waiting is allowed and ends nothing early. Valid as long as its communicator.
 class Request {
  public:
-  /// A request that is done.
+  /// A request for which nothing waits.
   Request() = default;
   /// Work put on `stream` after this call sees the result. On `cpu`, and for transports that move GPU tensors
   /// through host memory, it blocks the host; under NCCL the stream waits, not the host. Throws CommError if
   /// the call failed, a peer stopped, or nothing moved within the time limit; not for a call that was
   /// complete before another rank failed, except under NCCL.
   void wait(Stream& stream) const;
-  /// True if wait() would not block.
-  bool done() const;
 
  private:
   friend class Communicator;
@@ -194,7 +192,6 @@ class Communicator {
   virtual void wait_for(uint64_t ticket, Stream& stream) = 0;
   /// True where calls on `stream` go into a graph: they neither begin nor end now.
   virtual bool is_captured(Stream& stream) const { return false; }
-  virtual bool is_done(uint64_t ticket) = 0;
   /// After a failure: waits until no call of the rank's communicators uses host memory any more.
   virtual void settle() noexcept {}
   /// Called with two or more ranks.

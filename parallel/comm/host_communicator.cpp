@@ -60,7 +60,6 @@ class HostCommunicator final : public Communicator {
     });
   }
   void wait_for(uint64_t ticket, Stream&) override { host_->thread.wait(*counter_, ticket); }
-  bool is_done(uint64_t ticket) override { return counter_->done.load(std::memory_order_acquire) >= ticket; }
   void settle() noexcept override { host_->thread.settle_all(); }
   std::unique_ptr<Communicator> make_split(Members members) override {
     int ordinal = host_->splits[{members.axis, members.world_ranks}]++;

@@ -17,7 +17,6 @@ class SoloCommunicator final : public Communicator {
  private:
   void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override;
   void wait_for(uint64_t ticket, Stream& stream) override {}
-  bool is_done(uint64_t ticket) override { return true; }
   std::unique_ptr<Communicator> make_split(Members members) override;
 };
 

@@ -54,7 +54,6 @@ class WaitedCommunicator final : public Communicator {
     state().calls().ended(calls.front().record);
   }
   void wait_for(uint64_t, Stream&) override {}
-  bool is_done(uint64_t) override { return true; }
   std::unique_ptr<Communicator> make_split(Members members) override {
     std::vector<int> ranks;
     for (const int world_rank : members.world_ranks)

@@ -18,7 +18,6 @@ class DryRunCommunicator final : public Communicator {
     state().leave(state().enter(entered(calls)));
   }
   void wait_for(uint64_t, Stream&) override {}
-  bool is_done(uint64_t) override { return true; }
   std::unique_ptr<Communicator> make_split(Members members) override {
     return std::make_unique<DryRunCommunicator>(std::move(members), shared_state());
   }

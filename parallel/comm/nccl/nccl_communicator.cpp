@@ -89,7 +89,6 @@ class NcclCommunicator final : public Communicator {
  private:
   void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override;
   void wait_for(uint64_t ticket, Stream& stream) override;
-  bool is_done(uint64_t ticket) override;
   bool is_captured(Stream& stream) const override { return is_capturing(stream); }
   std::unique_ptr<Communicator> make_split(Members members) override;
   void stay_out_of_split() override;
@@ -232,20 +231,6 @@ void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int
 void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
   if (state().failed()) throw CommError(state().failure());
   done_[ticket % kEvents]->wait(stream);
-}
-
-bool NcclCommunicator::is_done(uint64_t ticket) {
-  if (is_capturing(own_stream())) return true;  // a graph's order waits, never the host
-  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(done_[ticket % kEvents]->native()));
-  if (status == cudaErrorCapturedEvent) {
-    cudaGetLastError();
-    return true;
-  }
-  if (status != cudaSuccess && status != cudaErrorNotReady) {
-    fail<CommError>("nccl", "a collective of axis {} failed on GPU {}: {}", axis(), options_.gpu,
-                    cudaGetErrorString(status));
-  }
-  return status == cudaSuccess;
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {

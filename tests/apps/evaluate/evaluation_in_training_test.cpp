@@ -57,7 +57,6 @@ class EndingEarly final : public Communicator {
     state().calls().ended(calls.front().record);
   }
   void wait_for(uint64_t, Stream&) override {}
-  bool is_done(uint64_t) override { return true; }
   std::unique_ptr<Communicator> make_split(Members) override { return nullptr; }
 
   std::string label_;

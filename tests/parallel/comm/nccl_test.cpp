@@ -70,21 +70,17 @@ TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated b
     Stream stream = stream_for(world);
     Values<float> x(kCount), reduced(kCount), gathered(kCount), scattered(kCount);
     const Tensor send = view_of(x.data(), {kCount});
-    bool recorded = false;
     auto collectives = [&] {
       world.all_reduce(stream, {.send = send, .recv = view_of(reduced.data(), {kCount}), .label = "a"})
           .wait(stream);
       world.all_gather(stream, {.send = send, .recv = view_of(gathered.data(), {kCount}), .label = "b"})
           .wait(stream);
-      const Request last = world.reduce_scatter(
-          stream, {.send = send, .recv = view_of(scattered.data(), {kCount}), .label = "c"});
-      last.wait(stream);
-      recorded = last.done();
+      world.reduce_scatter(stream, {.send = send, .recv = view_of(scattered.data(), {kCount}), .label = "c"})
+          .wait(stream);
     };
     collectives();  // NCCL sets up what it needs in the first calls
     stream.synchronize();
     const cuda::Graph graph = cuda::Graph::record(stream, collectives);
-    expect(recorded, "the host would wait for a call that is part of a graph");
     expect(graph.nodes() >= 3, "{} operations were recorded, expected 3 or more", graph.nodes());
     for (float value : {1.5f, -2.0f}) {
       std::ranges::fill(x, value);
