@@ -17,6 +17,7 @@ struct RopeScaling {
 
 /// cos and sin of position * f_i for i in [0, D/2), with f_i = theta^(-2i/D), scaled if `scaling` is given.
 /// table f32 [positions, D], in each row first the cosines, then the sines. Computed in double on the host.
+/// Throws ConfigError for an odd D, a theta that is not positive or a scaling that makes no sense.
 void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double theta,
                      const std::optional<RopeScaling>& scaling);
 
@@ -30,7 +31,7 @@ struct AttentionHeads {
 /// Rotates the query and key heads of qkv [N, row()] in place (rotate-half layout, f32 arithmetic):
 ///     (a, b) -> (a cos - b sin, b cos + a sin)   with a = x[i], b = x[i + D/2]
 /// `inverse` rotates the other way: the backward pass. Row n has position positions[n] if positions (i32 [N])
-/// are given, else n % T.
+/// are given, else n % T. Throws ShapeError.
 struct Rope {
   Tensor qkv, table;
   Tensor positions;  ///< may be left out

@@ -19,7 +19,7 @@ enum Skip : int { kNotSkipped, kNotFinite, kLossSpike, kNormSpike };
 /// To be called after clip_factor(). The loss is loss_sum * scalars[kLossGradient] / scalars[kLossScale]. A
 /// step that clip_factor() skipped is left alone and does not enter the window, nor does one whose loss or
 /// norm is not finite; a spike gets factor 0 and skipped = kLossSpike or kNormSpike. No host synchronisation;
-/// sums are f64 in a fixed order.
+/// sums are f64 in a fixed order. Throws ShapeError.
 struct SkipSpike {
   Tensor loss_sum;  ///< f32 [1], of all ranks
   Tensor window;    ///< f32 [2, rule.window]: losses, norms, that of step t in column t % window
