@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/run_op.h"
 #include "fp8/amax_history_kernels.h"
 

@@ -1,6 +1,6 @@
 #include "fp8/quantize.h"
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/run_op.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/quantize_threads.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"
 #include "fp8/scale_tiles_kernels.h"

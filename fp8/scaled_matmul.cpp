@@ -1,6 +1,6 @@
 #include "fp8/scaled_matmul.h"
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/run_op.h"
 #include "fp8/scaled_matmul_emulated.h"
 #include "fp8/scaled_matmul_kernels.h"

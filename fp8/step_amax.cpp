@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/run_op.h"
 #include "fp8/step_amax_kernels.h"
 

@@ -1,7 +1,6 @@
 #include "core/cuda/fused_attention.h"
 
 #include "core/error.h"
-#include "core/ops/check.h"
 #include "core/ops/elementwise.h"
 
 namespace ottava::cuda {

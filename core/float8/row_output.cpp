@@ -1,6 +1,6 @@
 #include "core/float8/row_output.h"
 
-#include "core/ops/check.h"
+#include "core/check.h"
 
 namespace ottava::fp8 {
 

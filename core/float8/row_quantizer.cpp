@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "core/ops/check.h"
+#include "core/raise_amax.h"
 
 namespace ottava::cpu {
 

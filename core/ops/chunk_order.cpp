@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/ops/chunk_order_kernels.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"

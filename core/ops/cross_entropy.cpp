@@ -3,7 +3,7 @@
 #include <cassert>
 #include <cmath>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"

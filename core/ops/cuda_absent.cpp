@@ -11,19 +11,12 @@
 #include "core/ops/norm/rms_norm_kernels.h"
 #include "core/ops/rope_kernels.h"
 #include "core/ops/swiglu_kernels.h"
-#include "core/optim/adamw_kernels.h"
-#include "core/optim/grad_norm_kernels.h"
-#include "core/optim/muon_kernels.h"
-#include "core/optim/spike_rule.h"
 
 namespace ottava::cuda {
 namespace {
 [[noreturn]] void absent() { fail<DeviceError>("cuda", "{}", unavailable_reason()); }
 }  // namespace
 
-void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) {
-  absent();
-}
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
 void add_in_order(Stream&, const AddInOrder&) { absent(); }
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
@@ -32,7 +25,6 @@ void attention_decode(Stream&, const AttentionDecode&) { absent(); }
 void attention_forward(Stream&, const AttentionForward&) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
-void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
 void copy_chunks(Stream&, const ChunkCopy&) { absent(); }
 void copy_columns(Stream&, const MatrixRows&, const MatrixRows&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
@@ -42,19 +34,13 @@ void cross_entropy_sum(Stream&, const CrossEntropy&) { absent(); }
 void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
 void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
-void grad_norm_squared(Stream&, const std::vector<Tensor>&, const Tensor&, const Tensor&) { absent(); }
 void matmul(Stream&, const Matmul&) { absent(); }
-void muon_apply(Stream&, const std::vector<MuonWeight>&, const Tensor&) { absent(); }
-void muon_combine(Stream&, const Tensor&, float, const Tensor&, float) { absent(); }
-void muon_divide_by_norm(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
-void muon_momentum(Stream&, const std::vector<MuonMomentum>&, const MuonHyper&, const Tensor&) { absent(); }
 void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
 void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rms_norm_backward(Stream&, const RmsNormBackward&) { absent(); }
 void rms_norm_forward(Stream&, const RmsNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }
 void set_matmul_workspace(Stream&, Tensor) { absent(); }
-void skip_spike(Stream&, const SkipSpike&, const SpikeRule&) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
 void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
 void swiglu_forward(Stream&, const SwigluForward&) { absent(); }

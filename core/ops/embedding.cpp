@@ -4,7 +4,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/ops/embedding_kernels.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"

@@ -4,9 +4,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/ops/rope_kernels.h"
 #include "core/parallel_for.h"
+#include "core/raise_amax.h"
 #include "core/run_op.h"
 
 namespace ottava {

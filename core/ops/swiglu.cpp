@@ -1,9 +1,10 @@
 #include "core/ops/swiglu.h"
 
+#include "core/check.h"
 #include "core/float8/quantized_rows.h"
-#include "core/ops/check.h"
 #include "core/ops/swiglu_kernels.h"
 #include "core/parallel_for.h"
+#include "core/raise_amax.h"
 #include "core/run_op.h"
 
 namespace ottava {

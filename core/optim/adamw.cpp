@@ -1,10 +1,11 @@
 #include "core/optim/adamw.h"
 
+#include "core/check.h"
 #include "core/cpu/no_subnormals.h"
-#include "core/ops/check.h"
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/tensor_checks.h"
 #include "core/optim/tensor_chunks.h"
+#include "core/raise_amax.h"
 #include "core/run_op.h"
 
 namespace ottava {

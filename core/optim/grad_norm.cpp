@@ -3,7 +3,7 @@
 #include <cmath>
 #include <functional>
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/optim/adamw.h"
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/tensor_chunks.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/check.h"
 #include "core/cpu/no_subnormals.h"
-#include "core/ops/check.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/optim/adamw_kernels.h"
@@ -13,6 +13,7 @@
 #include "core/optim/tensor_checks.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/parallel_for.h"
+#include "core/raise_amax.h"
 #include "core/run_op.h"
 
 namespace ottava {

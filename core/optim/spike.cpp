@@ -1,6 +1,6 @@
 #include "core/optim/spike.h"
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/optim/spike_rule.h"
 #include "core/run_op.h"
 

@@ -2,7 +2,8 @@
 
 #include <string_view>
 
-#include "core/ops/check.h"
+#include "core/error.h"
+#include "core/tensor.h"
 
 namespace ottava {
 

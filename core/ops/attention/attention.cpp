@@ -1,9 +1,9 @@
 #include "core/ops/attention/attention.h"
 
+#include "core/check.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/cuda/fused_attention.h"
 #include "core/ops/attention/attention_kernels.h"
-#include "core/ops/check.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"
 

@@ -1,6 +1,6 @@
 #include "core/ops/attention/key_value_cache.h"
 
-#include "core/ops/check.h"
+#include "core/check.h"
 #include "core/ops/elementwise.h"
 #include "core/run_op.h"
 

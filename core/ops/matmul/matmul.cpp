@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/check.h"
 #include "core/cpu/matmul_cache.h"
-#include "core/ops/check.h"
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/ops/matmul/matmul_pairs.h"
 #include "core/parallel_for.h"

@@ -1,9 +1,10 @@
 #include "core/ops/norm/qk_norm.h"
 
+#include "core/check.h"
 #include "core/cuda/row_groups.h"
-#include "core/ops/check.h"
 #include "core/ops/norm/qk_norm_kernels.h"
 #include "core/ops/row_groups.h"
+#include "core/raise_amax.h"
 #include "core/run_op.h"
 
 namespace ottava {

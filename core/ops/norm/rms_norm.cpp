@@ -2,11 +2,12 @@
 
 #include <optional>
 
+#include "core/check.h"
 #include "core/cuda/row_groups.h"
 #include "core/float8/quantized_rows.h"
-#include "core/ops/check.h"
 #include "core/ops/norm/rms_norm_kernels.h"
 #include "core/ops/row_groups.h"
+#include "core/raise_amax.h"
 #include "core/run_op.h"
 
 namespace ottava {

@@ -1,4 +1,6 @@
-#include "core/ops/check.h"
+#include "core/check.h"
+
+#include "core/error.h"
 
 namespace ottava {
 
