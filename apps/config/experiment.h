@@ -5,10 +5,10 @@
 #include <string>
 
 #include "apps/config/config.h"
+#include "apps/config/decisions.h"
 #include "apps/config/resolved_model.h"
-#include "apps/decide/decisions.h"
-#include "apps/decide/sm_budget.h"
-#include "apps/train/training_shape.h"
+#include "apps/config/sm_budget.h"
+#include "apps/config/training_shape.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "parallel/ranks/mesh.h"
 
@@ -24,7 +24,7 @@ struct Experiment {
   Decisions decisions;                   ///< apps/decide/decide.h
   int64_t global_batch = 0;              ///< sequences per optimizer step, all ranks
   std::optional<int> compute_capability;
-  SmBudget sm_budget = {};               ///< apps/decide/sm_budget.h
+  SmBudget sm_budget = {};               ///< apps/config/sm_budget.h
   bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: only for benchmarks
   bool keeps_data_index = true;          ///< what is counted stays in data_index; benchmarks only read it
   bool decides_afresh = false;           ///< --redecide: what was measured before is measured again

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-#include "apps/decide/float8_speedup.h"
+#include "apps/config/float8_ratios.h"
 #include "core/error.h"
 
 namespace ottava {

@@ -12,7 +12,7 @@ namespace ottava {
 /// `auto` runs in FP8). Throws ConfigError for products whose tokens do not align.
 void resolve_float8(const Config& config, const LlamaParameters& table, const Mesh& mesh,
                     std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape);
-/// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
+/// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_ratios.h).
 void apply_measured_float8(Experiment& experiment, const Decisions& measured);
 
 /// Names of the FP8 weights that ranks gather in the compute type and then quantize as a whole.

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "apps/config/config.h"
-#include "apps/train/training_shape.h"
+#include "apps/config/training_shape.h"
 #include "parallel/ranks/mesh.h"
 
 namespace ottava {

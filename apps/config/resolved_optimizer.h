@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "apps/train/training_shape.h"
+#include "apps/config/training_shape.h"
 #include "core/optim/optimizer_config.h"
 
 namespace ottava {

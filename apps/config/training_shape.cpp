@@ -1,4 +1,4 @@
-#include "apps/train/training_shape.h"
+#include "apps/config/training_shape.h"
 
 namespace ottava {
 

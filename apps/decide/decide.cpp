@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "apps/config/float8_ratios.h"
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/decide/decisions.h"
+#include "apps/config/decisions.h"
 
 namespace ottava {
 

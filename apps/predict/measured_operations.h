@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/decide/decisions.h"
+#include "apps/config/decisions.h"
 #include "apps/predict/predicted_time.h"
 #include "core/cost.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/decide/decisions.h"
+#include "apps/config/decisions.h"
 #include "apps/predict/step_time.h"
 
 namespace ottava {

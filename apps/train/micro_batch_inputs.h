@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "apps/config/training_shape.h"
 #include "apps/train/step_io.h"
-#include "apps/train/training_shape.h"
 #include "core/memory/input_ring.h"
 
 namespace ottava {

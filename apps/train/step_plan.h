@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "apps/train/training_shape.h"
+#include "apps/config/training_shape.h"
 #include "core/cost.h"
 #include "core/memory/plan.h"
 #include "core/trace/step_profile.h"

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "apps/config/training_shape.h"
 #include "apps/train/step_io.h"
-#include "apps/train/training_shape.h"
 #include "core/memory/arena.h"
 #include "core/memory/pinned_inputs.h"
 #include "models/step_context.h"

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/training_shape.h"
 #include "apps/train/micro_batch_inputs.h"
 #include "apps/train/step_graphs.h"
 #include "apps/train/step_update.h"
 #include "apps/train/token_pass.h"
-#include "apps/train/training_shape.h"
 #include "parallel/pipeline/pipeline_runner.h"
 #include "parallel/ranks/rank_groups.h"
 

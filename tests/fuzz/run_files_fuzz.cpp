@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "apps/decide/decisions.h"
+#include "apps/config/decisions.h"
 #include "apps/predict/device_table.h"
 #include "apps/predict/measured_operations.h"
 #include "apps/train/training_state.h"

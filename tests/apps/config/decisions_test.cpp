@@ -1,4 +1,4 @@
-#include "apps/decide/decisions.h"
+#include "apps/config/decisions.h"
 
 #include "core/error.h"
 #include "tests/support/catch.h"

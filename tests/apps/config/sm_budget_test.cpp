@@ -1,4 +1,4 @@
-#include "apps/decide/sm_budget.h"
+#include "apps/config/sm_budget.h"
 
 #include <algorithm>
 

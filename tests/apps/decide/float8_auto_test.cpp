@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "apps/commands/plan_command.h"
+#include "apps/config/float8_ratios.h"
 #include "apps/decide/decide.h"
-#include "apps/decide/float8_speedup.h"
 #include "core/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"

@@ -1,10 +1,12 @@
 #include "apps/decide/float8_speedup.h"
+#include "apps/config/float8_ratios.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
+#include "apps/config/float8_ratios.h"
 #include "apps/decide/decide.h"
 #include "core/held_memory.h"
 #include "tests/support/devices.h"

@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "apps/decide/decisions.h"
+#include "apps/config/decisions.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/predict/planned_machine.h"
 #include "apps/predict/step_time.h"
