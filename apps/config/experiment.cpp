@@ -152,7 +152,7 @@ int64_t snapshot_bytes(const Experiment& e, const ShardCoordinates& at) {
   return checkpoint::Snapshot::kGapBytes +
          checkpoint::owned_bytes({.specs = specs,
                                   .at = at,
-                                  .shards = std::vector<checkpoint::ParameterShard>(
+                                  .shards = std::vector<checkpoint::HeldShard>(
                                       specs.size(), {.exp_avg = moment, .exp_avg_sq = moment})});
 }
 

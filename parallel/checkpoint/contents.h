@@ -19,7 +19,8 @@ struct ShardMemory {
   void* data = nullptr;
 };
 
-struct ParameterShard {
+/// What a rank holds of one parameter.
+struct HeldShard {
   ShardMemory weight;  ///< FP32 master
   /// Those of the spec's update rule, f32 or bf16; not used where only the model is saved or loaded.
   ShardMemory exp_avg, exp_avg_sq, momentum;
@@ -29,7 +30,7 @@ struct ParameterShard {
 struct TrainedParameters {
   std::span<const ParameterSpec> specs;  ///< the same on all ranks
   ShardCoordinates at;
-  std::vector<ParameterShard> shards;  ///< one per spec
+  std::vector<HeldShard> shards;  ///< one per spec
   /// False: only weights are saved or loaded.
   bool with_optimizer = true;
   /// Copies between shard memory and host memory, needed where shards are not host memory. Blocks until done.

@@ -3,7 +3,7 @@
 namespace ottava::checkpoint {
 namespace {
 
-const ShardMemory& memory_of(const ParameterShard& shard, State state) {
+const ShardMemory& memory_of(const HeldShard& shard, State state) {
   switch (state) {
     case State::exp_avg:
       return shard.exp_avg;
@@ -22,7 +22,7 @@ int64_t owned_bytes(const TrainedParameters& parameters) {
   if (parameters.at.replica_rank != 0) return 0;
   int64_t sum = 0;
   for (size_t p = 0; p < parameters.shards.size(); ++p) {
-    const ParameterShard& shard = parameters.shards[p];
+    const HeldShard& shard = parameters.shards[p];
     int64_t element = size_of(shard.weight.dtype);
     if (parameters.with_optimizer) {
       element += parameters.specs[p].rule == UpdateRule::muon

@@ -100,7 +100,7 @@ LayoutOptions layout_options_of(const TrainedParameters& parameters) {
   LayoutOptions options;
   options.with_optimizer = parameters.with_optimizer;
   for (size_t p = 0; p < parameters.shards.size(); ++p) {
-    const ParameterShard& shard = parameters.shards[p];
+    const HeldShard& shard = parameters.shards[p];
     options.weight = shard.weight.dtype;
     if (parameters.specs[p].rule == UpdateRule::muon) {
       options.momentum = shard.momentum.dtype;

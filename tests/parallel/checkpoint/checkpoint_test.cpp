@@ -285,7 +285,7 @@ TEST_CASE("device memory is reached only through copy, in bounded pieces") {
   auto shift = [](void* p) { return static_cast<char*>(p) + (uintptr_t{1} << 50); };
   TinyRank device(specs, {});
   device.fill(1);
-  for (ParameterShard& shard : device.parameters.shards) {
+  for (HeldShard& shard : device.parameters.shards) {
     for (ShardMemory* memory : {&shard.weight, &shard.exp_avg, &shard.exp_avg_sq})
       memory->data = shift(memory->data);
   }

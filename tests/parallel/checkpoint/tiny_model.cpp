@@ -69,7 +69,7 @@ TinyRank::TinyRank(const std::vector<ParameterSpec>& specs, ShardCoordinates at,
       memory_.emplace_back(count * size_of(dtype));
       return ShardMemory{dtype, count == 0 ? nullptr : memory_.back().data()};
     };
-    ParameterShard shard;
+    HeldShard shard;
     shard.weight = allocate(DType::f32);
     if (spec.rule == UpdateRule::muon) {
       shard.momentum = allocate(DType::f32);
