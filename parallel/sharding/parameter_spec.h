@@ -94,11 +94,12 @@ Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size);
 /// Ranks that hold the same rows of a part: tp / groups where it has fewer groups than there are ranks,
 /// else 1.
 int ranks_that_share(const ParameterSpec& spec, const ParameterPart& part, int tp_size);
-/// Rows of the slice that this rank's FSDP shard holds, [begin, end); empty for ranks past the end.
+/// Rows [begin, end).
 struct RowRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
 };
+/// Rows of the slice that a rank's FSDP shard holds, [begin, end); empty for ranks past the end.
 RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t alignment = 1);
 /// Rows of the largest shard.
 int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment = 1);
