@@ -7,6 +7,8 @@
 
 #if !defined(OTTAVA_SERIAL)
 #include <omp.h>
+
+#include "core/round_up.h"
 #endif
 
 namespace ottava {
@@ -77,7 +79,7 @@ class FirstException {
 /// throws, of several threads one's, once the others have ended their ranges; so do the loops below.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
-  int64_t chunks = (n + grain - 1) / grain;
+  int64_t chunks = pieces_of(n, grain);
   if (chunks <= 0) return;
 #if !defined(OTTAVA_SERIAL)
   int threads = static_cast<int>(std::min<int64_t>(parallel_threads(), chunks));

@@ -3,6 +3,7 @@
 #include "core/float8/codec_kernels.h"
 #include "core/parallel_for.h"
 #include "core/raise_amax.h"
+#include "core/round_up.h"
 #include "fp8/quantize_threads.h"
 
 namespace ottava::cpu {
@@ -22,7 +23,7 @@ const bf16* as_bf16(const MatrixRows& x, int64_t row, int64_t col, int64_t n, bf
 void amax(const MatrixRows& matrix, const Tensor& amax) {
   MatrixRows x = matrix;
   if (x.stride == x.cols) x.cols = x.numel(), x.rows = x.cols > 0;  // one long row
-  const int64_t pieces = (x.cols + kPiece - 1) / kPiece;
+  const int64_t pieces = pieces_of(x.cols, kPiece);
   parallel_for(x.rows * pieces, 1, [&](int64_t begin, int64_t end) {
     bf16 buffer[kPiece];
     uint32_t largest = 0;

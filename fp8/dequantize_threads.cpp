@@ -2,6 +2,7 @@
 
 #include "core/float8/codec_kernels.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 #include "fp8/quantize_threads.h"
 
 namespace ottava::cpu {
@@ -39,7 +40,7 @@ void dequantize(const Float8Codes& x, Granularity granularity, const Tensor& y) 
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t c = 0; c < cols; c += piece) {
         const int64_t n = std::min(piece, cols - c);
-        look_up(x, layout, granularity, r, c, (n + block - 1) / block, inverses);
+        look_up(x, layout, granularity, r, c, pieces_of(n, block), inverses);
         kernel(x.codes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2, y.at(r * cols + c));
       }
     }

@@ -6,6 +6,7 @@
 
 #include "core/contains.h"
 #include "core/listed.h"
+#include "core/round_up.h"
 #include "core/sum_of.h"
 #include "fp8/policy_match.h"
 
@@ -129,8 +130,6 @@ std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inpu
   if (why.empty()) why = misfit("tokens", inputs.local_tokens, inputs.local_tokens, 1, of);
   return why;
 }
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 [[noreturn]] void refuse(const GemmDecision& decision, const Float8PolicyConfig& entry,
                          const std::string& why, const PolicyInputs& inputs) {

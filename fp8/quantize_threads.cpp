@@ -7,6 +7,7 @@
 
 #include "core/float8/row_quantizer.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 #include "fp8/quantize_kernels.h"
 
 namespace ottava::cpu {
@@ -22,8 +23,6 @@ constexpr int64_t kWidestSlab = 2048;
 
 /// A transpose of so many bytes has left the caches by the time it is read.
 constexpr int64_t kCachedBytes = int64_t{4} << 20;
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Part of x: `height` rows, at most a tile's, of `width` columns; its values as bf16, `stride` apart.
 struct Slab {
@@ -88,7 +87,7 @@ class Quantizer {
     const bool by_row = a_.granularity == Granularity::row;
     const bool slabs_write_out = !a_.out.empty() && (a_.granularity == Granularity::block_128x128 ||
                                                      (!a_.transposed.empty() && !by_row));
-    const int64_t bands = ceil_div(rows_, kTile), threads = parallel_threads();
+    const int64_t bands = pieces_of(rows_, kTile), threads = parallel_threads();
     // The rows of a band just before its slabs, while x is in the cache, if there are bands enough for all
     // threads.
     const bool rows_by_band = by_row && !a_.transposed.empty() && bands >= 2 * threads;
@@ -96,10 +95,10 @@ class Quantizer {
       parallel_for(rows_, 16, [&](int64_t begin, int64_t end) { quantize_rows(begin, end); });
     }
     if (a_.transposed.empty() && !slabs_write_out) return;
-    int64_t width = width_of(ceil_div(cols_, kWidestSlab));
-    while (width > 2 * kTile && bands * ceil_div(cols_, width) < 4 * threads)
-      width = width_of(2 * ceil_div(cols_, width));
-    const int64_t across = ceil_div(cols_, width);
+    int64_t width = width_of(pieces_of(cols_, kWidestSlab));
+    while (width > 2 * kTile && bands * pieces_of(cols_, width) < 4 * threads)
+      width = width_of(2 * pieces_of(cols_, width));
+    const int64_t across = pieces_of(cols_, width);
     parallel_for(bands * across, rows_by_band ? across : 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
       auto groups = std::make_unique_for_overwrite<ColumnGroups>();
@@ -123,7 +122,7 @@ class Quantizer {
   int64_t width_of(int64_t across) const {
     const int64_t unit =
         cols_ >= 4 * kTile * across ? 4 * kTile : kTile;  // four tiles are sixteen blocks of 32
-    return ceil_div(ceil_div(cols_, across), unit) * unit;
+    return pieces_of(pieces_of(cols_, across), unit) * unit;
   }
   bool is_f32() const { return x_.dtype == DType::f32; }
 

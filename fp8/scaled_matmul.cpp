@@ -1,6 +1,7 @@
 #include "fp8/scaled_matmul.h"
 
 #include "core/check.h"
+#include "core/round_up.h"
 #include "core/run_op.h"
 #include "fp8/scaled_matmul_emulated.h"
 #include "fp8/scaled_matmul_kernels.h"
@@ -129,7 +130,7 @@ int64_t place_of_addend(const ScaledProduct& args) {
   if (!args.accumulate || !args.out_columns.is_all() ||
       (traits(args.a.granularity).has_one_scale() && traits(args.b.granularity).has_one_scale()))
     return -1;
-  return (repeated_scale_bytes(args) + 63) / 64 * 64;
+  return round_up(repeated_scale_bytes(args), 64);
 }
 
 void scaled_matmul(Stream& stream, const ScaledMatmul& given) {

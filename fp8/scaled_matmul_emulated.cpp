@@ -1,6 +1,7 @@
 #include "fp8/scaled_matmul_emulated.h"
 
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/quantize_threads.h"
 #include "fp8/scaled_matmul_kernels.h"
@@ -11,7 +12,7 @@ namespace {
 constexpr std::string_view kEmulatedOp = "scaled_matmul";
 using Contraction = ProductOperand::Contraction;
 
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t aligned(int64_t bytes) { return round_up(bytes, 64); }
 
 /// The bf16 product of the operands' values in `memory`, its result where the scaled one belongs.
 Matmul product_in(const ScaledProduct& args, uint8_t* memory) {

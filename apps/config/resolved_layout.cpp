@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace ottava {
 
@@ -62,7 +63,7 @@ void check_context_parallel(const Config& c, int cp) {
     fail<ConfigError>("parallelism",
                       "context_parallel_degree {} divides each sequence into {} chunks, but {} {} does not "
                       "give chunks of a multiple of {} tokens: use a multiple of {}, such as {}",
-                      cp, 2 * cp, key, tokens, unit / (2 * cp), unit, (tokens + unit - 1) / unit * unit);
+                      cp, 2 * cp, key, tokens, unit / (2 * cp), unit, round_up(tokens, unit));
   };
   divides("training.seq_len", c.training.seq_len);
   if (c.validates()) divides("validation.seq_len", c.validation.seq_len);
@@ -87,8 +88,6 @@ void resolve_samples(const Config& c, const Mesh& mesh, TrainingShape& shape) {
 
 namespace {
 
-int64_t next_multiple(int64_t value, int64_t of) { return (value + of - 1) / of * of; }
-
 // A sequence of so many tokens can be cut among the ranks with any batch.
 int64_t rows_unit(int64_t tp, int64_t cp) {
   return cp == 1 ? tp : std::lcm(tp * cp, context_parallel_unit(cp));
@@ -106,14 +105,14 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
   };
   for (const auto& [name, value] : {std::pair{"n_heads", m.heads}, std::pair{"ffn_dim", m.ffn_dim},
                                     std::pair{"vocab_size", m.vocab_size}})
-    if (value % tp != 0) refuse(name, value, fmt::format("model.{}", name), next_multiple(value, tp));
+    if (value % tp != 0) refuse(name, value, fmt::format("model.{}", name), round_up(value, tp));
   // In a pass through a block each rank holds its part of the rows.
   const auto divides = [&](std::string_view section, std::string_view batch_name, int64_t batch,
                            int64_t sequence) {
     if (const int64_t rows = batch * sequence / cp; rows % tp != 0)
       refuse(fmt::format("{}.{} x seq_len{} =", section, batch_name,
                          cp == 1 ? "" : " / context_parallel_degree"),
-             rows, fmt::format("{}.seq_len", section), next_multiple(sequence, rows_unit(tp, cp)));
+             rows, fmt::format("{}.seq_len", section), round_up(sequence, rows_unit(tp, cp)));
   };
   if (c.parallelism.pipeline_parallel_degree > 1) {
     divides("training", "pipeline_parallel_microbatch_size", c.parallelism.pipeline_parallel_microbatch_size,

@@ -8,6 +8,7 @@
 #include "core/data/tokenizer/unicode.h"
 #include "core/data/whole_packing.h"
 #include "core/error.h"
+#include "core/round_up.h"
 #include "core/sum_of.h"
 
 namespace ottava {
@@ -109,7 +110,7 @@ PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most) {
   PassShape out{.batch = 1, .sequence = 2};
   for (const ChoiceTokens& task : tasks) {
     const int64_t inputs = sum_of(task.documents, [](const Tokens& t) { return std::ssize(t); }) - 1;
-    const int64_t rounded = (inputs + kMultiple - 1) / kMultiple * kMultiple;
+    const int64_t rounded = round_up(inputs, kMultiple);
     out.sequence = std::max(out.sequence, std::min(rounded, most.sequence));
   }
   for (const ChoiceTokens& task : tasks) {

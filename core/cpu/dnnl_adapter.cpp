@@ -5,11 +5,12 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
+#include "core/round_up.h"
 #include "core/threads_for.h"
 
 namespace ottava::cpu {
 namespace {
-int64_t lines_of(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t lines_of(int64_t bytes) { return round_up(bytes, 64); }
 }  // namespace
 
 // The problem as oneDNN gets it. Version 3.7 takes a column to be contiguous whatever its leading dimension

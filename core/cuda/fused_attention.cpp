@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/ops/elementwise.h"
+#include "core/round_up.h"
 
 namespace ottava::cuda {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 /// The beginning of the workspace, padded so that cuDNN's own part has the alignment that it asks for.
 int64_t gradient_bytes(const AttentionProblem& p) {
   constexpr int64_t kAlignment = 256;
-  return (p.key_gradient_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(p.key_gradient_bytes(), kAlignment);
 }
 
 /// gradients += dK and dV, which cuDNN wrote in bf16, for a prefix of each sequence.

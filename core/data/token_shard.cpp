@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace ottava::data {
 namespace {
@@ -370,7 +371,7 @@ std::unique_ptr<TokenShard> TokenShard::open(const std::string& path, Format for
 int64_t TokenShard::cut(int64_t offset) const {
   if (offset <= begin_) return begin_;
   if (offset >= end_) return end_;
-  int64_t aligned = begin_ + (offset - begin_ + token_bytes_ - 1) / token_bytes_ * token_bytes_;
+  int64_t aligned = begin_ + round_up(offset - begin_, token_bytes_);
   int64_t document = next_document(aligned);
   if ((document - begin_) % token_bytes_ != 0) {
     fail<FileError>(

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/raise_amax.h"
+#include "core/round_up.h"
 
 namespace ottava::cpu {
 
@@ -111,7 +112,7 @@ void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values,
   float scales[kMostBlocks], inverses[kMostBlocks];
   uint8_t exponents[kMostBlocks];
   const bool is_mx = a_.granularity == Granularity::block_1x32;
-  const int64_t blocks = (n + block_ - 1) / block_;
+  const int64_t blocks = pieces_of(n, block_);
   kernels_.blocks(values, n, block_, amax);
   const uint32_t largest = scales_of(amax, blocks, scales, inverses, is_mx ? exponents : nullptr);
   note_largest(largest);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/round_up.h"
 
 namespace ottava {
 
@@ -34,9 +35,7 @@ struct PlannedAllocation {
 
 inline constexpr int64_t kMemoryAlignment = 256;
 /// `bytes` rounded up to a multiple of kMemoryAlignment.
-constexpr int64_t aligned(int64_t bytes) {
-  return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
-}
+constexpr int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
 
 /// Where everything lies in one block: persistent allocations first, then the phases (train, validate,
 /// sample, ...), which never run at the same time and share the rest.

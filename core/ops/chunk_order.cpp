@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/ops/chunk_order_kernels.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 #include "core/run_op.h"
 
 namespace ottava {
@@ -13,7 +14,7 @@ namespace {
 
 void copy_on_cpu(const ChunkCopy& c) {
   constexpr int64_t kPiece = 1 << 16;  // bytes
-  const int64_t pieces = (c.chunk_bytes + kPiece - 1) / kPiece;
+  const int64_t pieces = pieces_of(c.chunk_bytes, kPiece);
   parallel_for_index(c.chunks() * pieces, 1, [&](int64_t i) {
     const int64_t position = i / pieces, rank = place_by_rank(position, c.ranks, c.batch),
                   offset = i % pieces * kPiece;

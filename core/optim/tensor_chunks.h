@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 
 namespace ottava {
 
@@ -23,7 +24,7 @@ class TensorChunks {
 
   void add(int64_t elements) {
     sizes_.push_back(elements);
-    first_.push_back(first_.back() + (elements + kSize - 1) / kSize);
+    first_.push_back(first_.back() + pieces_of(elements, kSize));
   }
   int64_t count() const { return first_.back(); }
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/listed.h"
 #include "core/ops/attention/attention.h"
+#include "core/round_up.h"
 #include "core/sum_of.h"
 #include "models/llama/llama_parameters.h"
 
@@ -90,7 +91,7 @@ LlamaConfig llama_flavor(std::string_view name) {
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of) {
   int64_t width = 8 * dim / 3;
   if (multiplier > 0) width = static_cast<int64_t>(multiplier * width);
-  return (width + multiple_of - 1) / multiple_of * multiple_of;
+  return round_up(width, multiple_of);
 }
 
 void validate(const LlamaConfig& c) {

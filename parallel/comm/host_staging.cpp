@@ -1,11 +1,12 @@
 #include "parallel/comm/host_staging.h"
 
 #include "core/cuda/runtime.h"
+#include "core/round_up.h"
 
 namespace ottava {
 namespace {
 
-size_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+size_t padded(int64_t bytes) { return round_up(bytes, 64); }
 
 bool one_tensor(const CollectiveCall& call) {
   return call.kind == Collective::send || call.kind == Collective::recv;

@@ -5,6 +5,7 @@
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/number.h"
+#include "core/round_up.h"
 
 namespace ottava {
 namespace {
@@ -44,7 +45,7 @@ std::vector<StageUnits> by_points(const StageSplit& s) {
 int64_t count_stages(const StageSplit& s) {
   if (!s.layers_per_stage) return s.ranks * (s.is_looped ? 2 : 1);
   const int64_t effective = s.layers + s.first_less + s.last_less, each = *s.layers_per_stage;
-  const int64_t stages = (effective + each - 1) / each;
+  const int64_t stages = pieces_of(effective, each);
   if (stages % s.ranks != 0)
     fail<ConfigError>(
         "pipeline",

@@ -1,5 +1,7 @@
 #include "parallel/sharding/float8_travel.h"
 
+#include "core/round_up.h"
+
 #include <algorithm>
 
 namespace ottava {
@@ -41,7 +43,7 @@ ScaleForm scale_form(const fp8::OperandRecipe& recipe, bool columnwise) {
 Shape travelling_scales(const fp8::OperandRecipe& recipe, WeightUse use, int64_t rows, int64_t columns) {
   const fp8::GranularityTraits& t = fp8::traits(recipe.granularity);
   if (!t.is_tiled) return fp8::scale_shape(recipe.granularity, rows, columns);
-  auto blocks = [&](int64_t n) { return (n + t.block_columns - 1) / t.block_columns; };
+  auto blocks = [&](int64_t n) { return pieces_of(n, t.block_columns); };
   return use == WeightUse::backward ? Shape{blocks(rows), columns} : Shape{rows, blocks(columns)};
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/cost.h"
 #include "core/ops/elementwise.h"
+#include "core/round_up.h"
 #include "fp8/quantize_operand.h"
 #include "fp8/step_amax.h"
 #include "parallel/sharding/fsdp.h"
@@ -112,7 +113,7 @@ void Float8Weights::place(Arena& arena, size_t i) {
                 end = std::min(shard.rows.end, spec.rows.end);
   e.shard = {begin, std::max(begin, end)};
   const int64_t multiple = shards * e.travel.alignment;
-  e.segment_rows = (e.rows + multiple - 1) / multiple * e.travel.alignment;
+  e.segment_rows = pieces_of(e.rows, multiple) * e.travel.alignment;
   for (WeightUse use : e.uses()) {
     e.form(use).whole.granularity = e.form(use).recipe.granularity;
     if (e.home == Home::resident || e.home == Home::kept) place_resident(arena, i, use);

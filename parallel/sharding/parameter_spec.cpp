@@ -1,5 +1,7 @@
 #include "parallel/sharding/parameter_spec.h"
 
+#include "core/round_up.h"
+
 #include <algorithm>
 
 namespace ottava {
@@ -70,7 +72,7 @@ int ranks_that_share(const ParameterSpec& spec, const ParameterPart& part, int t
 
 int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment) {
   const int64_t pieces = alignment * shard_size;
-  return (slice_rows + pieces - 1) / pieces * alignment;
+  return pieces_of(slice_rows, pieces) * alignment;
 }
 
 RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t alignment) {

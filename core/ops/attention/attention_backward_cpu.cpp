@@ -4,6 +4,7 @@
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/attention/tiles/tile_products.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 
 // A task owns key tiles and walks down the queries that see them, so dK and dV are finished in one place. Its
 // share of dQ goes to a slot. Where there are enough (sequence, key head) pairs to keep the threads busy, a
@@ -19,8 +20,8 @@ constexpr int64_t kTasksPerThread = 4;
 // As if for all heads and positions, of which the call may cover only a part, so that dQ is summed in the
 // same order.
 int64_t tasks_per_pair(const AttentionTiling& t) {
-  const int64_t pairs = t.batch * t.heads.kv_heads, tiles = (t.key_sequence + t.keys - 1) / t.keys;
-  const int64_t wanted = (kTasksPerThread * t.lanes + pairs - 1) / pairs;
+  const int64_t pairs = t.batch * t.heads.kv_heads, tiles = pieces_of(t.key_sequence, t.keys);
+  const int64_t wanted = pieces_of(kTasksPerThread * t.lanes, pairs);
   return t.lanes == 1 ? 1 : std::min(wanted, tiles);
 }
 

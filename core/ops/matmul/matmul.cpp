@@ -9,6 +9,7 @@
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/ops/matmul/matmul_pairs.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 #include "core/run_op.h"
 #include "core/stopwatch.h"
 
@@ -124,7 +125,7 @@ void multiply_directly(Stream& stream, const Matmul& args) {
 void matmul_on_cpu(Stream& stream, const Matmul& args) {
   widens(stream, args) ? cpu::matmul_widened(stream, args) : multiply_directly(stream, args);
   if (args.result == MatmulResult::any) return;
-  parallel_for_each((args.out.rows() + kMirrorRows - 1) / kMirrorRows, [&](int64_t block) {
+  parallel_for_each(pieces_of(args.out.rows(), kMirrorRows), [&](int64_t block) {
     const int64_t begin = block * kMirrorRows, end = std::min(begin + kMirrorRows, args.out.rows());
     cpu::matmul_kernels().mirror[args.out.dtype](args.out, {begin, end, args.out.cols()});
   });

@@ -5,6 +5,7 @@
 
 #include "core/cpu/pair_product.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 
 // B is packed into panels of 32 columns that all threads share. A task takes a block of rows, packs its part
 // of A into memory of its own, which stays in the core's L2 cache, and makes one block of columns after
@@ -28,12 +29,10 @@ constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
 constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much
 
-int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
-
 /// Rows of a task, such that the thread with the most of them has as few as can be.
 int64_t even_rows(int64_t m, int64_t lanes) {
   int64_t best = kMostRows;
-  const auto most = [&](int64_t rows) { return parts_of(parts_of(m, rows), lanes) * rows; };
+  const auto most = [&](int64_t rows) { return pieces_of(pieces_of(m, rows), lanes) * rows; };
   for (int64_t rows = kMostRows; rows >= kFewestRows; rows -= kPairPanel) {
     if (most(rows) < most(best)) best = rows;
   }
@@ -51,8 +50,8 @@ BlockShape block_of_thread(const GemmProblem& p, int64_t lanes) {
   if (p.a != Stored::transposed || p.b != Stored::plain) return best;
   for (int64_t down = 1; down <= lanes; ++down) {
     if (lanes % down != 0) continue;
-    const BlockShape block = {whole_pair_panels(parts_of(p.m, down)),
-                              whole_pair_panels(parts_of(p.n, lanes / down))};
+    const BlockShape block = {whole_pair_panels(pieces_of(p.m, down)),
+                              whole_pair_panels(pieces_of(p.n, lanes / down))};
     const int64_t sums = block.rows * block.columns, packed = block.rows + block.columns;
     if (sums * 4 > kSumsBytes || sums < kFewestSums * packed) continue;
     if (best.rows == 0 || packed < best.rows + best.columns) best = block;
@@ -62,18 +61,18 @@ BlockShape block_of_thread(const GemmProblem& p, int64_t lanes) {
 
 struct PairBlocks {
   explicit PairBlocks(const GemmProblem& p)
-      : chunks(parts_of(p.k, kChunkTerms)),
-        depth(whole_pair_panels(parts_of(p.k, chunks))),
+      : chunks(pieces_of(p.k, kChunkTerms)),
+        depth(whole_pair_panels(pieces_of(p.k, chunks))),
         panel(chunks * depth * kPairPanel),
         lanes(parallel_threads()) {
-    const int64_t panels = parts_of(p.n, kPairPanel);
+    const int64_t panels = pieces_of(p.n, kPairPanel);
     if (const BlockShape block = block_of_thread(p, lanes); block.rows > 0) {
       a_by_chunk = b_by_chunk = true;
       rows = block.rows;
       columns = block.columns;
       strip = panels;
-      row_blocks = parts_of(p.m, rows);
-      column_parts = parts_of(p.n, columns);
+      row_blocks = pieces_of(p.m, rows);
+      column_parts = pieces_of(p.n, columns);
       return;
     }
     a_by_chunk = kMostRows * chunks * depth * 2 > (p.a == Stored::transposed ? kTermsBytes : kRowsBytes);
@@ -81,11 +80,11 @@ struct PairBlocks {
     rows = a_by_chunk ? even_rows(p.m, lanes) : kMostRows;
     while (rows > kPairPanel && rows >= 2 * p.m) rows /= 2;
     strip = std::min(panels, std::max(kStripBytes / (2 * panel), kGroup));
-    row_blocks = parts_of(p.m, rows);
+    row_blocks = pieces_of(p.m, rows);
     // A few tasks per thread, so that none waits long for the last; but A by chunks is packed anew for each.
     const int64_t tasks = a_by_chunk ? lanes : 2 * lanes;
     column_parts =
-        lanes == 1 ? 1 : std::min(parts_of(tasks, row_blocks), parts_of(strip, columns / kPairPanel));
+        lanes == 1 ? 1 : std::min(pieces_of(tasks, row_blocks), pieces_of(strip, columns / kPairPanel));
   }
   int64_t chunk_panel() const { return depth * kPairPanel; }
   int64_t a_panel() const { return a_by_chunk ? chunk_panel() : panel; }
@@ -93,7 +92,7 @@ struct PairBlocks {
   /// Stride of sums, such that rows do not share the L1 cache's sets.
   int64_t stride() const { return columns + 16; }
   int64_t strip_bytes() const { return b_by_chunk ? 0 : strip * panel * 2; }
-  int64_t a_bytes() const { return parts_of(rows, kPairPanel) * a_panel() * 2; }
+  int64_t a_bytes() const { return pieces_of(rows, kPairPanel) * a_panel() * 2; }
   int64_t b_bytes() const { return b_by_chunk ? columns / kPairPanel * b_panel() * 2 : 0; }
   int64_t lane_bytes() const { return a_bytes() + b_bytes() + rows * stride() * 4; }
 
@@ -154,7 +153,7 @@ class PairMatmul {
         lanes_(static_cast<char*>(workspace) + blocks_.strip_bytes()) {}
 
   void run() const {
-    const int64_t all = parts_of(p_.n, kPairPanel);
+    const int64_t all = pieces_of(p_.n, kPairPanel);
     for (int64_t first = 0; first < all; first += blocks_.strip) {
       const int64_t panels = std::min(blocks_.strip, all - first), parts = blocks_.column_parts;
       if (!blocks_.b_by_chunk) pack_strip(first, panels);
@@ -171,7 +170,7 @@ class PairMatmul {
   void pack_strip(int64_t first, int64_t panels) const {
     const int64_t group = b_.rows_are_terms ? kTermsGroup : kGroup,
                   chunks = b_.rows_are_terms ? blocks_.chunks : 1;
-    parallel_for_each(parts_of(panels, group) * chunks, [&](int64_t task) {
+    parallel_for_each(pieces_of(panels, group) * chunks, [&](int64_t task) {
       const int64_t begin = task / chunks * group, term = task % chunks * blocks_.depth,
                     last = chunks == 1 ? p_.k : std::min(term + blocks_.depth, p_.k);
       b_.pack_panels(first + begin, std::min(group, panels - begin), term, last, blocks_.panel,
@@ -188,7 +187,7 @@ class PairMatmul {
     float* sums = reinterpret_cast<float*>(own + blocks_.a_bytes() + blocks_.b_bytes());
     const int64_t rows = std::min(blocks_.rows, p_.m - row);
     const auto pack_a = [&](int64_t term, int64_t last) {
-      a_.pack_panels(row / kPairPanel, parts_of(rows, kPairPanel), term, last, blocks_.a_panel(), packed_a);
+      a_.pack_panels(row / kPairPanel, pieces_of(rows, kPairPanel), term, last, blocks_.a_panel(), packed_a);
     };
     if (!blocks_.a_by_chunk) pack_a(0, p_.k);
     PairProduct product{.a_row = kPairPanel,
@@ -215,7 +214,7 @@ class PairMatmul {
           product.a += term * kPairPanel;
         }
         if (blocks_.b_by_chunk) {
-          b_.pack_panels(column / kPairPanel, parts_of(columns, kPairPanel), term, last, blocks_.b_panel(),
+          b_.pack_panels(column / kPairPanel, pieces_of(columns, kPairPanel), term, last, blocks_.b_panel(),
                          own_b);
           product.b = own_b;
           product.ahead[1] = b_.lines(column, column + columns, last, next);

@@ -3,6 +3,7 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/parallel_for.h"
+#include "core/round_up.h"
 
 // B is widened once, into panels that all threads share; a task then takes a block of rows of the result and
 // some of its columns, and widens its part of A by and by. Each element of A is widened once for every block
@@ -25,7 +26,7 @@ struct Tiling {
   int64_t strip;                      ///< columns whose panels are there at a time
   int64_t row_blocks, column_blocks;  ///< of a strip
 
-  int64_t units() const { return (m + unit - 1) / unit; }
+  int64_t units() const { return pieces_of(m, unit); }
   int64_t first_row(int64_t block) const { return std::min(units() * block / row_blocks * unit, m); }
 };
 
@@ -40,28 +41,28 @@ Tiling tiling_of(const Matmul& args) {
   const int64_t most = std::max<int64_t>(kPanelsBytes / (4 * t.k * kPanelColumns), 1) * kPanelColumns;
   t.strip = std::min(most, panels_of(t.n) * kPanelColumns);
   t.unit = t.a_transposed ? kTransposedUnit : 1;
-  t.row_blocks = (t.m + kRows - 1) / kRows;
-  t.row_blocks = (t.row_blocks + t.lanes - 1) / t.lanes * t.lanes;
+  t.row_blocks = pieces_of(t.m, kRows);
+  t.row_blocks = round_up(t.row_blocks, t.lanes);
   t.row_blocks = std::min(t.row_blocks, t.units());
   // A few tasks per thread, so that none waits long for the last.
-  const int64_t wanted = (4 * t.lanes + t.row_blocks - 1) / t.row_blocks;
-  t.column_blocks = std::min(std::max((t.strip + kColumns - 1) / kColumns, t.lanes == 1 ? 1 : wanted),
-                             t.strip / kPanelColumns);
+  const int64_t wanted = pieces_of(4 * t.lanes, t.row_blocks);
+  t.column_blocks =
+      std::min(std::max(pieces_of(t.strip, kColumns), t.lanes == 1 ? 1 : wanted), t.strip / kPanelColumns);
   return t;
 }
 
 /// Memory of one product: panels of B, then each thread's part of A and, for a bf16 result, sums.
 struct Layout {
   explicit Layout(const Tiling& t, bool sums) {
-    const int64_t rows = std::min((t.units() + t.row_blocks - 1) / t.row_blocks * t.unit, t.m);
+    const int64_t rows = std::min(pieces_of(t.units(), t.row_blocks) * t.unit, t.m);
     const int64_t panels = t.strip / kPanelColumns;
-    stride = (panels + t.column_blocks - 1) / t.column_blocks * kPanelColumns + kPadding;
+    stride = pieces_of(panels, t.column_blocks) * kPanelColumns + kPadding;
     lanes = aligned(t.strip * t.k * 4);
     c = aligned(rows * std::min(kDepth, t.k) * 4);
     lane = c + (sums ? aligned(rows * stride * 4) : 0);
     bytes = lanes + t.lanes * lane;
   }
-  static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  static int64_t aligned(int64_t bytes) { return round_up(bytes, 256); }
   int64_t stride;  ///< of sums
   int64_t lanes, lane, c, bytes;
 };

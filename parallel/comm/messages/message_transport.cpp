@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "core/round_up.h"
 #include "parallel/comm/reduce_elements.h"
 
 namespace ottava {
@@ -75,7 +76,7 @@ std::vector<MessageTransport::Segment> MessageTransport::segments_of(
       segments.push_back({&call, 0, call.send.numel(), true});
       continue;
     }
-    int64_t longest = (call.elements() + size() - 1) / size(), step = segment_bytes_ / element_bytes(call);
+    int64_t longest = pieces_of(call.elements(), size()), step = segment_bytes_ / element_bytes(call);
     for (int64_t begin = 0; begin < longest; begin += step) {
       segments.push_back({&call, begin, std::min(begin + step, longest)});
     }

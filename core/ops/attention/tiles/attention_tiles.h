@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/ops/attention/attention_kernels.h"
+#include "core/round_up.h"
 
 // How attention is cut into tiles on the CPU. A tile is `queries` positions of all heads that share a key
 // head, stacked as rows, against `keys` keys. tile_products.h multiplies them.
@@ -31,9 +32,9 @@ struct AttentionTiling {
   int64_t keys;                ///< of a whole tile
   int64_t lanes;               ///< threads
 
-  int64_t query_tiles() const { return (sequence + queries - 1) / queries; }
+  int64_t query_tiles() const { return pieces_of(sequence, queries); }
   int64_t end_of_keys() const { return first_query + sequence; }
-  int64_t key_tiles() const { return (end_of_keys() + keys - 1) / keys; }
+  int64_t key_tiles() const { return pieces_of(end_of_keys(), keys); }
   int64_t pairs() const { return batch * kv_heads; }
   /// Pairs that one thread takes one after the other, because their rows share lines of the caches; 1 where
   /// threads would lack work.
@@ -68,7 +69,7 @@ class Parts {
  public:
   int64_t take(int64_t bytes) {
     int64_t at = bytes_;
-    bytes_ += (bytes + 63) / 64 * 64;
+    bytes_ += round_up(bytes, 64);
     return at;
   }
   int64_t bytes() const { return bytes_; }

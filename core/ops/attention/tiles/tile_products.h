@@ -7,6 +7,7 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/attention/tiles/attention_tiles.h"
+#include "core/round_up.h"
 
 namespace ottava::cpu {
 
@@ -104,7 +105,7 @@ class TileProducts {
   bool keeps_scores_ = true;
 
  private:
-  int64_t parts_of(int64_t queries) const { return (queries + part_rows_ - 1) / part_rows_; }
+  int64_t parts_of(int64_t queries) const { return pieces_of(queries, part_rows_); }
 };
 
 template <class Body>
