@@ -195,14 +195,16 @@ void VocabularyReader::name_token(const std::string& name, const Json& token, co
     }
     return;
   }
-  named_.emplace(name, content);
   const auto known = ids_.find(content);
   if (known == ids_.end()) {
+    // Some files name a padding token that was never added; no text is padded here.
+    if (name == "pad_token") return;
     refuse(
         "{}: {} is '{}', which is not in the vocabulary: give it an id in added_tokens of tokenizer.json, or "
         "remove the name",
         file, name, content);
   }
+  named_.emplace(name, content);
   if (added_ids_.count(known->second)) return;
   Json::Object entry{{"content", content}, {"special", true}};
   for (const char* flag : {"normalized", "lstrip", "rstrip", "single_word"})

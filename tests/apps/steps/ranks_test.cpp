@@ -1,7 +1,6 @@
 #include <signal.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "core/io/file.h"
 #include "parallel/checkpoint/manifest.h"
@@ -278,78 +277,6 @@ TEST_CASE("saving in the background changes no bit of the run or of its checkpoi
     for (size_t t = 0; t < first.tensors.size(); ++t)
       CHECK(first.tensors[t].checksum == second.tensors[t].checksum);
   }
-}
-
-namespace {
-
-/// Stops a process while it lives.
-class Stop {
- public:
-  explicit Stop(int process) : process_(process) {
-    if (process > 0 && ::kill(process, SIGSTOP) == 0)
-      is_stopped_ = wait_until(kPatience, [&] { return state() == 'T'; });
-  }
-  ~Stop() {
-    if (process_ > 0) ::kill(process_, SIGCONT);
-  }
-  Stop(const Stop&) = delete;
-  bool is_stopped() const { return is_stopped_; }
-
- private:
-  char state() const {
-    std::string stat;
-    std::getline(std::ifstream("/proc/" + std::to_string(process_) + "/stat"), stat);
-    const size_t name_end = stat.rfind(')');
-    return name_end == std::string::npos ? ' ' : stat[name_end + 2];
-  }
-
-  int process_;
-  bool is_stopped_ = false;
-};
-
-}  // namespace
-
-TEST_CASE("an error of one rank alone says which save it cuts off and which checkpoint remains") {
-  Job job;
-  // No gradient is finite, so that rank 0 has two events to write down in every step: that it is skipped,
-  // while the checkpoint of the step before is being written, and then that this one is saved.
-  const std::string saving =
-                        kSave +
-                        " --checkpoint.async_mode async --checkpoint.interval 1 --lr_scheduler.decay_ratio 0"
-                        " --training.seq_len 1 --training.global_batch_size 2 --training.loss_scale 3e38"
-                        " --training.max_consecutive_skipped_steps 1000000",
-                    events = job.out() + "/events.jsonl";
-  const Outcome o = run_command(launch(2, job.train(saving + " --training.steps 100000")), [&](int group) {
-    const bool is_full = wait_until(kPatience, [&] {
-      if (job.newest_checkpoint() < 5) return false;
-      const Stop rank(process_of_rank(job.file(), 0));
-      const std::string text = read_file(events);
-      const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
-      if (!rank.is_stopped() || last.find("\"saved\"") == std::string::npos) return false;
-      fs::remove(events);
-      fs::create_symlink("/dev/full", events);
-      return true;
-    });
-    if (!is_full) ::kill(group, SIGTERM);
-  });
-  INFO(o.output);
-  CHECK(o.exit_code != 0);
-  CHECK_FALSE(o.timed_out);
-  CHECK_THAT(o.output, Contains("events.jsonl: No space left on device"));
-  const int64_t saved = job.newest_checkpoint();
-  CHECK_THAT(o.output, Contains(fmt::format(
-                           "the checkpoint of step {} was being written and stays unfinished (finishing "
-                           "it takes all ranks, and not all go on): {}/step-{} is the newest complete "
-                           "one",
-                           saved + 1, job.checkpoints(), saved)));
-  fs::remove(events);
-  const Outcome again =
-      run_command(launch(2, job.train(saving + " --training.steps " + std::to_string(saved + 2))));
-  INFO(again.output);
-  CHECK(again.exit_code == 0);
-  CHECK_THAT(again.output, Contains(fmt::format("Removing {}/step-{}.tmp, a save that was not finished",
-                                                job.checkpoints(), saved + 1)));
-  CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
 }
 
 TEST_CASE("what a run decided is kept, followed and compared") {

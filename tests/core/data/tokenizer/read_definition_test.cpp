@@ -39,7 +39,7 @@ SmallTokenizer with(std::string SmallTokenizer::*member, const std::string& valu
 TEST_CASE("the small tokenizer is read as it says") {
   auto d = tokenizer::read_definition(
       {SmallTokenizer{}.json(),
-       R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"add_eos_token":true})"},
+       R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":"none","add_eos_token":true})"},
       "t.json");
   CHECK(d.tokens.size() == 262);
   CHECK(d.tokens[32] == " ");
@@ -129,8 +129,8 @@ TEST_CASE("tokens with a name are special, and one without an id is refused by i
   CHECK_THROWS_WITH(read("", R"({"mask_token":"<m>"})"),
                     "[t.json] special_tokens_map.json: mask_token is '<m>', which is not in the vocabulary: "
                     "give it an id in added_tokens of tokenizer.json, or remove the name");
-  check_error({}, "tokenizer_config.json: pad_token is '<pad>', which is not in the vocabulary",
-              R"({"pad_token":"<pad>"})");
+  check_error({}, "tokenizer_config.json: unk_token is '<u>', which is not in the vocabulary",
+              R"({"unk_token":"<u>"})");
   check_error({}, "tokenizer_config.json: additional_special_tokens is '<a>', which is not in",
               R"({"additional_special_tokens":["<s>","<a>"]})");
   check_error({}, "tokenizer_config.json: image_token is '<i>', which is not in the vocabulary",
