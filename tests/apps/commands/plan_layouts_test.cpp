@@ -191,6 +191,28 @@ TEST_CASE("the utilization of a pipeline is the mean of its ranks'") {
                                   100 * (ideal_seconds(roles[0]) + ideal_seconds(roles[1])) / 2 / seconds)));
 }
 
+TEST_CASE("what is left to the run is compared on the fullest rank of a pipeline") {
+  // The output layer makes the last rank the fullest, the more so the more tokens have logits at once.
+  const std::string text =
+      printed({.overrides = changed_to(small_model_on_gpu({"--parallelism.pipeline_parallel_degree", "2"}),
+                                       {"--model.vocab_size", "32000", "--training.local_batch_size", "2",
+                                        "--training.seq_len", "4096"}),
+               .world_size = 2,
+               .machine = {.compute_capability = 103}});
+  INFO(text);
+  const auto gib_with = [&](const char* tokens) {
+    const size_t line = text.find(fmt::format("\n  {} ", tokens));
+    REQUIRE(line != std::string::npos);
+    const std::string rest = text.substr(line + 7);
+    CHECK_THAT(rest.substr(0, rest.find(';')), Contains(" GiB of memory on rank 1"));
+    return std::stod(rest);
+  };
+  CHECK_THAT(text,
+             Contains("Left to the run: model.loss_chunk_tokens, decided by the memory that is free; "));
+  CHECK(gib_with("1024") < gib_with("2048"));
+  CHECK(gib_with("2048") < gib_with("4096"));
+}
+
 TEST_CASE("4,096 ranks on all five axes are planned, every rank of the pipeline") {
   const std::string text =
       printed({.file = OTTAVA_SOURCE_DIR "/configs/llama3_405b.yaml",
