@@ -1,11 +1,12 @@
+#include "apps/commands/plan_command.h"
+
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-#include "apps/commands/plan_command.h"
-#include "apps/config/resolved_layout.h"
 
+#include "apps/config/resolved_layout.h"
 #include "apps/predict/sample_step.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
