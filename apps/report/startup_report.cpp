@@ -287,7 +287,8 @@ std::string step_complaint(const Experiment& e, const MemoryPlan& plan, Device d
       std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
   const LargePart part = largest_part(e.config, plan);
   const auto is_whole = [](Recompute r) { return r == Recompute::block; };
-  const bool recomputes_all = std::ranges::all_of(e.shape.model_options.recompute, is_whole);
+  const std::vector<Recompute>& recompute = e.shape.model_options.recompute;  // empty: nothing
+  const bool recomputes_all = !recompute.empty() && std::ranges::all_of(recompute, is_whole);
   return fmt::format(
       "{} needs {} on {}, but only {} are free for this rank; largest items: {}. Lower {}, {}{}or shard over "
       "more ranks",
