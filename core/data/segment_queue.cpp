@@ -4,8 +4,8 @@
 
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/whole_packing.h"
-#include "core/error.h"
 #include "core/log.h"
+#include "core/start_thread.h"
 #include "core/stopwatch.h"
 
 namespace ottava::data {
@@ -29,11 +29,10 @@ SegmentQueue::SegmentQueue(const Corpus& corpus, const DocumentEncoder& encoder,
                            SegmentPlace start)
     : corpus_(corpus), encoder_(encoder), options_(options), next_(start), last_started_(start) {
   order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
+  threads_.push_back(start_thread("data", "reads and tokenizes data", [this] { work(); }));
   try {
-    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+    for (int i = 1; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error& error) {
-    if (threads_.empty())
-      fail<DataError>("data", "cannot start a thread to read and tokenize data: {}", error.what());
     log::warning("data: only {} of {} threads could be started (training.dataloader.num_workers): {}",
                  threads_.size(), options_.threads, error.what());
   }

@@ -107,6 +107,12 @@ TEST_CASE("what the time did not reach is looked at in the background") {
                Contains("data that training has not reached is not looked through: no thread"));
   }
   CHECK(alone.scan().progress().found.bytes == 0);
+  {
+    const ottava::test::NoThreads no_threads;
+    CHECK_THROWS_WITH(alone.start(0),
+                      Contains("[data] cannot start the thread that reads and tokenizes data: "
+                               "Resource temporarily unavailable; end other processes"));
+  }
 
   // A scan that has not finished ends with its loader.
   TokenLoader leaving(many_blocks(BadRecords::skip));
