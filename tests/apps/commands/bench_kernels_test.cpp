@@ -184,6 +184,7 @@ TEST_CASE("bench kernels compares products with a large one of the same precisio
     for (const Json& kernel : report.at("kernels", "report").as_array("kernels")) {
       const auto number = [&](const char* name) { return kernel.at(name, "kernel").as_number(name); };
       CHECK(number("share_of_peak") == Approx(number("flops") / number("seconds") / own));
+      CHECK(number("share_of_peak") <= 1);
     }
     CHECK(MeasuredOperations::read({file}).f32_gemm_flops_per_second() == peak("f32_gemm_flops_per_second"));
   }
