@@ -12,7 +12,7 @@ class Shape:
     layers: int
     seq_len: int
     batch: int
-    gib: float  # of `ottava plan` in BF16, which FP8 needs less than (gpu_check_commands_test.py)
+    gib: float  # of `ottava plan` in BF16 where memory is short, which FP8 needs less than (gpu_check_commands_test.py)
     options: tuple = ()
     lighter: "Shape | None" = None  # the same with less memory, for a GPU where too little is free
 

@@ -132,7 +132,8 @@ def check_ottava(words):
 
 
 def planned_gib(keys):
-    plan = said(OTTAVA, "plan", "configs/debug.yaml", "--device", "h200_sxm", "--training.device", "cuda", *keys)
+    """What the rank takes where memory decides everything for less of it."""
+    plan = said(OTTAVA, "plan", "configs/debug.yaml", "--device", "h200_sxm", "--limit-gib", "1", "--training.device", "cuda", *keys)
     return float(re.search(r"Memory per rank: ([\d.]+) GiB", plan).group(1))
 
 
