@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -17,6 +18,7 @@
 #include "apps/predict/sample_step.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
+#include "apps/train/chat_data.h"
 #include "core/counted.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
@@ -213,6 +215,16 @@ void check_options(const PlanCommand& c) {
                       c.fixed.front().substr(0, c.fixed.front().find('=')));
 }
 
+// Refuses what a run would, if there is a tokenizer; the plan itself may need none.
+void check_chats_if_there(const Experiment& planned) {
+  const Config& c = planned.config;
+  if (!reads_chats(c.training) && !validates_chats(c.training, c.validation)) return;
+  Experiment e = planned;
+  if (!e.tokenizer && has_assets(c) && std::filesystem::exists(find_assets(c) / "tokenizer.json"))
+    e.tokenizer = load_tokenizer(c);
+  if (e.tokenizer) check_chats(e);
+}
+
 }  // namespace
 
 void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
@@ -231,6 +243,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   const int asked = command.machine.compute_capability;
   const PlannedExperiment planned =
       plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
+  check_chats_if_there(planned.experiment);
   std::optional<Machine> machine;
   if (table && command.machine.calibration.empty()) {
     command.machine.calibration = own_calibration(*table, config);

@@ -35,6 +35,11 @@ std::shared_ptr<const data::ChatEncoder> chat_encoder(const Experiment& e, const
                                                                         .eos = e.config.training.add_eos});
 }
 
+void check_chats(const Experiment& e) {
+  for (const std::string& format : formats_of(e.config.training, e.config.validation))
+    chat_encoder(e, format);
+}
+
 std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> inputs,
                         std::span<const int32_t> targets, std::span<const int32_t> document_start,
                         size_t limit) {

@@ -18,6 +18,9 @@ std::optional<data::ChatOptions> chat_options(const Experiment& experiment);
 std::shared_ptr<const data::ChatEncoder> chat_encoder(const Experiment& experiment,
                                                       const std::string& format);
 
+/// What chat_encoder() would throw for any format that the run reads, when its data is opened.
+void check_chats(const Experiment& experiment);
+
 /// The first document of a row as text, with [[what counts towards the loss]] in brackets; past `limit` bytes
 /// it ends with "...".
 std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> inputs,

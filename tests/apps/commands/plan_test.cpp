@@ -351,6 +351,33 @@ TEST_CASE("a plan for what there is not is refused by name") {
              Contains("planned for NVIDIA H100"));
 }
 
+TEST_CASE("a plan refuses a chat template whose special tokens the tokenizer lacks, as a run does") {
+  const std::string source = OTTAVA_SOURCE_DIR;
+  const auto plan = [&](const std::string& assets, const Overrides& more) {
+    const Overrides chats{"--training.format",      "messages",     "--chat.template",        "llama3",
+                          "--model.attn_mask_type", "block_causal", "--model.hf_assets_path", assets};
+    return PlanCommand{.overrides = changed_to(changed_to(small_model({}), chats), more)};
+  };
+  // Also where the tokenizer is not needed for the size of the vocabulary.
+  for (const char* vocabulary : {"0", "320"}) {
+    const Overrides size{"--model.vocab_size", vocabulary};
+    INFO(vocabulary);
+    const auto refusal = [&](const Overrides& more) {
+      return message_of(
+          [&] { printed(plan(source + "/configs/tokenizers/en-2256", changed_to(size, more))); });
+    };
+    for (const Overrides& more :
+         {Overrides{}, Overrides{"--training.format", "text", "--validation.enable", "true",
+                                 "--validation.datasets", "[{name: a, path: x, format: sharegpt}]"}})
+      CHECK_THAT(refusal(more),
+                 Contains("[chat] the tokenizer has no special token <|start_header_id|>, which the template "
+                          "llama3 needs"));
+    CHECK(refusal({"--training.format", "text"}) == "no error");
+    CHECK_THAT(printed(plan(source + "/tests/golden/chat/llama", size)), Contains("parameters, vocabulary"));
+  }
+  CHECK_THAT(printed(plan("nowhere", {})), Contains("parameters, vocabulary 320"));
+}
+
 TEST_CASE("every shipped configuration runs as it is planned, on 1, 2 and 4 ranks") {
   set_parallel_threads(1);
   int configurations = 0;
