@@ -95,7 +95,8 @@ bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& o
   // NaN first: it is the largest difference there is.
   auto size = [](const TensorDifference& t) { return std::isnan(t.relative) ? HUGE_VAL : t.relative; };
   std::ranges::stable_sort(different, std::greater(), size);
-  print(out, "{}: {} of {} tensors in both differ\n", what, different.size(), d.tensors.size());
+  print(out, "{}: {} of {} in both {}\n", what, different.size(), counted(d.tensors.size(), "tensor"),
+        different.size() == 1 ? "differs" : "differ");
   size_t shown = options.largest == 0 ? different.size() : static_cast<size_t>(options.largest);
   for (size_t i = 0; i < std::min(shown, different.size()); ++i) {
     const TensorDifference& t = different[i];

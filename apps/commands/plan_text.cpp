@@ -198,7 +198,7 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
         100 * time.by_source[2] / time.compute, d.id);
   if (d.is_gpu()) print(out, ", attention by {}", machine.has_cudnn_attention ? "cuDNN" : "our kernels");
   if (ranks > machine.ranks_per_node)
-    print(out, "; {} ranks a machine, network {}", machine.ranks_per_node, machine.network.id);
+    print(out, "; {} a machine, network {}", counted(machine.ranks_per_node, "rank"), machine.network.id);
   print(out, "\n  error: {}\n  not in it: stragglers, throttling, reading data, saving\n",
         d.sources.find("error_percent")->second);
 }
@@ -242,9 +242,9 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config, co
 
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
                   const Experiment& e, std::ostream& out) {
-  print(out, "{} of {} ranks, {} estimated, {} recorded in full; each may take {:.1f} GiB ({})\n",
-        counted(result.layouts, "layout"), e.mesh.world_size(), result.estimated, result.recorded, limit.gib,
-        limit.of);
+  print(out, "{} of {}, {} estimated, {} recorded in full; each may take {:.1f} GiB ({})\n",
+        counted(result.layouts, "layout"), counted(e.mesh.world_size(), "rank"), result.estimated,
+        result.recorded, limit.gib, limit.of);
   if (result.best.empty()) {
     out << "NONE FITS";
     if (result.closest)

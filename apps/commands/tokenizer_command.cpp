@@ -103,9 +103,9 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
                                {options.output_folder + "/tokenizer.json", texts.tokenizer_json}};
   write_files_atomically(files);
   double seconds = watch.seconds();
-  print(out, "read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
-        trainer.bytes() / 1e6, trainer.distinct_words(), seconds, options.output_folder + "/tokenizer.json",
-        options.vocab_size);
+  print(out, "read {:.1f} MB of text, {}, in {:.1f} s\nwrote {} ({} tokens)\n", trainer.bytes() / 1e6,
+        counted(trainer.distinct_words(), "different word"), seconds,
+        options.output_folder + "/tokenizer.json", options.vocab_size);
 }
 
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) {

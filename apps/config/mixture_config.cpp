@@ -125,9 +125,9 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
                  "some sources have a weight and others a repeat; give all of them the same one of the two");
   } else if (weighted > 0 && weighted < std::ssize(sources)) {
     problems.add(kMixture,
-                 "only {} of {} sources have a weight; give every source one, 0 to a source that only a "
+                 "only {} of {} sources {} a weight; give every source one, 0 to a source that only a "
                  "later stage uses",
-                 weighted, sources.size());
+                 weighted, sources.size(), weighted == 1 ? "has" : "have");
   } else if (weighted > 0) {
     check_weights(kMixture, weights, problems);
   }

@@ -59,10 +59,9 @@ void declare(config::Section& s, ProfilingConfig& c) {
 
 void validate(const ProfilingConfig& c, config::Problems& problems) {
   if (c.profile_freq < c.profiler_active + c.profiler_warmup) {
-    problems.add(
-        "profiling.profile_freq",
-        "{} steps are fewer than profiler_warmup {} + profiler_active {}; raise profile_freq or lower these",
-        c.profile_freq, c.profiler_warmup, c.profiler_active);
+    problems.add("profiling.profile_freq",
+                 "{} is less than profiler_warmup {} + profiler_active {}; raise profile_freq or lower these",
+                 c.profile_freq, c.profiler_warmup, c.profiler_active);
   }
   const std::string& ranks = c.profile_ranks;
   if (ranks != "auto" && ranks != "all" &&

@@ -13,6 +13,8 @@
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
 #include "apps/train/steps_to_load.h"
+#include "core/contains.h"
+#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/listed.h"
@@ -29,8 +31,9 @@ constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
 
 std::string circumstances(const Experiment& e, Device device) {
   return fmt::format(
-      "{}, {} x {} sequences of {} tokens on each rank, {}{}", e.mesh.describe(), e.shape.micro_batches,
-      e.shape.batch, e.shape.sequence, device.is_gpu() ? "cuda" : "cpu",
+      "{}, {} x {} of {} on each rank, {}{}", e.mesh.describe(), e.shape.micro_batches,
+      counted(e.shape.batch, "sequence"), counted(e.shape.sequence, "token"),
+      device.is_gpu() ? "cuda" : "cpu",
       e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
 }
 
@@ -42,6 +45,9 @@ Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
     try {
       const std::string path = step->path + "/decisions.json";
       Decisions saved = parse_decisions(read_file(path), path);
+      // As checkpoints of earlier versions have it.
+      if (const std::string_view plural = " x 1 sequences of "; contains_text(saved.made_for, plural))
+        saved.made_for.replace(saved.made_for.find(plural), plural.size(), " x 1 sequence of ");
       if (saved.made_for == made_for) return saved;
       if (!saved.entries.empty())
         log::info("Decisions of {} were for another layout ({}), so they are made again", step->path,

@@ -27,9 +27,8 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
   const WeightQuantizing made = weight_quantizing(plan);
   if (!fsdp.keeps_float8_codes) {
     return fmt::format(
-        "codes of {} gathered weights are made again after every gather: {} quantizations of {:.3f} GiB read "
-        "and written per step",
-        names.size(), made.calls, gib(made.bytes));
+        "codes of {} are made again after every gather: {} of {:.3f} GiB read and written per step",
+        counted(names.size(), "gathered weight"), counted(made.calls, "quantization"), gib(made.bytes));
   }
   int64_t bytes = 0;
   for (const PlannedAllocation& a : plan.memory.persistent) {
@@ -38,9 +37,9 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
     if (is_kept && contains_text(a.name, ".fp8")) bytes += a.bytes;
   }
   return fmt::format(
-      "codes of {} gathered weights are kept through the step, {:.3f} GiB: {} quantizations of {:.3f} GiB "
-      "read and written per step",
-      names.size(), gib(bytes), made.calls, gib(made.bytes));
+      "codes of {} are kept through the step, {:.3f} GiB: {} of {:.3f} GiB read and written per step",
+      counted(names.size(), "gathered weight"), gib(bytes), counted(made.calls, "quantization"),
+      gib(made.bytes));
 }
 
 // "" where tensor cores that sum fast or not run products.

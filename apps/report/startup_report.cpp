@@ -41,7 +41,8 @@ std::string recompute_text(const std::vector<Recompute>& blocks) {
   }
   if (elementwise > 0) return "norms and activations are recomputed";
   if (whole == 0) return "nothing is recomputed";
-  return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
+  return fmt::format("{} of {} {} recomputed", whole, counted(blocks.size(), "block"),
+                     whole == 1 ? "is" : "are");
 }
 
 // With one rank there is no sum between ranks, and sums over micro-batches are f32.
@@ -126,10 +127,10 @@ void log_pipeline(const TrainingShape& s, const StepPlan& plan) {
             describe_rank(s.pipeline, 0), size_text(plan.traffic.sum(Collective::send, "pp").sent_bytes));
   if (s.micro_batches < s.pipeline.shape.stages())
     log::warning(
-        "{} on {} leave ranks idle for most of the step: raise training.local_batch_size or lower "
+        "{} on {} {} ranks idle for most of the step: raise training.local_batch_size or lower "
         "parallelism.pipeline_parallel_microbatch_size",
-        counted(s.micro_batches, "micro-batch", "micro-batches"),
-        counted(s.pipeline.shape.stages(), "stage"));
+        counted(s.micro_batches, "micro-batch", "micro-batches"), counted(s.pipeline.shape.stages(), "stage"),
+        s.micro_batches == 1 ? "leaves" : "leave");
 }
 
 }  // namespace

@@ -34,9 +34,9 @@ void SourceReport::check_epochs(int64_t samples) {
       const double epochs = counts[i] / windows;
       const bool is_exact = loader.samples_per_epoch().has_value();
       const std::string text =
-          fmt::format("{} would be seen {}{:.1f} times by step {} ({} of {} windows)", source.name,
+          fmt::format("{} would be seen {}{:.1f} times by step {} ({} of {} {})", source.name,
                       is_exact ? "" : "about ", epochs, config_.steps, with_commas(counts[i]),
-                      with_commas(static_cast<int64_t>(windows)));
+                      with_commas(static_cast<int64_t>(windows)), windows == 1 ? "window" : "windows");
       if (source.max_epochs && epochs > *source.max_epochs) {
         fail<ConfigError>("training.mixture", "{}, but its max_epochs is {}: lower its weight or add data",
                           text, *source.max_epochs);

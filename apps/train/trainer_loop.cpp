@@ -334,9 +334,9 @@ void Trainer::check_health(const StepOutputs& out) {
     finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
     fail<NumericsError>(
         "training",
-        "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
+        "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
         "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
-        state_.consecutive_skips, limit,
+        counted(state_.consecutive_skips, "consecutive step"), limit,
         std::max<int64_t>(state_.data_position - state_.consecutive_skips * experiment_.global_batch, 0),
         checkpoints_->ways_back(state_.step - state_.consecutive_skips));
   }

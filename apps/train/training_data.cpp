@@ -187,26 +187,27 @@ int64_t last_step_of_epochs(const Experiment& e, const data::MixedLoader& data, 
                left = *t.epochs * epoch - static_cast<double>(from.data_position),
                begun = std::ceil(left / e.global_batch - 1e-9),
                steps = from.data_position == 0 ? std::max(begun, 1.0) : begun, last = from.step + steps;
-  const std::string sequences = counted(e.global_batch, "sequence");
+  const std::string sequences = counted(e.global_batch, "sequence"),
+                    windows_text = counted(std::llround(epoch), "window"),
+                    passes = fmt::format("{:g} {} of {}", *t.epochs, *t.epochs == 1 ? "epoch" : "epochs",
+                                         windows_text);
   if (!(last <= kMostSteps)) {
     meet_before_refusing(*ranks.control);
-    fail<ConfigError>("training.epochs",
-                      "{:g} epochs of {:.0f} windows are {:.3g} steps of {}; expected at most {}", *t.epochs,
-                      epoch, last, sequences, kMostSteps);
+    fail<ConfigError>("training.epochs", "{} are {:.3g} steps of {}; expected at most {}", passes, last,
+                      sequences, kMostSteps);
   }
   if (steps > 0) {
     const int64_t count = static_cast<int64_t>(steps);
-    log::info("training.epochs {}: {}{} of {} of the {:.0f} windows of an epoch", *t.epochs,
-              counted(count, "step"), from.step > 0 ? fmt::format(" after step {}", from.step) : "",
-              sequences, epoch);
+    log::info("training.epochs {}: {}{} of {}, with {} in an epoch", *t.epochs, counted(count, "step"),
+              from.step > 0 ? fmt::format(" after step {}", from.step) : "", sequences, windows_text);
     return from.step + count;
   }
   if (from.step == 0) {
     meet_before_refusing(*ranks.control);
     fail<ConfigError>("training.epochs",
-                      "{:g} epochs of {:.0f} windows end before sample {}, where the data of the checkpoint "
-                      "goes on: raise it, or add dataloader to checkpoint.exclude_from_loading",
-                      *t.epochs, epoch, from.data_position);
+                      "{} end before sample {}, where the data of the checkpoint goes on: raise it, or add "
+                      "dataloader to checkpoint.exclude_from_loading",
+                      passes, from.data_position);
   }
   // Behind the end, steps are as long as the last one.
   const int64_t before = from.sequences_per_step > 0 ? from.sequences_per_step : e.global_batch;

@@ -6,6 +6,7 @@
 #include <queue>
 #include <tuple>
 
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava::data {
@@ -93,8 +94,8 @@ Mixture::Mixture(const std::vector<Stage>& stages) {
     fail<ConfigError>(kWhere, "the first stage must begin at sample 0");
   for (const Stage& stage : stages) {
     if (stage.weights.size() != stages[0].weights.size()) {
-      fail<ConfigError>(kWhere, "the stage from sample {} has {} weights, expected {}, one for each source",
-                        stage.from_sample, stage.weights.size(), stages[0].weights.size());
+      fail<ConfigError>(kWhere, "the stage from sample {} has {}, expected {}, one for each source",
+                        stage.from_sample, counted(stage.weights.size(), "weight"), stages[0].weights.size());
     }
     if (!parts_.empty() && stage.from_sample <= parts_.back().from_sample) {
       fail<ConfigError>(kWhere,

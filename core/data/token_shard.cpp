@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/round_up.h"
 
@@ -90,8 +91,8 @@ class OttavaShard : public TableShard {
     for (int64_t& start : starts) {
       // Limited before it is multiplied; the caller reports what is out of order.
       if (start < 0 || start > tokens())
-        fail<FileError>(kWhere, "'{}': document offset {} lies outside its {} tokens: the table is damaged",
-                        file_.path(), start, tokens());
+        fail<FileError>(kWhere, "'{}': document offset {} lies outside its {}: the table is damaged",
+                        file_.path(), start, counted(tokens(), "token"));
       start = begin_ + start * token_bytes_;
     }
     return starts;
@@ -114,8 +115,8 @@ class MegatronShard : public TableShard {
     // A run of documents takes one read of the pointers between them.
     bool sane = low >= 0 && low <= high && high <= sequences_ && std::ranges::is_sorted(starts);
     if (!sane)
-      fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {} sequences",
-                      index_.path(), first, last, sequences_);
+      fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {}",
+                      index_.path(), first, last, counted(sequences_, "sequence"));
     std::vector<int64_t> bytes =
         read_array<int64_t>(index_, std::min(high + 1, sequences_) - low, pointers + 8 * low);
     for (int64_t& start : starts) {
@@ -198,7 +199,8 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
   const LlmcKind* kind = llmc_kind(head);
   if (!kind) fail<FileError>(kWhere, "'{}' lacks llm.c's magic (20240520 or 20240801)", file.path());
   if (head.size() < 1024)
-    fail<FileError>(kWhere, "'{}' is truncated: {} bytes, llm.c's header has 1024", file.path(), head.size());
+    fail<FileError>(kWhere, "'{}' is truncated: {}, llm.c's header has 1024", file.path(),
+                    counted(head.size(), "byte"));
   int32_t version = load<int32_t>(head, 4);
   if (version != kind->version) {
     fail<FileError>(kWhere, "'{}' has llm.c version {}, expected {} for magic {}", file.path(), version,
@@ -206,9 +208,9 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
   }
   int64_t tokens = load<int32_t>(head, 8), expected = 1024 + tokens * kind->token_bytes;
   if (tokens < 0 || expected != file.size()) {
-    fail<FileError>(kWhere,
-                    "'{}' has {} bytes, expected {} for {} tokens of {} bytes: it is truncated or damaged",
-                    file.path(), file.size(), expected, tokens, kind->token_bytes);
+    fail<FileError>(kWhere, "'{}' has {}, expected {} for {} of {} bytes: it is truncated or damaged",
+                    file.path(), counted(file.size(), "byte"), expected, counted(tokens, "token"),
+                    kind->token_bytes);
   }
   return std::make_unique<LlmcShard>(std::move(file), 1024, kind->token_bytes, kind->delimiter);
 }
@@ -253,9 +255,8 @@ void refuse_header(const File& file) {
 std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
   refuse_header(file);
   if (file.size() % token_bytes != 0) {
-    fail<FileError>(kWhere,
-                    "'{}' has {} bytes, no whole number of tokens of {} bytes: is training.format right?",
-                    file.path(), file.size(), token_bytes);
+    fail<FileError>(kWhere, "'{}' has {}, no whole number of tokens of {} bytes: is training.format right?",
+                    file.path(), counted(file.size(), "byte"), token_bytes);
   }
   if (looks_twice_as_wide(file, token_bytes)) {
     fail<FileError>(kWhere, "'{}' looks like tokens of {} bytes, not {}, as each second one is nearly 0: {}",
@@ -273,7 +274,7 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
     fail<FileError>(kWhere, "'{}' does not start with MMIDIDX: it is no Megatron index", index.path());
   }
   if (head.size() < static_cast<size_t>(MegatronShard::kHeader))
-    fail<FileError>(kWhere, "'{}' is truncated: {} bytes", index.path(), head.size());
+    fail<FileError>(kWhere, "'{}' is truncated: {}", index.path(), counted(head.size(), "byte"));
   if (auto version = load<uint64_t>(head, 9); version != 1) {
     fail<FileError>(kWhere, "'{}' has Megatron index version {}, expected 1", index.path(), version);
   }
@@ -290,17 +291,16 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
   bool fits = sequences <= limit / 12 && entries <= limit / 8 && entries >= 1;
   uint64_t size = fits ? MegatronShard::kHeader + 12 * sequences + 8 * entries : 0;
   if (!fits || (limit != size && limit != size + sequences)) {
-    fail<FileError>(kWhere,
-                    "'{}' has {} bytes, which does not fit its {} sequences and {} document entries: it is "
-                    "truncated or damaged",
-                    index.path(), limit, sequences, entries);
+    fail<FileError>(kWhere, "'{}' has {}, which does not fit its {} and {}: it is truncated or damaged",
+                    index.path(), counted(limit, "byte"), counted(sequences, "sequence"),
+                    counted(entries, "document entry", "document entries"));
   }
   int64_t count = sequences, expected = 0;
   const int64_t table = MegatronShard::kHeader + 12 * count;
   const int64_t last = read_array<int64_t>(index, 1, table + 8 * static_cast<int64_t>(entries - 1))[0];
   if (last != count) {
-    fail<FileError>(kWhere, "'{}': its document table ends with {}, expected its {} sequences: it is damaged",
-                    index.path(), last, count);
+    fail<FileError>(kWhere, "'{}': its document table ends with {}, expected its {}: it is damaged",
+                    index.path(), last, counted(count, "sequence"));
   }
   if (count > 0) {
     int64_t pointer = read_array<int64_t>(index, 1, MegatronShard::kHeader + 4 * count + 8 * (count - 1))[0];
@@ -309,8 +309,8 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
   }
   if (expected != file.size()) {
     fail<FileError>(kWhere,
-                    "'{}' has {} bytes, '{}' describes {}: the pair does not belong together or is truncated",
-                    file.path(), file.size(), index.path(), expected);
+                    "'{}' has {}, '{}' describes {}: the pair does not belong together or is truncated",
+                    file.path(), counted(file.size(), "byte"), index.path(), expected);
   }
   return std::make_unique<MegatronShard>(std::move(file), std::move(index), token_bytes, count,
                                          static_cast<int64_t>(entries));
@@ -321,8 +321,8 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
 ShardHeader read_shard_header(const File& file) {
   ShardHeader h{};
   if (file.size() < static_cast<int64_t>(sizeof h)) {
-    fail<FileError>(kWhere, "'{}' is truncated: {} bytes, the header has {}", file.path(), file.size(),
-                    sizeof h);
+    fail<FileError>(kWhere, "'{}' is truncated: {}, the header has {}", file.path(),
+                    counted(file.size(), "byte"), sizeof h);
   }
   file.read_at(&h, sizeof h, 0);
   if (std::string_view(h.magic, 8) != ShardHeader::kMagic)
@@ -339,10 +339,9 @@ ShardHeader read_shard_header(const File& file) {
   const uint64_t tokens_end = (sizeof h + h.tokens * h.token_bytes + 7) / 8 * 8;
   const uint64_t expected = tokens_end + 8 * (h.documents + 1);
   if (static_cast<uint64_t>(file.size()) != expected) {
-    fail<FileError>(kWhere,
-                    "'{}' has {} bytes, expected {} for {} tokens of {} bytes and {} documents: it is "
-                    "truncated or damaged",
-                    file.path(), file.size(), expected, h.tokens, h.token_bytes, h.documents);
+    fail<FileError>(kWhere, "'{}' has {}, expected {} for {} of {} bytes and {}: it is truncated or damaged",
+                    file.path(), counted(file.size(), "byte"), expected, counted(h.tokens, "token"),
+                    h.token_bytes, counted(h.documents, "document"));
   }
   return h;
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/io/uninterrupted.h"
 
@@ -64,8 +65,8 @@ void File::read_at(void* data, size_t bytes, int64_t offset) const {
         uninterrupted([&] { return ::pread(descriptor_, to, std::min(bytes, kMaxTransfer), offset); });
     if (n < 0) fail_errno(path_, "read");
     if (n == 0) {
-      fail<FileError>("file", "{} ends at byte {}, but {} more bytes were expected: it is truncated", path_,
-                      offset, bytes);
+      fail<FileError>("file", "{} ends at byte {}, but {} {} expected: it is truncated", path_, offset,
+                      counted(bytes, "more byte"), bytes == 1 ? "was" : "were");
     }
     to += n;
     offset += n;

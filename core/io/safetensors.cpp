@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/contains.h"
+#include "core/counted.h"
 #include "core/io/json.h"
 
 namespace ottava {
@@ -131,8 +132,8 @@ std::string make_safetensors_header(const SafetensorsHeader& header) {
 
 int64_t parse_safetensors_length(std::string_view first_bytes, int64_t file_bytes, std::string_view where) {
   if (first_bytes.size() < 8 || file_bytes < 8) {
-    fail<FileError>(where, "a safetensors file begins with 8 bytes of length, this one has {} bytes",
-                    file_bytes);
+    fail<FileError>(where, "a safetensors file begins with 8 bytes of length, this one has {}",
+                    counted(file_bytes, "byte"));
   }
   if (first_bytes.substr(0, 7) == "version") {
     fail<FileError>(where, "this is a Git LFS pointer, not the weights: fetch them with `git lfs pull`");
@@ -144,12 +145,12 @@ int64_t parse_safetensors_length(std::string_view first_bytes, int64_t file_byte
   uint64_t length = 0;
   std::memcpy(&length, first_bytes.data(), 8);
   if (length > static_cast<uint64_t>(kMaxHeaderBytes)) {
-    fail<FileError>(where, "the header claims {} bytes, the format allows {}: not a safetensors file", length,
-                    kMaxHeaderBytes);
+    fail<FileError>(where, "the header claims {}, the format allows {}: not a safetensors file",
+                    counted(length, "byte"), kMaxHeaderBytes);
   }
   if (static_cast<int64_t>(length) > file_bytes - 8) {
-    fail<FileError>(where, "the header claims {} bytes, the file has {} in all: it is truncated", length,
-                    file_bytes);
+    fail<FileError>(where, "the header claims {}, the file has {} in all: it is truncated",
+                    counted(length, "byte"), file_bytes);
   }
   return length;
 }

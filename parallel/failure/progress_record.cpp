@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "core/contains.h"
+#include "core/counted.h"
 #include "core/listed.h"
 
 namespace ottava {
@@ -145,7 +146,7 @@ std::vector<std::string> broken_connections(const std::vector<ProgressRecord>& r
 }
 
 std::string describe_sized(std::vector<ProgressRecord> records) {
-  for (ProgressRecord& r : records) r.call.label += fmt::format(" of {} elements", r.call.elements);
+  for (ProgressRecord& r : records) r.call.label += " of " + counted(r.call.elements, "element");
   return describe_groups(records, [](const ProgressRecord&) { return true; });
 }
 

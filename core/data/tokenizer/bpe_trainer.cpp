@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "core/contains.h"
+#include "core/counted.h"
 #include "core/data/tokenizer/added_token_matcher.h"
 #include "core/data/tokenizer/pair_counts.h"
 #include "core/data/tokenizer/pretokenizer.h"
@@ -36,8 +37,8 @@ void check(const BpeTrainerOptions& o) {
   constexpr std::string_view where = "tokenizer train";
   int64_t least = kBytes + std::ssize(o.special_tokens);
   if (o.vocab_size < least) {
-    fail<ConfigError>(where, "vocabulary size is {}; expected at least {}: 256 bytes and {} special tokens",
-                      o.vocab_size, least, o.special_tokens.size());
+    fail<ConfigError>(where, "vocabulary size is {}; expected at least {}: 256 bytes and {}", o.vocab_size,
+                      least, counted(o.special_tokens.size(), "special token"));
   }
   std::unordered_set<std::string> seen;
   for (const std::string& token : o.special_tokens) {
@@ -131,8 +132,9 @@ TokenizerDefinition BpeTrainer::train() const {
       const auto largest = std::ssize(d.tokens) + std::ssize(o.special_tokens);
       throw TooLittleText(
           fmt::format("the text has pairs that occur at least {} times for only {} tokens, expected {}: use "
-                      "more text ({} bytes, {} different words so far) or a vocabulary of at most {}",
-                      o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(), largest),
+                      "more text ({}, {} so far) or a vocabulary of at most {}",
+                      o.min_count, d.tokens.size(), model_size, counted(bytes(), "byte"),
+                      counted(distinct_words(), "different word"), largest),
           largest);
     }
     // No two pairs spell one token: bytes whose ends no merge crosses are merged alike wherever they stand,

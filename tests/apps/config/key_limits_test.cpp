@@ -21,7 +21,7 @@ TEST_CASE("values whose sums or products 64 bits cannot hold are refused", "[con
                Contains(" and <= 1073741824, got"));
   }
   CHECK_THAT(message("profiling: {profiler_active: 1073741824, profiler_warmup: 1073741824}"),
-             Contains("10 steps are fewer than profiler_warmup 1073741824 + profiler_active 1073741824"));
+             Contains("10 is less than profiler_warmup 1073741824 + profiler_active 1073741824"));
   for (const char* key :
        {"training: {steps", "evaluation: {max_new_tokens", "checkpoint: {advance_data_steps"}) {
     CHECK_THAT(message(fmt::format("{}: 9223372036854775807}}", key)), Contains(" and <= 1073741824, got"));

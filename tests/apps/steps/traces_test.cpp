@@ -353,7 +353,7 @@ TEST_CASE("traces that cannot be written or do not fit their steps are refused b
   CHECK_THAT(o.output, Catch::Contains("cannot write traces into") && !Catch::Contains("step:  1"));
   o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_freq 2"));
   CHECK(o.exit_code == 1);
-  CHECK_THAT(o.output, Catch::Contains("2 steps are fewer than profiler_warmup 1 + "
+  CHECK_THAT(o.output, Catch::Contains("2 is less than profiler_warmup 1 + "
                                        "profiler_active 2"));
   o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_ranks some"));
   CHECK_THAT(o.output, Catch::Contains("expected auto, all or numbers"));

@@ -232,7 +232,7 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
       message_of([&] {
         tiny.start("none", overflowing + Overrides{"--training.max_consecutive_skipped_steps", "0"})->run();
       }),
-      "1 consecutive steps"));
+      "[training] 1 consecutive step had non-finite gradients"));
 }
 
 TEST_CASE(

@@ -111,5 +111,5 @@ TEST_CASE("weights that mean nothing are refused") {
               Mixture m({{0, {1, 1}}, {0, {1, 2}}});
             }),
             "the stage from sample 0 is listed after the one from sample 0");
-  CHECK_HAS(message_of<ConfigError>([] { Mixture m({{0, {1, 1}}, {5, {1}}}); }), "has 1 weights, expected 2");
+  CHECK_HAS(message_of<ConfigError>([] { Mixture m({{0, {1, 1}}, {5, {1}}}); }), "has 1 weight, expected 2");
 }

@@ -71,6 +71,7 @@ TEST_CASE("bare ids of another width or behind a header are not taken for ids") 
   CHECK(open(u32, Format::tokens_u32) == 40000);
   CHECK_HAS(problem(u32, Format::tokens_u16), "ids.bin' looks like tokens of 4 bytes, not 2");
   CHECK_HAS(problem(u32, Format::tokens_u16), "tokens_u32?");
+  CHECK_HAS(problem("x", Format::tokens_u16), "has 1 byte, no whole number of tokens of 2 bytes");
   CHECK_HAS(problem(u64, Format::tokens_u16), "looks like tokens of 4 bytes");
   CHECK_HAS(problem(u64, Format::tokens_u32), "looks like tokens of 8 bytes, not 4");
   CHECK_HAS(problem(u64, Format::tokens_u32), "save them as 32-bit ids");

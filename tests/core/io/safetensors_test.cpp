@@ -113,6 +113,7 @@ TEST_CASE("safetensors: files that are damaged or something else are refused") {
   std::string good = two_tensors_file();
   open(good);
   CHECK_THROWS_WITH(open(""), Contains("begins with 8 bytes of length, this one has 0 bytes"));
+  CHECK_THROWS_WITH(open("x"), Catch::Matchers::EndsWith("this one has 1 byte"));
   CHECK_THROWS_WITH(open(good.substr(0, 100)), Contains("it is truncated"));
   CHECK_THROWS_WITH(open(good.substr(0, good.size() - 1)), Contains("the file has 73: it is truncated"));
   CHECK_THROWS_WITH(open(good + "x"), Contains("something follows the last tensor"));
