@@ -46,6 +46,16 @@ MomentsBegun moments_begun(const TrainingState& saved, const checkpoint::Manifes
   return out;
 }
 
+// Whether a run of ours says so in what it has saved.
+bool was_trained_with_muon(const std::string& folder) {
+  const std::string file = folder + "/ottava_config.yaml";
+  try {
+    return fs::exists(file) && load_config(file).optimizer.uses_muon();
+  } catch (const Error&) {  // of a version whose keys were others
+    return false;
+  }
+}
+
 bool has_safetensors(const fs::path& folder) {
   return fs::exists(folder / "model.safetensors") || fs::exists(folder / safetensors_index_name("model"));
 }
@@ -258,7 +268,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
   if (const std::vector<std::string> other = model_differences(experiment_, path); !other.empty())
     log::warning("the model in {} differs from this configuration's: {} (config.json there, and here)", path,
                  fmt::join(other, ", "));
-  if (experiment_.config.optimizer.uses_muon()) {
+  if (experiment_.config.optimizer.uses_muon() && !was_trained_with_muon(path)) {
     log::warning(
         "these weights are trained further with Muon: a model that AdamW trained gains little from it "
         "(arXiv:2502.16982, table 7)");

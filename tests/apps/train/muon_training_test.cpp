@@ -65,6 +65,23 @@ TEST_CASE("Muon learns, says what it does, and a resumed run is bitwise the unin
   CHECK((finish(tiny, "resumed", bf16 + kSaving, 3) == expected));
 }
 
+TEST_CASE("weights that are trained further with Muon are warned of unless Muon has trained them") {
+  TinyTraining tiny;
+  const Overrides export_only{"--checkpoint.enable", "true", "--checkpoint.last_save_model_only", "true"};
+  finish(tiny, "adamw", export_only);
+  finish(tiny, "muon", export_only + kMuon);
+  const auto is_warned = [&](const char* from) {
+    const CapturedOutput captured;
+    tiny.start("further", kMuon + Overrides{"--checkpoint.initial_load_path", tiny / from});
+    return has(captured.text(), "a model that AdamW trained gains little from it");
+  };
+  CHECK(is_warned("adamw"));
+  CHECK_FALSE(is_warned("muon"));
+  std::filesystem::remove(tiny /
+                          "muon/checkpoint/step-8/ottava_config.yaml");  // as of a model from elsewhere
+  CHECK(is_warned("muon/checkpoint/step-8"));
+}
+
 TEST_CASE("a run that goes on with another optimizer says so, and its new moments begin at zero") {
   TinyTraining tiny;
   finish(tiny, "run", kSaving);
