@@ -77,6 +77,7 @@ class Trainer {
   void show_first_sample();
   void log_first_sample();
   void check_health(const StepOutputs& out);
+  int64_t first_skipped_sample() const;
   void warn_of_skips_at_end();
   std::string name_of_data(std::string_view key, const std::string& name,
                            const std::vector<std::string>& paths) const;

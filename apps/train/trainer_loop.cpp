@@ -332,14 +332,20 @@ void Trainer::check_health(const StepOutputs& out) {
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {
     finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
-    fail<NumericsError>(
-        "training",
-        "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
-        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
-        counted(state_.consecutive_skips, "consecutive step"), limit,
-        std::max<int64_t>(state_.data_position - state_.consecutive_skips * experiment_.global_batch, 0),
-        checkpoints_->ways_back(state_.step - state_.consecutive_skips));
+    fail<NumericsError>("training",
+                        "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
+                        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
+                        counted(state_.consecutive_skips, "consecutive step"), limit, first_skipped_sample(),
+                        checkpoints_->ways_back(state_.step - state_.consecutive_skips));
   }
+}
+
+// Of the consecutive skips, some of which may be of the run before, with batches of another size.
+int64_t Trainer::first_skipped_sample() const {
+  const int64_t here = std::min(state_.consecutive_skips, steps_here_),
+                before = state_.consecutive_skips - here,
+                samples = here * experiment_.global_batch + before * begins_with_.sequences_per_step;
+  return std::max<int64_t>(state_.data_position - samples, 0);
 }
 
 void Trainer::warn_of_skips_at_end() {

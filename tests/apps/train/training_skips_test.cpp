@@ -222,6 +222,18 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
   CHECK(again->state().consecutive_skips == 4);
   CHECK(again->state().optimizer_step == 0);
   CHECK(has(message_of([&] { again->run(); }), "5 consecutive steps"));
+  // Four steps of two sequences, then two of one.
+  const auto message_with = [&](const char* batch, const char* limit) {
+    return message_of([&] {
+      tiny.start("smaller", overflowing + Overrides{"--training.local_batch_size", batch,
+                                                    "--training.max_consecutive_skipped_steps", limit})
+          ->run();
+    });
+  };
+  CHECK(has(message_with("2", "4"), "5 consecutive steps"));
+  const std::string smaller = message_with("1", "5");
+  CHECK(has(smaller, "6 consecutive steps"));
+  CHECK(smaller.ends_with("check the data after sample 0"));
   // Without the overflow the same run goes on.
   TinyTraining::Run cured =
       tiny.start("run", tokens + Overrides{"--training.max_consecutive_skipped_steps", "0"});
