@@ -125,25 +125,35 @@ TEST_CASE(
                                                   "32",
                                                   "--parallelism.data_parallel_replicate_degree",
                                                   std::to_string(ranks)};
+  const std::string& changed = ranks == 1 ? first : second;
   std::vector<std::string> errors(ranks);
-  run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
-    std::vector<int> all(ranks);
-    std::iota(all.begin(), all.end(), 0);
-    Config c = tiny.config("run", overrides);
-    c.validation.dataset_path = {world.rank() == 0 ? first : second};
-    const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
-    RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
-    Trainer trainer(e, groups, {DeviceType::cpu, 0}, nullptr);
-    if (world.rank() == ranks - 1) std::ofstream(ranks == 1 ? first : second) << text << "more";
-    errors[world.rank()] = message_of([&] { trainer.run(); });
-  });
+  const auto run_all = [&](const std::string& more) {
+    run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+      std::vector<int> all(ranks);
+      std::iota(all.begin(), all.end(), 0);
+      Config c = tiny.config("run", overrides);
+      c.validation.dataset_path = {world.rank() == 0 ? first : second};
+      const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
+      RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+      Trainer trainer(e, groups, {DeviceType::cpu, 0}, nullptr);
+      if (world.rank() == ranks - 1 && !more.empty()) std::ofstream(changed) << text << more;
+      errors[world.rank()] = message_of([&] { trainer.run(); });
+    });
+  };
+  run_all("more");
   const auto steps = checkpoint::list_steps(tiny / "run/checkpoint");
   REQUIRE(steps.size() == 1);
   CHECK(steps[0].step == 4);
   for (const std::string& error : errors) {
-    CHECK(has(error, (ranks == 1 ? first : second) + "' changed while it was being read"));
+    CHECK(has(error, changed + "' changed while it was being read"));
     CHECK(has(error, "the run ends after step 4, whose checkpoint is saved"));
   }
+  // Once the data is whole again, that validation comes first.
+  CHECK(logged(tiny / "run", "validation_metrics/loss").size() == 1);
+  std::ofstream(changed) << text;
+  run_all("");
+  for (const std::string& error : errors) CHECK(error == "no error");
+  CHECK(logged(tiny / "run", "validation_metrics/loss").size() == (at_the_end ? 2 : 3));
 }
 
 TEST_CASE(
