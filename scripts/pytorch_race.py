@@ -108,10 +108,14 @@ def row(a, name, opponent):
 
 
 def put_into_results():
-    """The page as the section of results.md that results.sh would make of it."""
+    """The page as the section of results.md that results.sh would make of it, with the remarks that stand there below
+    the table, of which nothing here knows whether they still hold."""
     section = "## Beside PyTorch\n\n" + PAGE.read_text().split("\n", 2)[2]
     parts = re.split(r"^(?=## )", RESULTS.read_text(), flags=re.MULTILINE)
     old = [i for i, part in enumerate(parts) if part.startswith("## Beside PyTorch")]
+    if old:
+        remarks = re.split(r"^\|.*\n", parts[old[0]], flags=re.MULTILINE)[-1].strip("\n")
+        section += f"\n{remarks}\n" if remarks else ""
     before = old or [i for i, part in enumerate(parts) if part.startswith("## The whole life")] or [len(parts)]
     parts[before[0]:before[0] + len(old)] = [section + "\n"]
     RESULTS.write_text("".join(parts))
