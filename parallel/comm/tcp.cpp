@@ -57,15 +57,20 @@ bool is_with_itself(int descriptor) {
 }
 
 // One attempt takes at most two seconds, since an address on an interface that does not lead here must not
-// use up the whole time limit.
+// use up the whole time limit. Of a name's addresses those of IPv4 come first, whatever the resolver prefers:
+// ranks tell others the address from which they have reached one, and some may have no IPv6.
 Descriptor try_connect(const std::string& address, const std::string& port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) return {};
+  std::vector<const addrinfo*> addresses;
+  for (const addrinfo* a = found; a; a = a->ai_next) addresses.push_back(a);
+  std::ranges::stable_partition(addresses, [](const addrinfo* a) { return a->ai_family == AF_INET; });
   Descriptor result;
-  for (addrinfo* a = found; a && !result.is_open(); a = a->ai_next) {
+  for (const addrinfo* a : addresses) {
+    if (result.is_open()) break;
     Descriptor attempt(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
     if (!attempt.is_open()) continue;
     bool connected = ::connect(attempt, a->ai_addr, a->ai_addrlen) == 0;

@@ -78,7 +78,8 @@ struct Attempts {
   /// Asks who answers there: an address that leads to somebody else is not taken.
   std::function<bool(Connection&)> is_right = {};
 };
-/// Tries the endpoint's addresses until the time is up. Throws CommError.
+/// Tries the endpoint's addresses, then those of its host's name, of IPv4 before those of IPv6, until the
+/// time is up. Throws CommError.
 Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts = {});
 
 }  // namespace ottava::tcp

@@ -1,9 +1,12 @@
+#include <dlfcn.h>
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -14,6 +17,14 @@
 
 using namespace ottava;
 using Catch::Contains;
+
+// The C library's, in this program: knows a machine with both kinds of address, the one of IPv6 first.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
+  static const auto original = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (!name || std::string_view(name) != "has-both.invalid") return original(name, service, hints, found);
+  if (const int error = original("::1", service, hints, found)) return error;
+  return original("127.0.0.1", service, hints, &(*found)->ai_next);
+}
 
 namespace {
 
@@ -88,6 +99,16 @@ TEST_CASE("a connection that breaks is named after a while, long before the time
   CHECK(seconds >= 0.3);
   CHECK(seconds < 100);  // of 300
   state->leave(call);
+}
+
+TEST_CASE("a machine that has addresses of both kinds is reached over IPv4") {
+  const tcp::Listener listener;
+  const tcp::Connection connection =
+      tcp::connect_to(fmt::format("has-both.invalid;;{}", listener.port()), 20);
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  REQUIRE(::getsockname(connection.descriptor(), reinterpret_cast<sockaddr*>(&own), &length) == 0);
+  CHECK(own.ss_family == AF_INET);
 }
 
 TEST_CASE("a connection for another rank is closed, and takes no place") {
