@@ -127,13 +127,12 @@ Trainer::End Trainer::train() {
               start_of_run(experiment_, plan_, device_, speed_.planned_seconds()));
   data_watch_->look_at_the_rest();
   saved_at_ = state_.step;
+  const Stopwatch before_steps;
   if (const std::vector<std::string> left_out = results_left_out(); !left_out.empty()) {
-    const Stopwatch besides;
     log::info("The validation after step {} had no result yet, so it comes first", state_.step);
-    const bool is_unread = !validate(left_out);
-    speed_.leave_out(besides.seconds());
-    if (is_unread || stop_asked_) return end_early();
+    if (!validate(left_out) || stop_asked_) return end_early();
   }
+  speed_.leave_out(before_steps.seconds());
   while (state_.step < config_.training.steps) {
     const Stopwatch watch;
     StepOutputs out;
