@@ -16,6 +16,7 @@
 #include "core/config/reader.h"
 #include "core/config/section.h"
 #include "core/config/source.h"
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/optim/lr_schedule.h"
 
@@ -127,6 +128,18 @@ void note_short_schedule(Config& c) {
                       floor > 0 ? fmt::format("stays at {:g}", floor) : "is 0 and nothing is learned"));
 }
 
+/// Epochs end at a place in the data, which such a run would move with every start.
+void refuse_endless_epochs(const Config& c, config::Problems& problems) {
+  const CheckpointConfig& saved = c.checkpoint;
+  const auto leaves_out = [&](std::string_view part) { return contains(saved.exclude_from_loading, part); };
+  if (!c.training.epochs || !leaves_out("dataloader") || saved.load_only) return;
+  if (saved.load_step >= 0 || leaves_out("train_state")) return;
+  problems.add("training.epochs",
+               "with dataloader in checkpoint.exclude_from_loading every start begins the data anew, so that "
+               "epochs never end; set training.steps instead, or begin a branch, which leaves it out only "
+               "once: set checkpoint.load_step, or list train_state as well");
+}
+
 /// A section with a value that could not be read is not judged, because it has the default in place of what
 /// was asked for.
 void check_combinations(const Config& c, config::Problems& problems) {
@@ -145,6 +158,7 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("validation", c.validation);
   check("evaluation", c.evaluation);
   check_outputs(c, problems);
+  if (problems.sound("training") && problems.sound("checkpoint")) refuse_endless_epochs(c, problems);
   if (!problems.sound("model") || !problems.sound("training")) return;
   const auto fits = [&](const char* key, int64_t tokens) {
     if (!c.model.max_seq_len || tokens <= *c.model.max_seq_len) return;

@@ -128,6 +128,16 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   }
   CHECK(has(error("checkpoint: {load_step: 4, load_only: true, exclude_from_loading: [optimizer]}"),
             "3 problems in"));
+  const auto epochs_without = [&](const char* checkpoint) {
+    return error(fmt::format("training: {{epochs: 2}}\ncheckpoint: {{enable: true, {}}}", checkpoint));
+  };
+  CHECK(
+      has(epochs_without("exclude_from_loading: [dataloader]"),
+          "training.epochs: with dataloader in checkpoint.exclude_from_loading every start begins the data"));
+  for (const char* checkpoint :
+       {"load_step: 4, exclude_from_loading: [dataloader]", "exclude_from_loading: [dataloader, train_state]",
+        "load_only: true, exclude_from_loading: [dataloader]", "exclude_from_loading: [optimizer]"})
+    CHECK(epochs_without(checkpoint) == "no error");
   CHECK(error("checkpoint: {initial_load_path: else, last_save_model_only: true}") == "no error");
   CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
             "expected op or an integer >= 1, got the string \"0\""));
