@@ -194,8 +194,8 @@ Trainer::End Trainer::end_early() {
   log_stop_of_others(signals_);
   events_.add("stopped", state_.step, checkpoints_->saves() ? "saved" : "nothing was saved");
   log::info("Stopped after step {}; {}", state_.step,
-            not_saved.empty() ? "the same command continues from here"
-                              : fmt::format("nothing was saved because {}", not_saved));
+            checkpoints_->saves() ? "the same command continues from here"
+                                  : fmt::format("nothing was saved because {}", not_saved));
   return End::stopped;
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "core/io/file.h"
 #include "parallel/checkpoint/manifest.h"
 #include "tests/apps/steps/small_job.h"
 #include "tests/support/catch.h"
@@ -212,7 +213,18 @@ TEST_CASE("a stop is heard by a validation, by questions and by samples, on all 
     });
   };
   CHECK(results(1) == 0);
-  // What was broken off comes first, and only once.
+  // What was broken off comes first, may be broken off again, and comes only once.
+  const Outcome twice = run_command("exec " OTTAVA + launcher + job.train(kSave + asking), [&](int group) {
+    wait_until(200, [&] {
+      return read_file(job.out() + "/events.jsonl").find("goes on after step 1") != std::string::npos;
+    });
+    ::kill(group, SIGTERM);
+  });
+  INFO(twice.output);
+  CHECK(twice.exit_code == 0);
+  CHECK_THAT(twice.output, Contains("Validation after step 1 was interrupted") &&
+                               Contains("Stopped after step 1; the same command continues from here"));
+  CHECK(results(1) == 0);
   const std::string few =
       " --validation.steps 2 --evaluation.max_new_tokens 2 --evaluation.max_examples 4 --training.steps ";
   for (const char* steps : {"2", "3"}) {
