@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <exception>
 
+#include "core/round_up.h"
+
 #if !defined(OTTAVA_SERIAL)
 #include <omp.h>
-
-#include "core/round_up.h"
 #endif
 
 namespace ottava {
