@@ -7,7 +7,7 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/config/experiment.h"
-#include "apps/train/training_data.h"
+#include "apps/data/training_data.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/metrics/step_line.h"

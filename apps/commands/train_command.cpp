@@ -6,11 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/checkpoints/steps_to_load.h"
 #include "apps/commands/command_line.h"
 #include "apps/decide/decide.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/run_lock.h"
-#include "apps/train/steps_to_load.h"
 #include "apps/train/stop_signals.h"
 #include "apps/train/trainer.h"
 #include "core/error.h"

@@ -5,7 +5,7 @@
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/memory_need.h"
 #include "apps/decide/workbench.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "core/contains.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"

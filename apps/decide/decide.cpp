@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "apps/checkpoints/steps_to_load.h"
 #include "apps/config/float8_ratios.h"
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/attention_choice.h"
@@ -12,7 +13,6 @@
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
-#include "apps/train/steps_to_load.h"
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"

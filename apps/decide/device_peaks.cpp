@@ -7,7 +7,7 @@
 
 #include "apps/decide/measurement_cache.h"
 #include "apps/decide/workbench.h"
-#include "apps/predict/device_table.h"
+#include "apps/devices/device_table.h"
 #include "core/counted.h"
 #include "core/cpu/dnnl_adapter.h"
 #include "core/cpu/isa.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "apps/decide/available_memory.h"
-#include "apps/train/step_plan.h"
+#include "apps/devices/available_memory.h"
+#include "apps/step/step_plan.h"
 
 namespace ottava {
 

@@ -5,7 +5,7 @@
 
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
-#include "apps/train/training_engine.h"
+#include "apps/step/training_engine.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"

@@ -6,7 +6,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/decide/workbench.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 
 namespace ottava {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/evaluate/choice_task.h"
-#include "apps/train/step_io.h"
+#include "apps/step/step_io.h"
 #include "core/data/tokenizer/tokenizer.h"
 
 namespace ottava {

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "apps/train/step_io.h"
+#include "apps/step/step_io.h"
 #include "models/llama/forward_model.h"
 
 namespace ottava {

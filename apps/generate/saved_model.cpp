@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "apps/train/checkpoints.h"
+#include "apps/checkpoints/checkpoints.h"
 #include "core/error.h"
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/folder.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/decide/decide.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 
 namespace ottava {
 

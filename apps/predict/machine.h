@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "apps/predict/device_table.h"
+#include "apps/devices/device_table.h"
 #include "apps/predict/measured_operations.h"
 #include "apps/predict/predicted_time.h"
 #include "core/cost.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "apps/decide/available_memory.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
+#include "apps/devices/available_memory.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"

@@ -7,7 +7,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/predict/machine.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "parallel/pipeline/replay.h"
 
 namespace ottava {

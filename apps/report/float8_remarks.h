@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 
 namespace ottava {
 

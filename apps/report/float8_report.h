@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/train/training_engine.h"
+#include "apps/step/training_engine.h"
 
 namespace ottava {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "apps/config/experiment.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "core/io/json.h"
 
 namespace ottava {

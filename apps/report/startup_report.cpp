@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "apps/decide/available_memory.h"
+#include "apps/devices/available_memory.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/beside_compute.h"

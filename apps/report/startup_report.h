@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "apps/config/experiment.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "core/data/loader.h"
 
 namespace ottava {

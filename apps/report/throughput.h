@@ -2,7 +2,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/decide/device_peaks.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 
 namespace ottava {
 

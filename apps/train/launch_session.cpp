@@ -13,7 +13,7 @@
 
 #include "apps/config/changed_keys.h"
 #include "apps/config/resolved_model.h"
-#include "apps/train/step_graphs.h"
+#include "apps/step/step_graphs.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"

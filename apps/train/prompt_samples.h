@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
-#include "apps/train/training_engine.h"
+#include "apps/step/training_engine.h"
 
 namespace ottava {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "apps/train/non_finite.h"
+#include "apps/step/non_finite.h"
 #include "core/counted.h"
 #include "core/listed.h"
 #include "parallel/ranks/bootstrap.h"

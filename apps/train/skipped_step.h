@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "apps/train/training_engine.h"
+#include "apps/step/training_engine.h"
 #include "core/error.h"
 
 namespace ottava {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "apps/train/training_data.h"
+#include "apps/data/training_data.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "parallel/checkpoint/rank_group.h"

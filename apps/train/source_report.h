@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "apps/config/training_config.h"
+#include "apps/data/batch_source.h"
 #include "apps/report/metrics_reporter.h"
-#include "apps/train/batch_source.h"
 #include "parallel/ranks/rank_groups.h"
 
 namespace ottava {

@@ -7,8 +7,8 @@
 
 #include "apps/config/experiment.h"
 #include "apps/predict/machine.h"
+#include "apps/step/step_plan.h"
 #include "apps/train/rank_trace.h"
-#include "apps/train/step_plan.h"
 #include "core/background_work.h"
 #include "core/memory/input_ring.h"
 #include "parallel/ranks/rank_groups.h"

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "apps/config/resolved_layout.h"
-#include "apps/decide/available_memory.h"
+#include "apps/data/resumed_data.h"
 #include "apps/decide/rehearsal.h"
+#include "apps/devices/available_memory.h"
 #include "apps/report/startup_report.h"
-#include "apps/train/resumed_data.h"
 #include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/device_stream.h"

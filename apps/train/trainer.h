@@ -6,18 +6,18 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/checkpoints/checkpoints.h"
 #include "apps/config/experiment.h"
+#include "apps/data/batch_source.h"
+#include "apps/data/data_watch.h"
 #include "apps/report/float8_report.h"
 #include "apps/report/metrics_reporter.h"
 #include "apps/report/run_events.h"
-#include "apps/train/batch_source.h"
-#include "apps/train/checkpoints.h"
-#include "apps/train/data_watch.h"
+#include "apps/step/training_state.h"
 #include "apps/train/run_speed.h"
 #include "apps/train/source_report.h"
 #include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
-#include "apps/train/training_state.h"
 #include "apps/train/validation.h"
 #include "core/optim/loss_scale.h"
 

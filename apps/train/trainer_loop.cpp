@@ -1,10 +1,10 @@
 #include <fmt/ranges.h>
 
-#include "apps/decide/available_memory.h"
-#include "apps/train/chat_data.h"
-#include "apps/train/due_results.h"
-#include "apps/train/global_loss.h"
-#include "apps/train/resumed_data.h"
+#include "apps/checkpoints/due_results.h"
+#include "apps/data/chat_data.h"
+#include "apps/data/resumed_data.h"
+#include "apps/devices/available_memory.h"
+#include "apps/step/global_loss.h"
 #include "apps/train/skipped_step.h"
 #include "apps/train/trainer.h"
 #include "core/counted.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "apps/train/due_results.h"
-#include "apps/train/global_loss.h"
+#include "apps/checkpoints/due_results.h"
+#include "apps/step/global_loss.h"
 #include "apps/train/prompt_samples.h"
 #include "core/contains.h"
 #include "core/error.h"

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/training_data.h"
 #include "apps/report/metrics_reporter.h"
 #include "apps/train/stop_signals.h"
 #include "apps/train/task_scores.h"
-#include "apps/train/training_data.h"
 #include "core/trace/host_spans.h"
 
 namespace ottava {

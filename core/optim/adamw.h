@@ -34,7 +34,7 @@ enum StepScalar : int {
 /// bits, which are then truncated. Element e = first_element + index takes word e % 4 of PhiloxStream{seed,
 /// key + step * 0x9E3779B97F4A7C15}.bits(e / 4), exp_avg the low half and exp_avg_sq the high half. So the
 /// result does not depend on sharding as long as elements keep their numbers, as they do except for columns
-/// that are divided among tensor-parallel ranks (apps/train/step_update.cpp).
+/// that are divided among tensor-parallel ranks (apps/step/step_update.cpp).
 struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
   /// f32 [2]: c1 and c2, on the device like everything else that changes from step to step.

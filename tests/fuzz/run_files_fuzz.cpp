@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "apps/config/decisions.h"
-#include "apps/predict/device_table.h"
+#include "apps/devices/device_table.h"
 #include "apps/predict/measured_operations.h"
-#include "apps/train/training_state.h"
+#include "apps/step/training_state.h"
 #include "core/error.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/written_folder.h"

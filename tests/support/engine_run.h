@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
-#include "apps/train/step_plan.h"
-#include "apps/train/training_engine.h"
+#include "apps/step/step_plan.h"
+#include "apps/step/training_engine.h"
 #include "core/device_stream.h"
 
 namespace ottava::test {

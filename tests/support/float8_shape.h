@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/training_engine.h"
+#include "apps/step/training_engine.h"
 #include "fp8/float8_config.h"
 
 namespace ottava::test {

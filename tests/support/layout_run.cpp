@@ -7,7 +7,7 @@
 #include <optional>
 #include <random>
 
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "core/cuda/fused_attention.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/elementwise.h"
@@ -47,7 +47,7 @@ StepTokens whole_step(const TrainingShape& whole, int step) {
   return out;
 }
 
-// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/train/batch_source.cpp
+// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/data/batch_source.cpp
 // deals them; of each, a context parallel rank holds two chunks.
 StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, const RankGroups& ranks) {
   const ContextParallelGroup& context = ranks.context_parallel;

@@ -1,5 +1,5 @@
 #include "apps/commands/bench_kernels_command.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 
 #include <algorithm>
 #include <set>

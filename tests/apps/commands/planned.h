@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/commands/plan_command.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 
 namespace ottava::test {

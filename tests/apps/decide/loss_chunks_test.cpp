@@ -2,9 +2,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/decide/available_memory.h"
 #include "apps/decide/decide.h"
-#include "apps/train/step_plan.h"
+#include "apps/devices/available_memory.h"
+#include "apps/step/step_plan.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "tests/support/devices.h"

@@ -1,5 +1,5 @@
 #include "apps/decide/rehearsal.h"
-#include "apps/train/training_engine.h"
+#include "apps/step/training_engine.h"
 
 #include <algorithm>
 #include <fstream>
@@ -9,10 +9,10 @@
 #include <string>
 #include <tuple>
 
-#include "apps/decide/available_memory.h"
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
+#include "apps/devices/available_memory.h"
 #include "apps/predict/measured_operations.h"
 #include "apps/report/startup_report.h"
 #include "core/cuda/blas_plans.h"
@@ -243,8 +243,7 @@ TEST_CASE("a step that does not fit a GPU is refused by its plan, before anythin
   const int64_t before = gpu_bytes_in_use(gpu);
   CHECK_THROWS_WITH(require_memory(e, plan.memory, gpu, *ranks.control),
                     Catch::Contains("[memory] the step needs ") && Catch::Contains(" on cuda:0, ") &&
-                        Catch::Contains("largest items: ") &&
-                        Catch::Contains("Lower training.") &&
+                        Catch::Contains("largest items: ") && Catch::Contains("Lower training.") &&
                         Catch::Contains("activation_checkpoint.mode: full"));
   CHECK_THROWS_WITH(Arena(plan.memory, gpu),
                     Catch::Contains("[cuda] GPU 0 cannot allocate ") && Catch::Contains(" bytes are free"));

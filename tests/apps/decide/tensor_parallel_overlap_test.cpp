@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "core/beside_compute.h"
 #include "core/log.h"
 #include "tests/support/catch.h"

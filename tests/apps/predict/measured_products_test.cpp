@@ -7,7 +7,7 @@
 #include "apps/decide/gemm_cache.h"
 #include "apps/predict/planned_machine.h"
 #include "apps/predict/step_time.h"
-#include "apps/train/step_plan.h"
+#include "apps/step/step_plan.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"

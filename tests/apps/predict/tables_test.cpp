@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/predict/built_in_tables.h"
-#include "apps/predict/device_table.h"
+#include "apps/devices/built_in_tables.h"
+#include "apps/devices/device_table.h"
 #include "apps/predict/machine.h"
 #include "apps/predict/planned_machine.h"
 #include "core/cpu/bf16_products.h"

@@ -1,4 +1,4 @@
-#include "apps/decide/available_memory.h"
+#include "apps/devices/available_memory.h"
 #include "apps/report/startup_report.h"
 #include "core/error.h"
 #include "tests/support/catch.h"

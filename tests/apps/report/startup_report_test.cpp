@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "apps/decide/available_memory.h"
+#include "apps/devices/available_memory.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "tests/support/captured_output.h"

@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "apps/commands/generate_command.h"
-#include "apps/train/chat_data.h"
-#include "apps/train/training_data.h"
+#include "apps/data/chat_data.h"
+#include "apps/data/training_data.h"
 #include "core/data/chat/masked_token.h"
 #include "core/data/chat/template_file.h"
 #include "core/error.h"

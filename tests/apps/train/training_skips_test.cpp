@@ -9,7 +9,7 @@
 #include <limits>
 #include <sstream>
 
-#include "apps/train/non_finite.h"
+#include "apps/step/non_finite.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/listed.h"

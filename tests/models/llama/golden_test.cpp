@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <iterator>
 
+#include "apps/checkpoints/checkpoints.h"
 #include "apps/generate/generator.h"
-#include "apps/train/checkpoints.h"
 #include "core/io/safetensors.h"
 #include "core/io/tensor_rectangle.h"
 #include "core/ops/elementwise.h"

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/checkpoints/model_files.h"
+#include "apps/checkpoints/steps_to_load.h"
+#include "apps/config/experiment.h"
+#include "apps/step/training_engine.h"
+#include "apps/step/training_state.h"
+#include "parallel/checkpoint/loader.h"
+#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/saver.h"
+
+namespace ottava {
+
+/// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
+class Checkpoints {
+ public:
+  /// If the run saves, checks that every rank sees the folder, and reads the files that go beside the
+  /// weights. Throws FileError, ConfigError. `on_saved` is called on every rank when a checkpoint is
+  /// complete, with its step. `spans` (may be null) records writing, for traces.
+  Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream,
+              std::function<void(int64_t step)> on_saved, HostSpans* spans = nullptr);
+  ~Checkpoints();
+
+  bool is_enabled() const { return experiment_.config.checkpoint.enable; }
+  /// False under checkpoint.load_only too.
+  bool saves() const { return saver_ != nullptr; }
+  /// Whether the run starts from a checkpoint of its folder but will save none (checkpoint.load_only), so
+  /// that the record there is not its own.
+  bool only_looks() const { return only_looks_; }
+  /// Loads weights, moments and state from the newest whole checkpoint, else what initial_load_path gives.
+  /// What neither gives, or what exclude_from_loading names, begins as in a new run; `state` then stays as
+  /// given. For a branch that continues everything is loaded, since exclude_from_loading was followed when it
+  /// began.
+  /// `what`: weights_only reads no moments, for a run that makes no step; the checkpoint may have none.
+  enum class Contents : uint8_t { all, weights_only };
+  void load(TrainingEngine& engine, TrainingState& state, Contents what = Contents::all);
+
+  /// Whether a checkpoint of the run's own folder was loaded.
+  bool resumes() const { return resumes_; }
+  /// Whether the folder has checkpoints of later steps than the one that was loaded.
+  bool goes_back() const { return goes_back_; }
+
+  /// Whether the run begins the branch that branch_of() names; false if it continues that branch.
+  bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
+
+  bool is_due(int64_t step, bool is_last) const;
+  /// While steps are skipped because they are not finite, the weights may be broken, so no checkpoint from
+  /// before the first of them is deleted. If the last step cannot be exported in checkpoint.export_dtype,
+  /// saves it as a checkpoint like the others and then throws what prevented that.
+  void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
+  /// Takes the memory of asynchronous saves now; otherwise the first of them does.
+  void reserve_snapshot(Device device);
+  /// If a save in flight copies masters and moments while the next step runs, the end of these copies, before
+  /// which the step may not update them; else null.
+  const Event* end_of_copies() const;
+  /// Completes an asynchronous save if its writing is done on all ranks; never waits for that.
+  void poll();
+  /// Waits for an asynchronous save and completes it.
+  void finish();
+  /// True while an asynchronous save is not completed.
+  bool in_flight() const { return saver_ && saver_->in_flight(); }
+  /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
+  std::string ways_back(int64_t step);
+  /// CheckpointSaver::unfinished_text() of the save in flight.
+  std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }
+
+ private:
+  bool excludes(std::string_view what) const;
+  void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
+  void take_state(const checkpoint::LoadedCheckpoint& from, const std::vector<ParameterSpec>& specs,
+                  TrainingState& state) const;
+  void take_history(const std::string& folder, TrainingEngine& engine) const;
+  /// Path of the weights to begin with, unless they are random. All ranks call it.
+  std::optional<std::string> initial_path();
+  void log_changes(const std::string& path) const;
+  void warn_of_other_batches(int64_t sequences_before, int64_t ranks_before) const;
+  void look_at_later_ones(int64_t step);
+  checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
+
+  const Experiment& experiment_;
+  const CheckpointConfig& config_;
+  Stream& stream_;
+  ShardCoordinates coordinates_;
+  checkpoint::RankGroup group_;
+  std::string folder_;
+  bool resumes_ = false, only_looks_ = false, goes_back_ = false;
+  std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
+  std::unique_ptr<checkpoint::CheckpointSaver> saver_;
+  ModelFiles files_;  ///< rank 0's, where it saves
+};
+
+/// The shards of an engine as checkpoints see them: weights, and moments `with_optimizer`.
+checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& stream,
+                                                 bool with_optimizer = false);
+
+}  // namespace ottava

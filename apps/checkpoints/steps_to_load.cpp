@@ -1,0 +1,189 @@
+#include "apps/checkpoints/steps_to_load.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "apps/checkpoints/due_results.h"
+#include "apps/checkpoints/model_files.h"
+#include "apps/data/resumed_data.h"
+#include "apps/step/training_state.h"
+#include "core/contains.h"
+#include "core/io/file.h"
+#include "core/log.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/rank_group.h"
+
+namespace ottava {
+
+std::string branch_of(const CheckpointConfig& c) {
+  if (c.load_step < 0 && !contains(c.exclude_from_loading, "train_state")) return "";
+  std::string text = c.load_step < 0 ? "the newest" : fmt::format("load_step {}", c.load_step);
+  if (c.advance_data_steps > 0) text += fmt::format(", advance_data_steps {}", c.advance_data_steps);
+  if (!c.exclude_from_loading.empty())
+    text += fmt::format(", without {}", fmt::join(c.exclude_from_loading, ", "));
+  return text;
+}
+
+namespace {
+
+// The newest checkpoint that says which branch it is of, if it is `branch`.
+const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::SavedStep>& steps,
+                                              const std::string& branch) {
+  for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
+    const std::string path = fmt::format("{}/{}", saved->path, kStateName);
+    try {
+      return parse_training_state(read_file(path), path).branch == branch ? &*saved : nullptr;
+    } catch (const Error&) {  // broken: loading names it
+    }
+  }
+  return nullptr;
+}
+
+// Takes away the newest ones that cannot be loaded; loading names them.
+void drop_broken(std::vector<checkpoint::SavedStep>& steps) {
+  while (!steps.empty()) {
+    try {
+      checkpoint::open_checkpoint(steps.back().path);
+      return;
+    } catch (const FileError&) {
+      steps.pop_back();
+    }
+  }
+}
+
+}  // namespace
+
+std::string end_of_run(const TrainingConfig& c) {
+  return c.epochs ? fmt::format("step {}, where training.epochs {:g} end", c.steps, *c.epochs)
+                  : fmt::format("training.steps {}", c.steps);
+}
+
+StepsToLoad steps_to_load(const Config& c) {
+  StepsToLoad out;
+  if (!c.checkpoint.enable) return out;
+  out.steps = checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder));
+  const int64_t wanted = c.checkpoint.load_step;
+  const std::string branch = branch_of(c.checkpoint);
+  if (branch.empty()) return out;
+  const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch);
+  out.is_of_branch = newest != nullptr;
+  if (wanted < 0) return out;
+  // Steps that are counted anew may not have reached load_step yet.
+  const int64_t first = newest ? std::min(wanted, newest->step) : wanted;
+  std::erase_if(out.steps, [&](const auto& saved) {
+    return out.is_of_branch ? saved.step < first : saved.step != wanted;
+  });
+  return out;
+}
+
+std::string initial_path_of(const Config& c) {
+  return checkpoint::newest_step_or_itself(
+      find_input(c, "checkpoint.initial_load_path", *c.checkpoint.initial_load_path).string());
+}
+
+TrainingState state_to_load(const Experiment& e, RankGroups& ranks) {
+  const CheckpointConfig& c = e.config.checkpoint;
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    TrainingState out;
+    auto [steps, is_of_branch] = steps_to_load(e.config);
+    drop_broken(steps);
+    const bool is_given = c.initial_load_path && !c.initial_load_model_only;
+    try {
+      if (!steps.empty() || is_given) {
+        const std::string folder = steps.empty() ? initial_path_of(e.config) : steps.back().path,
+                          path = fmt::format("{}/{}", folder, kStateName);
+        const TrainingState saved = parse_training_state(read_file(path), path);
+        const auto excludes = [&, goes_on = is_of_branch](std::string_view what) {
+          return !goes_on && contains(c.exclude_from_loading, what);
+        };
+        out.sequences_per_step = saved.sequences_per_step;
+        if (!excludes("train_state")) out.step = saved.step;
+        if (!excludes("dataloader")) out.data_position = saved.data_position, out.mixture = saved.mixture;
+        if (!is_of_branch) out.data_position += samples_left_out(e);
+      }
+    } catch (const Error&) {  // said when it is loaded
+    }
+    text = to_json(out);
+  });
+  return parse_training_state(group.of_rank_0(text), "state to load");
+}
+
+bool begins_without_moments(const Config& c, RankGroups& ranks) {
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    std::vector<checkpoint::SavedStep> steps = steps_to_load(c).steps;
+    drop_broken(steps);
+    if (!steps.empty() && !checkpoint::open_checkpoint(steps.back().path).has_optimizer()) text = "yes";
+  });
+  return !group.of_rank_0(text).empty();
+}
+
+void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
+  const CheckpointConfig& c = e.config.checkpoint;
+  if (!c.enable) return;
+  checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
+    const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
+    if (c.load_step >= 0 && steps.empty())
+      checkpoint::refuse_missing_step(e.config.job.in_dump_folder(c.folder), c.load_step);
+    for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
+      try {
+        return require_same_model(e, saved->path);
+      } catch (const FileError&) {  // broken: loading names it
+      }
+    }
+  });
+}
+
+// The newest may be of the very update that broke the weights, so the one before it is named too.
+std::string advice_to_go_back(const std::string& folder, int64_t step) {
+  try {
+    std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder);
+    std::erase_if(steps, [&](const checkpoint::SavedStep& saved) {
+      return saved.step > step || !checkpoint::is_complete(saved);
+    });
+    if (steps.empty()) return "";
+    std::string text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", steps.back().step);
+    if (steps.size() > 1)
+      text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step,
+                          steps.back().step);
+    return text;
+  } catch (const std::exception& error) {
+    log::warning("cannot tell which checkpoints there are: {}", error.what());
+    return "";
+  }
+}
+
+std::string nothing_to_train(const Config& c, RankGroups& ranks) {
+  if (!c.checkpoint.enable) return "";
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    auto [steps, is_of_branch] = steps_to_load(c);
+    // A branch that counts its steps anew begins at 0.
+    if (!is_of_branch && contains(c.checkpoint.exclude_from_loading, "train_state")) return;
+    drop_broken(steps);
+    if (steps.empty() || steps.back().step < c.training.steps) return;
+    const checkpoint::SavedStep& newest = steps.back();
+    // Metrics of later steps would be lost if the run went back to this one.
+    const bool is_last =
+        checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder)).back().step == c.training.steps;
+    if (is_last && !results_missing(c, newest.step).empty()) return;
+    text = newest.step == c.training.steps
+               ? fmt::format(
+                     "This run is finished: {} holds step {} of {}. To continue training, raise training.{}; "
+                     "{}to start a new run, choose another job.dump_folder",
+                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps",
+                     is_of_branch ? "to begin the branch anew, move its checkpoints away; " : "")
+               : fmt::format(
+                     "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "
+                     "checkpoint.load_step",
+                     newest.path, end_of_run(c.training));
+  });
+  return group.of_rank_0(text);
+}
+
+}  // namespace ottava

@@ -1,0 +1,176 @@
+#include <filesystem>
+#include <fstream>
+
+#include "core/io/file.h"
+#include "parallel/comm/sockets/held_port.h"
+#include "tests/apps/step/launched_job.h"
+
+// What is wrong for one rank is refused on all of them, each of which says it.
+
+using namespace ottava;
+using namespace ottava::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Two launchers with a rank each, as on two machines, though both are this one. `first` and `second` are
+/// shell commands that start a command of the program.
+std::string launch_both(const HeldPort& port, std::string first, std::string second) {
+  for (const auto& [command, machine] : {std::pair{&first, 0}, {&second, 1}}) {
+    command->insert(
+        command->find(" train"),
+        fmt::format(" launch -n 1 --nnodes 2 --node-rank {} --master-addr 127.0.0.1 --master-port {} --",
+                    machine, port.number()));
+  }
+  return first + " & first=$!; " + second + " & wait $!; code=$?; wait $first; exit $((code | $?))";
+}
+
+}  // namespace
+
+TEST_CASE("what does not fit the ranks is refused on all of them") {
+  Job job;
+  const auto [options, text] = GENERATE(table<std::string, std::string>({
+      {"--parallelism.data_parallel_shard_degree 3", "but the world size is 2 ranks"},
+      {"--parallelism.tensor_parallel_degree 2 --model.n_heads 3 --model.n_kv_heads 3 --model.head_dim 8",
+       "tensor_parallel_degree 2 does not divide n_heads 3 (remainder 1)"},
+      {"--parallelism.tensor_parallel_degree 2 --model.ffn_dim 33",
+       "tensor_parallel_degree 2 does not divide ffn_dim 33"},
+      {"--training.global_batch_size 9",
+       "global_batch_size 9 is not a multiple of local_batch_size 1 x 2 data-parallel ranks = 2 (remainder "
+       "1)"},
+  }));
+  check_refused(launch(2, job.train(options)), 2, text);
+}
+
+TEST_CASE("what rank 0 alone cannot write is refused on all of them") {
+  Job job;
+  fs::create_directories(job.out() + "/config.yaml");
+  check_refused(launch(2, job.train("--job.save_config_file config.yaml")), 2,
+                "[job] rank 0: [file] cannot ");
+}
+
+TEST_CASE("ranks that were started differently are refused on all of them") {
+  Job job;
+  const HeldPort port;
+  const std::string program = OTTAVA + job.train();
+  SECTION("configurations") {
+    check_refused(launch_both(port, program, program + " --optimizer.lr 1"), 2,
+                  "the configuration differs between ranks: optimizer.lr (rank 0 has 0.002, rank 1 has 1.0); "
+                  "1 of 2 ranks have rank 0's: start");
+  }
+  SECTION("configurations with many differences") {
+    check_refused(
+        launch_both(port, program,
+                    program + " --training.steps 5 --training.seed 3 --optimizer.lr 1 --optimizer.eps 1e-5 "
+                              "--metrics.log_freq 2 --checkpoint.interval 3"),
+        2,
+        "training.steps (rank 0 has 12, rank 1 has 5), training.seed (rank 0 has 0, rank 1 has 3), "
+        "optimizer.lr (rank 0 has 0.002, rank 1 has 1.0), optimizer.eps (rank 0 has 1.0e-08, rank 1 has "
+        "1.0e-05) and 2 more;");
+  }
+  SECTION("programs") {
+    fs::copy_file(OTTAVA, job.in("other"));
+    std::ofstream(job.in("other"), std::ios::app) << "x";
+    check_refused(launch_both(port, program, job.in("other") + job.train()), 2,
+                  "the ottava binary differs between ranks");
+  }
+  SECTION("folders that are not shared") {
+    fs::create_directories(job.in("here"));
+    fs::create_directories(job.in("there"));
+    const std::string relative = OTTAVA + job.train(kSave + " --job.dump_folder out");
+    check_refused(launch_both(port, "cd " + job.in("here") + " && " + relative,
+                              "cd " + job.in("there") + " && " + relative),
+                  2, "cannot see a file that rank 0 wrote to out/checkpoint");
+  }
+}
+
+TEST_CASE("ranks that find other files than the others are refused on all of them") {
+  Job job;
+  // A model to begin with, its config.json and its tokenizer are `assets` in the folder of each rank; one of
+  // the files differs.
+  run(OTTAVA + job.train(kSave + " --training.steps 1 --checkpoint.last_save_model_only true"));
+  std::ofstream(job.in("other.txt")) << generated_text(400, 3);
+  std::ofstream(job.in("items.jsonl")) << R"({"query": "one", "choices": ["hand", "ear"], "gold": 0})"
+                                       << "\n";
+  for (const char* folder : {"here", "there"}) {
+    const fs::path to = job.in(folder);
+    fs::create_directories(to);
+    fs::copy(job.checkpoints() + "/step-1", to / "assets", fs::copy_options::recursive);
+    for (const char* name : {"text.txt", "other.txt", "items.jsonl"}) fs::copy(job.in(name), to / name);
+  }
+  const auto replace = [&](const std::string& name, const std::string& from, const std::string& with) {
+    const std::string path = job.in("there/" + name);
+    std::string text = read_file(path);
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), with);
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  const std::string text = " --training.dataset_path text.txt",
+                    pp = " --parallelism.pipeline_parallel_degree 2";
+  std::string options, says;
+  SECTION("training data, which stages share") {
+    replace("text.txt", "octave", "OCTAVE");
+    options = text + pp + " --training.local_batch_size 8",
+    says = "the data of training.dataset_path differs";
+  }
+  SECTION("a source of a mixture, which tensor parallel ranks share") {
+    replace("other.txt", ".", "!");
+    options =
+        " --training.dataset_path \"[]\" --training.mixture \"[{name: a, path: text.txt, weight: 1}, {name: "
+        "b, "
+        "path: other.txt, weight: 1}]\" --parallelism.tensor_parallel_degree 2";
+    says = "the data of training.mixture (b) differs";
+  }
+  SECTION("validation data") {
+    replace("other.txt", ".", "!");
+    options = " --validation.enable true --validation.dataset_path other.txt";
+    says = "the data of validation.dataset_path differs";
+  }
+  SECTION("questions") {
+    replace("items.jsonl", "\"gold\": 0", "\"gold\": 1");
+    options = " --evaluation.enable true --evaluation.tasks \"[{name: items, path: items.jsonl}]\"";
+    says = "the task items of evaluation.tasks differs";
+  }
+  SECTION("the tokenizer") {
+    replace("assets/tokenizer.json", "{1,3}", "{1,2}");
+    options = " --model.hf_assets_path assets --model.vocab_size 2256";
+    says = "the tokenizer (model.hf_assets_path) differs";
+  }
+  SECTION("config.json") {
+    replace("assets/config.json", "\"rope_theta\": 500000", "\"rope_theta\": 10000");
+    options = " --model.flavor hf --model.hf_assets_path assets";
+    says = "the model (config.json of model.hf_assets_path) differs";
+  }
+  SECTION("weights") {
+    Job seeded;
+    run(OTTAVA +
+        seeded.train(kSave + " --training.steps 1 --training.seed 5 --checkpoint.last_save_model_only true"));
+    fs::copy_file(seeded.checkpoints() + "/step-1/model.safetensors",
+                  job.in("there/assets/model.safetensors"), fs::copy_options::overwrite_existing);
+    options = " --checkpoint.initial_load_path assets", says = "assets holds differs";
+  }
+  const HeldPort port;
+  const auto in = [&](const char* folder) {
+    return "cd " + job.in(folder) + " && " + OTTAVA +
+           job.train("--job.dump_folder " + job.in("new") + options);
+  };
+  check_refused(launch_both(port, in("here"), in("there")), 2, says + " between ranks");
+}
+
+TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
+  Job job;
+  run(launch(2, job.train(kSave + " --training.steps 4")));
+  const std::string go_on = kSave + " --checkpoint.load_step 4";
+  SECTION("of another model") {
+    check_refused(launch(2, job.train(go_on + " --model.ffn_dim 64")), 2,
+                  "step-4 has another model than this configuration: intermediate_size 48 and 64");
+  }
+  SECTION("cut off under one rank's part") {
+    const std::string weights = job.checkpoints() + "/step-4/model.safetensors";
+    fs::resize_file(weights, fs::file_size(weights) - 1000);
+    check_refused(launch(2, job.train(go_on)), 2,
+                  fmt::format("{} has {} bytes, the manifest says", weights, fs::file_size(weights)));
+    // Without naming it, a broken checkpoint is passed over; there is no other.
+    check_refused(launch(2, job.train(kSave)), 2, "all checkpoints in " + job.checkpoints() + " are broken");
+  }
+}
