@@ -12,7 +12,7 @@
 #include "fp8/amax_history.h"
 #include "fp8/quantize_operand.h"
 #include "fp8/recipe.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the rules of the house that a compiler does not see.
 
-  1. Include direction: core <- fp8 <- parallel <- models <- apps; a folder includes itself and what is left of it. So do the rooms of apps,
-     in the order of APPS.
+  1. Include direction: core <- fp8 <- parallel <- models <- apps; a folder includes itself and what is left of it. So do the rooms of parallel
+     and apps, in the order of ROOMS_OF.
   2. Vendor headers stay in their rooms: CUDA in core/cuda, *.cu and *.cuh; NCCL in parallel/comm/nccl; MPI in parallel/comm/mpi; oneDNN in core/cpu.
   3. Heavy headers (yaml-cpp, toml++, nlohmann, CLI11, spdlog, PCRE2) are included by at most two .cpp files and by no header.
   4. What core/precompiled.h would hide: a file that names something of a standard header includes that header, itself or through
@@ -20,7 +20,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ["core", "fp8", "parallel", "models", "apps"]
-APPS = ["config", "devices", "step", "data", "checkpoints", "decide", "predict", "report", "evaluate", "generate", "train", "bench", "report_page", "commands"]
+ROOMS_OF = {
+    "parallel": ["calls", "comm", "failure", "ranks", "launcher", "pipeline", "sharding", "checkpoint"],
+    "apps": ["config", "devices", "step", "data", "checkpoints", "decide", "predict", "report", "evaluate", "generate", "train", "bench", "report_page",
+             "commands"],
+}
 ROOMS = [
     (re.compile(r"^(cuda|cublas|cudnn|curand|nv_|mma\.h|driver_types)"), ("core/cuda/", ".cu", ".cuh", "tests/support/cuda_host/", "tests/core/float8/"), "CUDA"),
     (re.compile(r"^nccl\.h"), ("parallel/comm/nccl/", "tests/support/"), "NCCL"),
@@ -130,8 +134,9 @@ def main():
             if folder in ORDER and target in ORDER and "/" in path and ORDER.index(target) > ORDER.index(folder):
                 problems.append(f"{at}: {folder} may not include {path}")
             here, there = ((p.split("/") + ["", ""])[1] for p in (name, path))
-            if folder == target == "apps" and here in APPS and (there not in APPS or APPS.index(there) > APPS.index(here)):
-                problems.append(f"{at}: apps/{here} may not include {path}")
+            order = ROOMS_OF.get(folder, []) if folder == target else []
+            if here in order and (there not in order or order.index(there) > order.index(here)):
+                problems.append(f"{at}: {folder}/{here} may not include {path}")
             for pattern, rooms, vendor in ROOMS:
                 if pattern.match(path) and not any(name.startswith(r) or name.endswith(r) for r in rooms):
                     problems.append(f"{at}: {vendor} header {path} outside its room ({', '.join(rooms)})")

@@ -6,7 +6,7 @@
 #include "apps/config/experiment.h"
 #include "apps/step/training_state.h"
 #include "parallel/checkpoint/folder.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -18,7 +18,7 @@
 #include "core/counted.h"
 #include "core/data/chat/template_file.h"
 #include "core/stopwatch.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 namespace {

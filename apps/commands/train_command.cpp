@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "core/io/folder.h"
 #include "core/log.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 

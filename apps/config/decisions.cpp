@@ -6,7 +6,7 @@
 #include "core/io/json.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/ranks/gather.h"
+#include "parallel/comm/gather.h"
 
 namespace ottava {
 

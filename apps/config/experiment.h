@@ -10,7 +10,7 @@
 #include "apps/config/sm_budget.h"
 #include "apps/config/training_shape.h"
 #include "core/data/tokenizer/tokenizer.h"
-#include "parallel/ranks/mesh.h"
+#include "parallel/sharding/mesh.h"
 
 namespace ottava {
 

@@ -4,7 +4,7 @@
 
 #include "apps/config/config.h"
 #include "apps/config/training_shape.h"
-#include "parallel/ranks/mesh.h"
+#include "parallel/sharding/mesh.h"
 
 namespace ottava {
 

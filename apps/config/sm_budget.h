@@ -6,7 +6,7 @@
 #include "core/device.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/ranks/launch.h"
-#include "parallel/ranks/mesh.h"
+#include "parallel/sharding/mesh.h"
 
 namespace ottava {
 

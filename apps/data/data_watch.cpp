@@ -5,8 +5,8 @@
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "parallel/ranks/agree.h"
-#include "parallel/ranks/patience.h"
+#include "parallel/comm/agree.h"
+#include "parallel/comm/patience.h"
 
 namespace ottava {
 

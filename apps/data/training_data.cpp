@@ -12,7 +12,7 @@
 #include "core/gib.h"
 #include "core/log.h"
 #include "parallel/checkpoint/rank_group.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

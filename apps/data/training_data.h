@@ -8,7 +8,7 @@
 #include "apps/data/batch_source.h"
 #include "apps/step/training_state.h"
 #include "core/data/mixed_loader.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

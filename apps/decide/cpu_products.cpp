@@ -8,7 +8,7 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/attention/attention.h"
 #include "core/ops/matmul/matmul.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

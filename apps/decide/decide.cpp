@@ -20,7 +20,7 @@
 #include "core/listed.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

@@ -20,7 +20,7 @@
 #include "core/parallel_for.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

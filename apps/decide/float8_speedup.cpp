@@ -7,7 +7,7 @@
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/step_times.h"
 #include "core/error.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 

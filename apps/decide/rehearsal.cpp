@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/ops/elementwise.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "apps/decide/step_times.h"
 #include "apps/decide/transfer_calls.h"
+#include "parallel/comm/agree.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
-#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {

@@ -9,7 +9,7 @@
 #include "apps/devices/cgroup_memory.h"
 #include "core/cuda/runtime.h"
 #include "core/host_name.h"
-#include "parallel/ranks/bootstrap.h"
+#include "parallel/comm/bootstrap.h"
 
 namespace ottava {
 namespace {

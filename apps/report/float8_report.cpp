@@ -9,7 +9,7 @@
 
 #include "core/counted.h"
 #include "core/ops/host_values.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

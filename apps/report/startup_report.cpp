@@ -20,8 +20,8 @@
 #include "core/metrics/step_line.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
+#include "parallel/comm/agree.h"
 #include "parallel/pipeline/pipeline_text.h"
-#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {

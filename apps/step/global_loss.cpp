@@ -1,6 +1,6 @@
 #include "apps/step/global_loss.h"
 
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -2,8 +2,8 @@
 
 #include "apps/step/training_engine.h"
 #include "core/sum_of.h"
+#include "parallel/comm/agree.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
-#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/cost.h"
 #include "core/memory/plan.h"
 #include "core/trace/step_profile.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -13,7 +13,7 @@
 #include "apps/step/step_update.h"
 #include "apps/step/token_pass.h"
 #include "parallel/pipeline/pipeline_runner.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -20,8 +20,8 @@
 #include "core/listed.h"
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/ranks/agree.h"
-#include "parallel/ranks/gather.h"
+#include "parallel/comm/agree.h"
+#include "parallel/comm/gather.h"
 #include "parallel/ranks/local_place.h"
 #include "parallel/ranks/world.h"
 

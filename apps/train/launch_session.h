@@ -5,7 +5,7 @@
 #include "apps/config/experiment.h"
 #include "core/log.h"
 #include "parallel/ranks/launch.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -7,8 +7,8 @@
 #include "core/trace/host_spans.h"
 #include "core/trace/step_profile.h"
 #include "core/trace/time_split.h"
-#include "parallel/failure/flight_recorder.h"
-#include "parallel/ranks/clock_offset.h"
+#include "parallel/calls/flight_recorder.h"
+#include "parallel/comm/clock_offset.h"
 
 namespace ottava {
 

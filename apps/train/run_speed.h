@@ -8,7 +8,7 @@
 #include "apps/train/first_steps.h"
 #include "core/metrics/step_line.h"
 #include "core/stopwatch.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -9,7 +9,7 @@
 #include "apps/step/non_finite.h"
 #include "core/counted.h"
 #include "core/listed.h"
-#include "parallel/ranks/bootstrap.h"
+#include "parallel/comm/bootstrap.h"
 
 namespace ottava {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "parallel/checkpoint/rank_group.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

@@ -7,7 +7,7 @@
 #include "apps/config/training_config.h"
 #include "apps/data/batch_source.h"
 #include "apps/report/metrics_reporter.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

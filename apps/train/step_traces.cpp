@@ -14,7 +14,7 @@
 #include "core/io/gzip.h"
 #include "core/log.h"
 #include "parallel/checkpoint/rank_group.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

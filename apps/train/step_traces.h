@@ -11,7 +11,7 @@
 #include "apps/train/rank_trace.h"
 #include "core/background_work.h"
 #include "core/memory/input_ring.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

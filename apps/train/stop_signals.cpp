@@ -8,8 +8,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/start_thread.h"
+#include "parallel/comm/agree.h"
 #include "parallel/launcher/stop_signal_set.h"
-#include "parallel/ranks/agree.h"
 
 namespace ottava {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 

@@ -6,7 +6,7 @@
 #include "apps/config/experiment.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/step/training_engine.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

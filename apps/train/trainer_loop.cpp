@@ -13,7 +13,7 @@
 #include "core/split.h"
 #include "core/stopwatch.h"
 #include "parallel/checkpoint/rank_group.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 // What Trainer does step after step.
 

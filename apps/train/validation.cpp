@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 

@@ -1,8 +1,8 @@
 #include "parallel/checkpoint/rank_group.h"
 
-#include "parallel/ranks/agree.h"
-#include "parallel/ranks/gather.h"
-#include "parallel/ranks/patience.h"
+#include "parallel/comm/agree.h"
+#include "parallel/comm/gather.h"
+#include "parallel/comm/patience.h"
 
 namespace ottava::checkpoint {
 

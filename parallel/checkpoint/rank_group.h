@@ -32,10 +32,10 @@ class RankGroup {
   /// values[i] = sum over ranks, modulo 2^64.
   void sum(std::span<uint64_t> values);
 
-  /// Calls require_equal_everywhere() (parallel/ranks/agree.h).
+  /// Calls require_equal_everywhere() (parallel/comm/agree.h).
   void require_equal(std::string_view what, uint64_t hash);
 
-  /// Calls fail_together() (parallel/ranks/agree.h). `work` may take an hour on one rank, whatever the limit
+  /// Calls fail_together() (parallel/comm/agree.h). `work` may take an hour on one rank, whatever the limit
   /// of collective calls is.
   void together(const std::function<void()>& work);
   /// The same for work that only rank 0 does.

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/start_thread.h"
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 
 namespace ottava {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
-#include "parallel/failure/rank_state.h"
+#include "parallel/calls/rank_state.h"
 
 namespace ottava {
 

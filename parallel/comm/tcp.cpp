@@ -25,7 +25,7 @@
 #include "core/host_name.h"
 #include "core/listed.h"
 #include "core/split.h"
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 
 namespace ottava::tcp {
 namespace {

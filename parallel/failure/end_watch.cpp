@@ -8,7 +8,7 @@
 
 #include "core/log.h"
 #include "core/start_thread.h"
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 
 namespace ottava {
 namespace {

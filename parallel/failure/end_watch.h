@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-#include "parallel/failure/rank_state.h"
+#include "parallel/calls/rank_state.h"
 
 namespace ottava {
 

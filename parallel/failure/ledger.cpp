@@ -12,9 +12,9 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/start_thread.h"
+#include "parallel/calls/waited_time.h"
 #include "parallel/failure/end_watch.h"
 #include "parallel/failure/ledger_server.h"
-#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <thread>
 
+#include "parallel/comm/bootstrap.h"
 #include "parallel/comm/tcp.h"
-#include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
 

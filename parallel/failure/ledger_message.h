@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/failure/rank_state.h"
+#include "parallel/calls/rank_state.h"
 
 namespace ottava {
 

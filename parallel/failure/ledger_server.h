@@ -13,10 +13,10 @@
 
 #include <fmt/core.h>
 
+#include "parallel/calls/waited_time.h"
 #include "parallel/comm/tcp.h"
 #include "parallel/failure/ledger_message.h"
 #include "parallel/failure/long_waits.h"
-#include "parallel/failure/waited_time.h"
 
 namespace ottava {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/failure/progress_record.h"
+#include "parallel/calls/progress_record.h"
 
 namespace ottava {
 

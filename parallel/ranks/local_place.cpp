@@ -6,7 +6,7 @@
 
 #include "core/counted.h"
 #include "core/error.h"
-#include "parallel/comm/sockets/master.h"
+#include "parallel/ranks/master.h"
 
 namespace ottava {
 

@@ -10,10 +10,12 @@
 #include "core/error_text.h"
 #include "core/log.h"
 #include "parallel/comm/all_ranks.h"
+#include "parallel/comm/host_communicator.h"
 #include "parallel/comm/mpi/mpi_communicator.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/sockets/tcp_port.h"
 #include "parallel/comm/solo_communicator.h"
+#include "parallel/ranks/master.h"
 
 namespace ottava {
 namespace {
@@ -40,6 +42,17 @@ bool wants_mpi(const Launch& launch, const WorldRequest& request) {
   return launch.launcher == Launcher::mpi && mpi::available();
 }
 
+std::unique_ptr<Communicator> meet_over_tcp(const Launch& launch, double timeout_seconds) {
+  const MasterBootstrap::Self self{launch.rank, launch.world_size};
+  MasterBootstrap bootstrap(launch.master, self, timeout_seconds);
+  auto state = std::make_shared<RankState>(self.rank, self.size);
+  state->set_timeout_seconds(timeout_seconds);
+  auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state, TcpPort::Options{});
+  // No rank leaves the master before every rank has every address.
+  bootstrap.all_gather("done");
+  return make_message_world(std::move(port), std::move(state));
+}
+
 std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldRequest& request) {
   bool by_mpi = wants_mpi(launch, request);
   if (by_mpi && launch.launcher == Launcher::environment) {
@@ -55,7 +68,7 @@ std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldReque
                       "(and MASTER_PORT) to an address of its machine",
                       launch.source, launch.world_size);
   }
-  return make_tcp_world(launch.master, {launch.rank, launch.world_size}, request.init_timeout_seconds);
+  return meet_over_tcp(launch, request.init_timeout_seconds);
 }
 
 void connect(World& world, const WorldRequest& request) {

@@ -9,8 +9,8 @@
 #include "core/memory/arena.h"
 #include "fp8/amax_history.h"
 #include "fp8/scaled_matmul.h"
-#include "parallel/ranks/rank_groups.h"
 #include "parallel/sharding/float8_travel.h"
+#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 

@@ -8,10 +8,10 @@
 #include "core/memory/arena.h"
 #include "core/stream.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/ranks/rank_groups.h"
 #include "parallel/sharding/float8_exchange.h"
 #include "parallel/sharding/float8_weights.h"
 #include "parallel/sharding/parameter_spec.h"
+#include "parallel/sharding/rank_groups.h"
 #include "parallel/sharding/reshard.h"
 #include "parallel/sharding/shard_packing.h"
 

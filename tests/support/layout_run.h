@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
-#include "parallel/ranks/mesh.h"
+#include "parallel/sharding/mesh.h"
 
 namespace ottava::test {
 

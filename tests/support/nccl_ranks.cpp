@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/cuda/runtime.h"
+#include "parallel/comm/bootstrap.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/ranks/bootstrap.h"
 #include "tests/support/thread_ranks.h"
 
 namespace ottava::test {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 
 namespace ottava {
 namespace {

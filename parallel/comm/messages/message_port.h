@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/failure/rank_state.h"
+#include "parallel/calls/rank_state.h"
 
 namespace ottava {
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "parallel/ranks/bootstrap.h"
+#include "parallel/comm/bootstrap.h"
 
 /// NCCL as transport: moves CUDA tensors between GPUs, one rank per GPU.
 namespace ottava::nccl {

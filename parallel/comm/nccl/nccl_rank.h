@@ -13,8 +13,8 @@
 
 #include "core/stream.h"
 #include "core/trace/step_profile.h"
+#include "parallel/calls/waited_time.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/failure/waited_time.h"
 
 namespace ottava::nccl {
 

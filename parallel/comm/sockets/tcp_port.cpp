@@ -250,15 +250,4 @@ void TcpPort::abandon(Ticket ticket) noexcept {
   delete message;
 }
 
-std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self,
-                                             double timeout_seconds) {
-  MasterBootstrap bootstrap(master, self, timeout_seconds);
-  auto state = std::make_shared<RankState>(self.rank, self.size);
-  state->set_timeout_seconds(timeout_seconds);
-  auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state, TcpPort::Options{});
-  // No rank leaves the master before every rank has every address.
-  bootstrap.all_gather("done");
-  return make_message_world(std::move(port), std::move(state));
-}
-
 }  // namespace ottava

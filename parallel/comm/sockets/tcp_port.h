@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "parallel/calls/waited_time.h"
+#include "parallel/comm/bootstrap.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/messages/message_port.h"
-#include "parallel/comm/sockets/master.h"
 #include "parallel/comm/tcp.h"
-#include "parallel/failure/waited_time.h"
-#include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
 
@@ -94,9 +93,5 @@ class TcpPort final : public MessagePort {
   std::vector<int> active_;        ///< ranks with messages that have not ended
   std::vector<Visitor> visitors_;  ///< that have not sent their rank yet
 };
-
-/// The communicator of all ranks that meet at `master`. Throws CommError.
-std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self,
-                                             double timeout_seconds);
 
 }  // namespace ottava

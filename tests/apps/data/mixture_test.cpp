@@ -6,7 +6,7 @@
 #include "apps/commands/bench_data_command.h"
 #include "apps/data/training_data.h"
 #include "core/error.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"

@@ -7,9 +7,9 @@
 #include <latch>
 #include <thread>
 
+#include "parallel/comm/agree.h"
 #include "parallel/comm/messages/exchange.h"
-#include "parallel/ranks/agree.h"
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/thread_ranks.h"

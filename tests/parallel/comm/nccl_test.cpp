@@ -5,8 +5,8 @@
 
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
+#include "parallel/comm/bootstrap.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/ranks/bootstrap.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/nccl_ranks.h"

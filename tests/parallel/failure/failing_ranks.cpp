@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 #include "parallel/ranks/world.h"
 
 using namespace ottava;

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "parallel/comm/bootstrap.h"
 #include "parallel/failure/ledger.h"
-#include "parallel/ranks/bootstrap.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"

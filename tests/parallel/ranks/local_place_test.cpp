@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "parallel/comm/sockets/held_port.h"
-#include "parallel/comm/sockets/master.h"
+#include "parallel/ranks/master.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

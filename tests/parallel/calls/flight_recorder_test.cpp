@@ -1,6 +1,6 @@
-#include "parallel/failure/flight_recorder.h"
+#include "parallel/calls/flight_recorder.h"
 
-#include "parallel/ranks/clock_offset.h"
+#include "parallel/comm/clock_offset.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/thread_ranks.h"

@@ -1,4 +1,4 @@
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 
 #include "tests/support/catch.h"
 

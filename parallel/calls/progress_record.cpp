@@ -1,4 +1,4 @@
-#include "parallel/failure/progress_record.h"
+#include "parallel/calls/progress_record.h"
 
 #include <algorithm>
 

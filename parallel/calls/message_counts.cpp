@@ -1,4 +1,4 @@
-#include "parallel/failure/message_counts.h"
+#include "parallel/calls/message_counts.h"
 
 #include <tuple>
 

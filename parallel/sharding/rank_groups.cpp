@@ -1,4 +1,4 @@
-#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/rank_groups.h"
 
 #include <string>
 #include <utility>

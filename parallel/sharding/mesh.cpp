@@ -1,4 +1,4 @@
-#include "parallel/ranks/mesh.h"
+#include "parallel/sharding/mesh.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "parallel/failure/rank_state.h"
+#include "parallel/calls/rank_state.h"
 
 #include <set>
 

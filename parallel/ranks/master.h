@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "parallel/comm/bootstrap.h"
 #include "parallel/comm/tcp.h"
-#include "parallel/ranks/bootstrap.h"
 #include "parallel/ranks/launch.h"
 
 namespace ottava {

@@ -1,4 +1,4 @@
-#include "parallel/ranks/gather.h"
+#include "parallel/comm/gather.h"
 
 #include <array>
 

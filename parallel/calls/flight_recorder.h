@@ -10,7 +10,7 @@
 
 #include "core/dtype.h"
 #include "core/io/json.h"
-#include "parallel/comm/comm_stats.h"
+#include "parallel/calls/comm_stats.h"
 
 namespace ottava {
 

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/ranks/mesh.h"
 #include "parallel/sharding/context_parallel.h"
+#include "parallel/sharding/mesh.h"
 #include "parallel/sharding/tensor_parallel.h"
 
 namespace ottava {

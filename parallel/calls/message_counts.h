@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "parallel/failure/progress_record.h"
+#include "parallel/calls/progress_record.h"
 
 namespace ottava {
 

@@ -1,10 +1,10 @@
-#include "parallel/ranks/bootstrap.h"
+#include "parallel/comm/bootstrap.h"
 
 #include <random>
 
 #include <fmt/core.h>
 
-#include "parallel/ranks/gather.h"
+#include "parallel/comm/gather.h"
 
 namespace ottava {
 

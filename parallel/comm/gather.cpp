@@ -1,8 +1,8 @@
-#include "parallel/ranks/gather.h"
+#include "parallel/comm/gather.h"
 
 #include <algorithm>
 
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 namespace ottava {
 namespace {

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/comm/comm_stats.h"
-#include "parallel/failure/flight_recorder.h"
-#include "parallel/failure/message_counts.h"
-#include "parallel/failure/progress_record.h"
+#include "parallel/calls/comm_stats.h"
+#include "parallel/calls/flight_recorder.h"
+#include "parallel/calls/message_counts.h"
+#include "parallel/calls/progress_record.h"
 
 namespace ottava {
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/sockets/master.h"
+#include "parallel/ranks/master.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "core/listed.h"
 #include "core/log.h"
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 
 namespace ottava {
 namespace {

@@ -1,8 +1,8 @@
-#include "parallel/failure/progress_record.h"
+#include "parallel/calls/progress_record.h"
 
 #include <fmt/core.h>
 
-#include "parallel/failure/message_counts.h"
+#include "parallel/calls/message_counts.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/comm_stats.h"
+#include "parallel/calls/comm_stats.h"
 
 namespace ottava {
 

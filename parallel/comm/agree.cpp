@@ -1,4 +1,4 @@
-#include "parallel/ranks/agree.h"
+#include "parallel/comm/agree.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 #include "core/counted.h"
 #include "core/error_text.h"
-#include "parallel/ranks/gather.h"
+#include "parallel/comm/gather.h"
 
 namespace ottava {
 

@@ -1,4 +1,4 @@
-#include "parallel/ranks/clock_offset.h"
+#include "parallel/comm/clock_offset.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "parallel/comm/comm_stats.h"
+#include "parallel/calls/comm_stats.h"
 
 #include "core/sum_of.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/failure/flight_recorder.h"
+#include "parallel/calls/flight_recorder.h"
 
 #include <fmt/core.h>
 
