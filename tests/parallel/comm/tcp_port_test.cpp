@@ -17,6 +17,7 @@
 #include "core/host_name.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/comm/sockets/held_port.h"
+#include "parallel/ranks/master.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
