@@ -13,7 +13,6 @@
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
-#include "core/contains.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
@@ -45,9 +44,6 @@ Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
     try {
       const std::string path = step->path + "/decisions.json";
       Decisions saved = parse_decisions(read_file(path), path);
-      // As checkpoints of earlier versions have it.
-      if (const std::string_view plural = " x 1 sequences of "; contains_text(saved.made_for, plural))
-        saved.made_for.replace(saved.made_for.find(plural), plural.size(), " x 1 sequence of ");
       if (saved.made_for == made_for) return saved;
       if (!saved.entries.empty())
         log::info("Decisions of {} were for another layout ({}), so they are made again", step->path,
