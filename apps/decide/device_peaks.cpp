@@ -1,7 +1,10 @@
 #include "apps/decide/device_peaks.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -75,28 +78,40 @@ MeasurementCache cpu_cache(const PeakSearch& search) {
       .is_entry = [](const Decisions::Entry& e) { return parse_peak(e) > 0; },
       // A slower moment says nothing.
       .stays = [](const Decisions::Entry& kept,
-                  const Decisions::Entry& other) { return parse_peak(kept) >= parse_peak(other); },
-      .version = 1};  // at first products in FP32 had a subnormal number as an operand
+                  const Decisions::Entry& other) { return parse_peak(kept) > parse_peak(other); },
+      // At first products in FP32 had a subnormal number as an operand; then nothing said how busy the
+      // machine was.
+      .version = 2};
   const char* bf16 = !cpu::dnnl_multiplies_bf16() ? "" : cpu::dnnl_uses_amx() ? " amx" : " avx512_bf16";
   return {kPeaks, search.cache,
           fmt::format("{}, {}, {}, {}{}", cpu_model(), counted(parallel_threads(), "thread"),
                       cpu::dnnl_version_text(), cpu::name_of(cpu::isa()), bf16)};
 }
 
-Decisions::Entry cpu_entry(Precision precision, double peak) {
-  return {std::string(name_of(precision)), fmt::format("{:.4e}", peak), "FLOP/s of the fastest product"};
-}
+constexpr const char *kUndisturbed = "FLOP/s of the fastest product",
+                     *kDisturbed = "FLOP/s of the fastest product so far, on a busy machine";
 
-// A peak that is kept may take longer to measure, to find a moment in which the machine does nothing else.
-double kept_cpu_peak(Precision precision, const PeakSearch& search) {
-  constexpr double kSeconds = 0.1, kSecondsIfKept = 0.5;
-  const MeasurementCache cache = cpu_cache(search);
-  const Decisions kept = cache.read();
-  if (const Decisions::Entry* entry = kept.find(name_of(precision))) return parse_peak(*entry);
-  Stream stream = Stream::cpu();
-  const double peak = measure_peak(stream, precision, cache.file().empty() ? kSeconds : kSecondsIfKept);
-  cache.write({cpu_entry(precision, peak)});
-  return peak;
+/// Of the best run of a product.
+struct Measured {
+  double flops_per_second = 0;
+  bool is_disturbed = false;
+  Decisions::Entry entry(Precision precision) const {
+    return {std::string(name_of(precision)), fmt::format("{:.4e}", flops_per_second),
+            is_disturbed ? kDisturbed : kUndisturbed};
+  }
+};
+
+std::string decision_name(cpu::Bf16Products way) { return fmt::format("bf16 {}", name_of(way)); }
+
+// The highest rate of a product of this precision that is kept. A product that widens is one in FP32.
+double highest_kept(const Decisions& kept, Precision precision) {
+  std::vector<std::string> names{std::string(name_of(precision)), decision_name(cpu::Bf16Products::widened)};
+  if (precision == Precision::bf16) names.push_back(decision_name(cpu::Bf16Products::direct));
+  double highest = 0;
+  for (const std::string& name : names) {
+    if (const Decisions::Entry* entry = kept.find(name)) highest = std::max(highest, parse_peak(*entry));
+  }
+  return highest;
 }
 
 constexpr double kGpuSeconds = 0.2;
@@ -113,22 +128,41 @@ fp8::Float8Tensor codes(Workbench& bench, int64_t edge) {
   return {.rowwise = {bench.tensor(DType::e4m3, {edge, edge}), bench.ones(DType::f32, {1})}};
 }
 
-double best_seconds(Stream& stream, double seconds, const std::function<void()>& work) {
+// CPU time of the threads of this thread's loops.
+double cpu_seconds_of_threads() {
+  std::vector<double> seconds(parallel_threads());
+  parallel_for_index(std::ssize(seconds), 1, [&](int64_t thread) {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    seconds[thread] = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  });
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+struct BestRun {
+  double seconds = 1e30;
+  bool is_disturbed = false;
+};
+
+// On a CPU a run is disturbed if its threads had less than nine tenths of its time: others had their cores.
+BestRun best_run(Stream& stream, double seconds, const std::function<void()>& work) {
+  constexpr double kLeastPart = 0.9;
+  const bool on_cpu = stream.type() == DeviceType::cpu;
   StreamTimer timer(stream);
   work();
-  double best = 1e30;
+  BestRun best;
   double spent = 0;
   do {
+    const double before = on_cpu ? cpu_seconds_of_threads() : 0;
     const double took = std::max(timer.milliseconds(work) / 1e3, 1e-9);
-    best = std::min(best, took);
+    const double computed = on_cpu ? cpu_seconds_of_threads() - before : 0;
+    if (took < best.seconds) best = {took, on_cpu && computed < kLeastPart * parallel_threads() * took};
     spent += took;
   } while (spent < seconds);
   return best;
 }
 
 using cpu::Bf16Products;
-
-std::string decision_name(Bf16Products way) { return fmt::format("bf16 {}", name_of(way)); }
 
 // A product in one way, with what it needs.
 struct TimedProduct {
@@ -158,6 +192,57 @@ std::vector<Decisions::Entry> measured_ways() {
   return {direct.entry(Bf16Products::direct, first), widened.entry(Bf16Products::widened, second)};
 }
 
+// 64 columns for each multiprocessor: 8,192 on the largest GPUs, milliseconds on the smallest.
+Measured measured_peak(Stream& stream, Precision precision, double seconds) {
+  const bool on_gpu = stream.type() == DeviceType::cuda;
+  const int64_t edge =
+      on_gpu ? std::clamp<int64_t>(64 * cuda::sm_count(stream.device().index), 256, 8192) / 256 * 256 : 1024;
+  Workbench bench(stream.device());
+  BestRun best;
+  if (precision == Precision::fp8) {
+    fp8::ScaledMatmul product{
+        .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
+    product.workspace = bench.tensor(DType::u8, {fp8::scaled_matmul_workspace_bytes(stream, product)});
+    bench.give_workspace(stream, fp8::scaled_matmul_inner_workspace_bytes(stream, product));
+    best = best_run(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
+  } else {
+    const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
+    const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
+    const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
+    const auto measure = [&] {
+      bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
+      return best_run(stream, seconds, [&] { matmul(stream, product); });
+    };
+    best = measure();
+    if (!on_gpu && precision == Precision::bf16 && cpu::multiplies_bf16_directly()) {
+      const cpu::ProductChoice before = stream.matmul_cache().products();
+      for (cpu::Bf16Products way : {cpu::Bf16Products::direct, cpu::Bf16Products::widened}) {
+        if (way == before.matmul) continue;
+        stream.matmul_cache().set_products({.matmul = way, .attention = before.attention});
+        if (const BestRun other = measure(); other.seconds < best.seconds) best = other;
+      }
+      stream.matmul_cache().set_products(before);
+    }
+  }
+  return {2.0 * edge * edge * edge / best.seconds, best.is_disturbed};
+}
+
+// A peak that is kept may take longer to measure, to find a moment in which the machine does nothing else.
+// Where there was none, every start looks for one shortly.
+double kept_cpu_peak(Precision precision, const PeakSearch& search) {
+  constexpr double kSeconds = 0.1, kSecondsIfKept = 0.5;
+  const MeasurementCache cache = cpu_cache(search);
+  const Decisions kept = cache.read();
+  const Decisions::Entry* entry = kept.find(name_of(precision));
+  const double highest = highest_kept(kept, precision);
+  if (entry && entry->reason != kDisturbed) return highest;
+  Stream stream = Stream::cpu();
+  Measured peak = measured_peak(stream, precision, entry || cache.file().empty() ? kSeconds : kSecondsIfKept);
+  peak.flops_per_second = std::max(peak.flops_per_second, highest);
+  cache.write({peak.entry(precision)});
+  return peak.flops_per_second;
+}
+
 bool multiplies_float8(Device device) {
   return !fp8::recipes_of_compute_capability(cuda::compute_capability(device.index)).empty();
 }
@@ -182,39 +267,8 @@ void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config) {
   if (config.peak_tflops_fp8 > 0) peaks.fp8 = config.peak_tflops_fp8 * 1e12;
 }
 
-// 64 columns for each multiprocessor: 8,192 on the largest GPUs, milliseconds on the smallest.
 double measure_peak(Stream& stream, Precision precision, double seconds) {
-  const bool on_gpu = stream.type() == DeviceType::cuda;
-  const int64_t edge =
-      on_gpu ? std::clamp<int64_t>(64 * cuda::sm_count(stream.device().index), 256, 8192) / 256 * 256 : 1024;
-  Workbench bench(stream.device());
-  double best = 0;
-  if (precision == Precision::fp8) {
-    fp8::ScaledMatmul product{
-        .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
-    product.workspace = bench.tensor(DType::u8, {fp8::scaled_matmul_workspace_bytes(stream, product)});
-    bench.give_workspace(stream, fp8::scaled_matmul_inner_workspace_bytes(stream, product));
-    best = best_seconds(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
-  } else {
-    const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
-    const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
-    const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
-    const auto measure = [&] {
-      bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
-      return best_seconds(stream, seconds, [&] { matmul(stream, product); });
-    };
-    best = measure();
-    if (!on_gpu && precision == Precision::bf16 && cpu::multiplies_bf16_directly()) {
-      const cpu::ProductChoice before = stream.matmul_cache().products();
-      for (cpu::Bf16Products way : {cpu::Bf16Products::direct, cpu::Bf16Products::widened}) {
-        if (way == before.matmul) continue;
-        stream.matmul_cache().set_products({.matmul = way, .attention = before.attention});
-        best = std::min(best, measure());
-      }
-      stream.matmul_cache().set_products(before);
-    }
-  }
-  return 2.0 * edge * edge * edge / best;
+  return measured_peak(stream, precision, seconds).flops_per_second;
 }
 
 void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
@@ -295,10 +349,10 @@ void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,
     for (const auto& [precision, is_used] : kinds) {
       if (!is_used) continue;
       double& peak = peak_of(peaks, precision);
-      const double now = measure_peak(stream, precision, kSeconds);
-      if (now <= peak) continue;
-      peak = now;
-      higher.push_back(cpu_entry(precision, now));
+      const Measured now = measured_peak(stream, precision, kSeconds);
+      if (now.flops_per_second <= peak) continue;
+      peak = now.flops_per_second;
+      higher.push_back(now.entry(precision));
     }
     if (search.metrics.peak_tflops_fp8 == 0) peaks.fp8 = peaks.bf16;
     cpu_cache(search).write(higher);

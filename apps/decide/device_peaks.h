@@ -41,9 +41,10 @@ struct PeakSearch {
 };
 /// Each precision's peak: what the configuration gives; else the table of dense vendor figures; else what was
 /// decided for this GPU or kept for this CPU (its model, threads, library and instruction set); else, if it
-/// is used, a measurement on `device`, which for a CPU is kept for later runs. What is still unknown, and
-/// FP32 where the configuration gives BF16 and no table has it, is assumed: FP32 as half of BF16, BF16 as
-/// FP32, FP8 as BF16.
+/// is used, a measurement on `device`, which for a CPU is kept for later runs. One in which others had the
+/// cores is repeated by later runs until one is undisturbed. No rate that is kept for a CPU is above the peak
+/// of its precision. What is still unknown, and FP32 where the configuration gives BF16 and no table has it,
+/// is assumed: FP32 as half of BF16, BF16 as FP32, FP8 as BF16.
 DevicePeaks find_device_peaks(Device device, const PeakSearch& search = {});
 
 /// The part of this CPU's bf16 peak that products reach if they are multiplied in this way: 1 for the faster
