@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "core/split.h"
+#include "core/io/last_lines.h"
 
 namespace ottava {
 
@@ -39,21 +39,14 @@ std::vector<std::string> results_missing(const Config& c, int64_t step) {
   const std::string path = c.job.in_dump_folder("metrics.jsonl");
   if (due.empty() || !std::filesystem::exists(path)) return due;
   const File file = File::open_for_reading(path);
-  bool is_all = false;
-  for (int64_t bytes = int64_t{1} << 16; !is_all && !due.empty(); bytes *= 4) {
-    const int64_t begin = std::max<int64_t>(file.size() - bytes, 0);
-    std::string text(file.size() - begin, '\0');
-    file.read_at(text.data(), text.size(), begin);
-    is_all = begin == 0;
-    for (const std::string_view line : split_text(text, '\n')) {
-      try {
-        const Json values = Json::parse(line, path);
-        const int64_t of = values.at("step", path).as_integer(path);
-        if (of < step) is_all = true;
-        if (of == step)
-          std::erase_if(due, [&](const std::string& name) { return values.find(name) != nullptr; });
-      } catch (const FileError&) {  // a torn line, or one whose beginning was not read
-      }
+  for (LastLines lines(file); !due.empty() && lines.next();) {
+    try {
+      const Json values = Json::parse(lines.text(), path);
+      const int64_t of = values.at("step", path).as_integer(path);
+      if (of < step) break;
+      if (of == step)
+        std::erase_if(due, [&](const std::string& name) { return values.find(name) != nullptr; });
+    } catch (const FileError&) {  // of a disk or a person
     }
   }
   return due;

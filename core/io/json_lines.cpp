@@ -8,23 +8,23 @@
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/folder.h"
+#include "core/io/last_lines.h"
 
 namespace ottava {
 namespace {
 
-// Bytes up to the last readable line before the first whose step is past `last`. Unreadable ones between
-// readable ones stay.
-int64_t kept_bytes(const std::string& text, const std::string& path, int64_t last) {
-  size_t kept = 0;
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+// Bytes up to the last readable line whose step is not past `last`. Steps ascend, so that nothing before it
+// is read, however long the run was.
+int64_t kept_bytes(const File& file, int64_t last) {
+  LastLines lines(file);
+  while (lines.next()) {
     try {
-      const Json line = Json::parse(std::string_view(text).substr(begin, end - begin), path);
-      if (line.at("step", path).as_integer(path) > last) break;
-      kept = end + 1;
+      const Json line = Json::parse(lines.text(), file.path());
+      if (line.at("step", file.path()).as_integer(file.path()) <= last) return lines.end();
     } catch (const FileError&) {  // of a disk or a person
     }
   }
-  return static_cast<int64_t>(kept);
+  return 0;
 }
 
 Json line_of(int64_t step) {
@@ -46,10 +46,12 @@ JsonLines::JsonLines(const std::string& path, int64_t resumed_at, Cut cut) {
     file_ = File::create(path);
     return;
   }
-  const std::string text = read_file(path, std::numeric_limits<int64_t>::max());
-  end_ = kept_bytes(text, path, resumed_at);
-  if (cut == Cut::kept_apart && end_ < std::ssize(text))
-    write_file_atomically(unused_name(path + ".abandoned"), text);
+  const File before = File::open_for_reading(path);
+  end_ = kept_bytes(before, resumed_at);
+  if (cut == Cut::kept_apart && end_ < before.size()) {
+    write_file_atomically(unused_name(path + ".abandoned"),
+                          read_file(path, std::numeric_limits<int64_t>::max()));
+  }
   file_ = File::open_for_writing(path);
   file_.truncate(end_);
 }

@@ -21,9 +21,9 @@ class JsonLines {
   /// What becomes of lines past the step at which a run resumes. kept_apart: the file as it was is copied to
   /// `path.abandoned` (`.abandoned-2` if that is taken), for a run that goes back behind its checkpoints.
   enum class Cut : uint8_t { dropped, kept_apart };
-  /// Continues the file of a run that resumes after step `resumed_at`: cuts it off at the first line past
-  /// that step, and at what is torn at its end, since the run will write these again. A run that starts anew
-  /// (0) moves an existing file to `path.previous` (`.previous-2` if that is taken).
+  /// Continues the file of a run that resumes after step `resumed_at`: cuts off the lines past that step, and
+  /// what is torn at its end, since the run will write these again. Of the lines that stay it reads the last.
+  /// A run that starts anew (0) moves an existing file to `path.previous` (`.previous-2` if that is taken).
   JsonLines(const std::string& path, int64_t resumed_at, Cut cut = Cut::dropped);
   void append(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
   /// Appends a line with a value that is not a number.

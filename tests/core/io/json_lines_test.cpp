@@ -1,5 +1,6 @@
 #include "core/io/json_lines.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -92,6 +93,22 @@ TEST_CASE("JSON lines: an unreadable line takes none behind it away") {
   CHECK(read_file(path + ".abandoned") == text);
   { JsonLines file(path, 4, JsonLines::Cut::kept_apart); }  // nothing is cut off
   CHECK_FALSE(std::filesystem::exists(path + ".abandoned-2"));
+}
+
+TEST_CASE("JSON lines: of a long file only the end is read when a run resumes") {
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  constexpr int64_t kLong = int64_t{1}
+                            << 40;  // of which the file system keeps the end, and no memory has room
+  File::create(path).truncate(kLong);
+  const std::string lines = "\n{\"step\":5}\n{\"step\":6}\n{\"step\":7}\n{\"st";
+  File::open_for_writing(path).write_at(lines.data(), lines.size(), kLong);
+  JsonLines(path, 6).append(7, {});
+  const File file = File::open_for_reading(path);
+  std::string end(file.size() - kLong, '\0');
+  file.read_at(end.data(), end.size(), kLong);
+  CHECK(end.starts_with("\n{\"step\":5}\n{\"step\":6}\n{\"step\":7,\"time\":"));
+  CHECK(std::ranges::count(end, '\n') == 4);
 }
 
 }  // namespace
