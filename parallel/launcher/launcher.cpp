@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -20,14 +20,13 @@
 #include "core/error.h"
 #include "core/listed.h"
 #include "parallel/comm/sockets/held_port.h"
+#include "parallel/failure/waited_time.h"
 #include "parallel/launcher/line_labels.h"
 #include "parallel/launcher/rank_process.h"
 #include "parallel/launcher/stop_signal_set.h"
 
 namespace ottava {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Variables of launchers that may have started this one; they would mislead the ranks.
 constexpr std::string_view kOthers[] = {
@@ -56,6 +55,20 @@ void check(const RankLaunch& launch) {
   }
 }
 
+/// What is left of a time, from which the time for which this process was stopped is not taken.
+class Countdown {
+ public:
+  static constexpr double kLook = 0.5;  ///< seconds after which to look again
+
+  explicit Countdown(double seconds) : seconds_(seconds) {}
+  double left() { return std::max(seconds_ - waited_.seconds(), 0.0); }
+  bool is_over() { return left() == 0; }
+
+ private:
+  double seconds_;
+  WaitedTime waited_;
+};
+
 class LocalRanks {
  public:
   explicit LocalRanks(const RankLaunch& launch);
@@ -82,10 +95,7 @@ class LocalRanks {
   void reap();
   void kill_ranks();
   void print_accounts();
-  void begin_to_end() {
-    if (!ends_since_) ends_since_ = Clock::now();
-  }
-  std::optional<Clock::time_point> reader_deadline() const;
+  void watch_reader();
   bool has_ended() const { return std::ranges::all_of(ranks_, &Rank::has_ended); }
 
   const RankLaunch& launch_;
@@ -95,13 +105,10 @@ class LocalRanks {
   std::vector<Rank> ranks_;
   LineOutlet outlet_;
   int code_ = 0, interrupts_ = 0;
-  bool said_what_is_lost_ = false, said_who_is_left_ = false;
-  std::optional<Clock::time_point> deadline_, ends_since_, notice_;
+  bool is_to_end_ = false, said_what_is_lost_ = false, said_who_is_left_ = false;
+  std::optional<Countdown> grace_, notice_, reader_;
+  LineOutlet::Clock::time_point reader_read_at_;
 };
-
-Clock::duration seconds(double count) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
-}
 
 LocalRanks::LocalRanks(const RankLaunch& launch) : launch_(launch), master_(launch.master) {
   if (master_.address.empty()) master_.address = "127.0.0.1";
@@ -177,14 +184,15 @@ void LocalRanks::wait() {
     for (const LineLabels& lines : rank.lines)
       if (reads) watched.push_back({lines.descriptor(), POLLIN, 0});
   }
-  int64_t left = -1;
-  for (const std::optional<Clock::time_point>& moment : {deadline_, reader_deadline(), notice_}) {
-    if (!moment) continue;
-    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(*moment - Clock::now());
-    const int64_t until = std::max<int64_t>(rest.count(), 0);
-    left = left < 0 ? until : std::min(left, until);
+  watch_reader();
+  int milliseconds = -1;
+  double left = Countdown::kLook;
+  for (std::optional<Countdown>* countdown : {&grace_, &notice_, &reader_}) {
+    if (!*countdown) continue;
+    left = std::min(left, (*countdown)->left());
+    milliseconds = static_cast<int>(std::ceil(left * 1e3));
   }
-  ::poll(watched.data(), watched.size(), static_cast<int>(left));
+  ::poll(watched.data(), watched.size(), milliseconds);
   outlet_.write_some();
   size_t at = 1;
   for (Rank& rank : ranks_) {
@@ -193,9 +201,10 @@ void LocalRanks::wait() {
     }
   }
   if (watched[0].revents != 0) take_signals();
-  if (const auto last = reader_deadline(); last && Clock::now() >= *last) outlet_.give_up();
-  if (notice_ && Clock::now() >= *notice_) say_who_is_left();
-  if (deadline_ && Clock::now() >= *deadline_) kill_ranks();
+  watch_reader();
+  if (reader_ && reader_->is_over()) outlet_.give_up();
+  if (notice_ && notice_->is_over()) say_who_is_left();
+  if (grace_ && grace_->is_over()) kill_ranks();
 }
 
 // A full disk fails each write of each rank: one line says it for all.
@@ -210,10 +219,12 @@ bool LocalRanks::forward(const Rank& rank, LineLabels& lines) {
   return may_be_more;
 }
 
-// Of lines that keep ranks from ending.
-std::optional<Clock::time_point> LocalRanks::reader_deadline() const {
-  if (!ends_since_ || outlet_.is_empty()) return {};
-  return std::max(*ends_since_, outlet_.waits_since()) + seconds(launch_.reader_seconds);
+// Of lines that keep ranks from ending; it has all the time again whenever it reads.
+void LocalRanks::watch_reader() {
+  if (!is_to_end_ || outlet_.is_empty()) return reader_.reset();
+  if (reader_ && reader_read_at_ == outlet_.waits_since()) return;
+  reader_read_at_ = outlet_.waits_since();
+  reader_.emplace(launch_.reader_seconds);
 }
 
 void LocalRanks::take_signals() {
@@ -229,12 +240,12 @@ void LocalRanks::take_signals() {
 }
 
 void LocalRanks::take_stop(int signal) {
-  begin_to_end();
+  is_to_end_ = true;
   if ((signal == SIGINT && ++interrupts_ > 1) || (signal == SIGTERM && said_who_is_left_)) {
     code_ = code_ ? code_ : 128 + signal;
     return kill_ranks();
   }
-  if (signal == SIGTERM && !notice_) notice_ = Clock::now() + seconds(launch_.notice_seconds);
+  if (signal == SIGTERM && !notice_) notice_.emplace(launch_.notice_seconds);
   for (const Rank& rank : ranks_) {
     if (!rank.has_ended) ::kill(rank.process.id, signal);
   }
@@ -273,8 +284,8 @@ void LocalRanks::reap() {
                                                       WTERMSIG(status), ::strsignal(WTERMSIG(status)));
     }
     if (code_ == 0) code_ = code;
-    begin_to_end();
-    if (!deadline_) deadline_ = Clock::now() + seconds(launch_.grace_seconds);
+    is_to_end_ = true;
+    if (!grace_) grace_.emplace(launch_.grace_seconds);
   }
 }
 
@@ -282,7 +293,7 @@ void LocalRanks::kill_ranks() {
   for (const Rank& rank : ranks_) {
     if (!rank.has_ended) ::kill(rank.process.id, SIGKILL);
   }
-  deadline_.reset();
+  grace_.reset();
 }
 
 void LocalRanks::print_accounts() {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -201,6 +202,26 @@ TEST_CASE("the first code that is not 0 is returned, and the others do not stay"
   INFO(killed.output);
   CHECK(killed.exit_code == 128 + SIGSEGV);
   CHECK_THAT(killed.output, Contains("rank 1: was ended by signal 11") && !Contains("rank 0:"));
+}
+
+TEST_CASE("time for which the launcher is stopped is none that the others have to end") {
+  const TemporaryFolder folder;
+  const std::string at = folder.path();
+  const Outcome o = run_command(
+      "exec " LAUNCH_PROGRAM " 2 --grace 3 -- /bin/sh -c 'touch " + at +
+          "/$RANK; [ $RANK = 0 ] && exit 7; until [ -e " + at + "/end ]; do sleep 0.05; done; echo saved'",
+      [&](int launcher) {
+        const auto begun = [&](const char* rank) { return std::filesystem::exists(folder / rank); };
+        CHECK(wait_until(200, [&] { return begun("0") && begun("1") && processes_with(at).size() == 2; }));
+        ::kill(launcher, SIGSTOP);
+        std::this_thread::sleep_for(std::chrono::milliseconds(3200));
+        ::kill(launcher, SIGCONT);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        std::ofstream(folder / "end");
+      });
+  INFO(o.output);
+  CHECK(o.exit_code == 7);
+  CHECK_THAT(o.output, Contains("[rank 1] saved") && !Contains("rank 1: was ended"));
 }
 
 TEST_CASE("variables of other launchers are not those of the ranks") {
