@@ -12,6 +12,7 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
 #include "apps/config/limits.h"
+#include "apps/devices/needed_memory.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/evaluator.h"
 #include "apps/generate/saved_model.h"
@@ -75,9 +76,14 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
   for (const ChoiceTask& task : tasks) tokens.push_back(encode_choices(task, *model.tokenizer, c.seq_len));
   note_length(model, tokens, notes);
   const PassShape pass = smallest_pass(tokens, {.batch = c.batch, .sequence = c.seq_len});
+  const Device device = parse_device(c.device);
   Evaluator evaluator(
-      {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence},
-      parse_device(c.device));
+      {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence}, device,
+      [&](const MemoryPlan& plan) {
+        require_memory_for_model("the model with a pass of questions", plan, device, compute, [&](int64_t) {
+          return pass.batch > 1 ? "Lower --batch or --seq-len" : "Lower --seq-len";
+        });
+      });
   load_weights(model, evaluator.parameters(), evaluator.stream());
   const TokenLosses losses{
       .batch = pass.batch, .sequence = pass.sequence, .pass = [&](const HostTokens& of, std::span<float> to) {

@@ -9,7 +9,7 @@
 #include "apps/commands/compute_dtype.h"
 #include "apps/commands/given_text.h"
 #include "apps/config/limits.h"
-#include "apps/devices/available_memory.h"
+#include "apps/devices/needed_memory.h"
 #include "apps/generate/chat_session.h"
 #include "apps/generate/prompt_tokens.h"
 #include "apps/generate/saved_model.h"
@@ -18,7 +18,6 @@
 #include "core/counted.h"
 #include "core/data/chat/template_file.h"
 #include "core/stopwatch.h"
-#include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
 namespace {
@@ -63,19 +62,14 @@ AnswerOptions answer_options(const GenerateCommand& c, const SavedModel& model) 
           .seed = c.seed};
 }
 
-// Keys and values of all tokens are taken before the first one.
-void require_memory_for(const GenerateCommand& c, const Generator::Options& o, Device device) {
-  const int64_t available = memory_for_rank(device, *solo_rank_groups().control),
-                of_token = 2 * o.model.layers * o.model.kv_heads * o.model.head_dim * size_of(o.compute);
-  const int64_t held = available / of_token;
-  if (o.capacity <= held) return;
-  constexpr double kGib = 1 << 30;
-  const std::string_view advice = c.is_chat                ? "lower --context"
-                                  : o.prompt_tokens > held ? "shorten the prompt"
-                                                           : "lower --max-tokens";
-  fail<MemoryError>("generate", "keys and values of {} need {:.2f} GiB, but only {:.2f} are free on {}: {}",
-                    counted(o.capacity, "token"), o.capacity * of_token / kGib, available / kGib,
-                    to_string(device), advice);
+/// What makes a plan smaller whose weights fit. Besides them, what stays grows with the capacity: keys and
+/// values of all tokens are taken before the first one.
+std::string advice(const GenerateCommand& c, const Generator::Options& o, const MemoryPlan& plan,
+                   int64_t available) {
+  if (c.is_chat) return "Lower --context";
+  const double of_token = static_cast<double>(plan.persistent_bytes - weight_bytes(plan)) / o.capacity,
+               of_prompt = plan.total_bytes() - of_token * (o.capacity - o.prompt_tokens);
+  return of_prompt < available ? "Lower --max-tokens" : "Shorten the prompt";
 }
 
 /// A model that is ready to be asked.
@@ -86,8 +80,11 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
                                    .prompt_tokens = prompt_tokens,
                                    .capacity = capacity};
   const Device device = parse_device(c.device);
-  require_memory_for(c, options, device);
-  auto generator = std::make_unique<Generator>(options, device);
+  auto generator = std::make_unique<Generator>(options, device, [&](const MemoryPlan& plan) {
+    require_memory_for_model(fmt::format("the model with {}", counted(capacity, "token")), plan, device,
+                             options.compute,
+                             [&](int64_t available) { return advice(c, options, plan, available); });
+  });
   load_weights(model, generator->parameters(), generator->stream());
   return generator;
 }

@@ -5,10 +5,10 @@
 
 namespace ottava {
 
-Evaluator::Evaluator(Options options, Device device)
+Evaluator::Evaluator(Options options, Device device, const ForwardModel::Allow& allow)
     : options_(options),
       model_({.model = options.model, .compute = options.compute, .sequence = options.sequence}, device) {
-  model_.take_memory([&](Arena& arena) { build(arena); }, [&](const StepContext& c) { run(c); });
+  model_.take_memory([&](Arena& arena) { build(arena); }, [&](const StepContext& c) { run(c); }, allow);
 }
 
 void Evaluator::build(Arena& arena) {

@@ -16,7 +16,7 @@ class Evaluator {
     int64_t batch = 1, sequence = 2048;  ///< of a pass
   };
   /// Plans and takes memory.
-  Evaluator(Options options, Device device);
+  Evaluator(Options options, Device device, const ForwardModel::Allow& allow);
 
   /// To be filled by the caller, who then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }

@@ -8,7 +8,7 @@
 
 namespace ottava {
 
-Generator::Generator(Options options, Device device)
+Generator::Generator(Options options, Device device, const ForwardModel::Allow& allow)
     : options_(options),
       model_({.model = options.model, .compute = options.compute, .sequence = options.capacity}, device) {
   if (options.prompt_tokens < 1 || options.prompt_tokens > options.capacity) {
@@ -19,7 +19,8 @@ Generator::Generator(Options options, Device device)
                      [&](const StepContext& c) {
                        run(c, options.prompt_tokens, 0);
                        if (options.capacity > options.prompt_tokens) run(c, 1, options.prompt_tokens);
-                     });
+                     },
+                     allow);
   host_logits_.resize(options.model.vocab_size);
 }
 

@@ -17,7 +17,8 @@ class Generator {
     int64_t capacity = 1;       ///< prompt and generated tokens together
   };
   /// Plans and takes memory. Throws ConfigError if the prompt does not fit the capacity.
-  Generator(Options options, Device device);
+  Generator(
+      Options options, Device device, const ForwardModel::Allow& allow = [](const MemoryPlan&) {});
 
   /// To be filled by the caller, who then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }

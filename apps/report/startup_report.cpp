@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/devices/available_memory.h"
+#include "apps/devices/needed_memory.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/beside_compute.h"
@@ -25,13 +26,6 @@
 
 namespace ottava {
 namespace {
-
-std::string size_text(int64_t bytes) {
-  double b = bytes;
-  if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
-  if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
-  return fmt::format("{:.2f} GiB", b / (1 << 30));
-}
 
 std::string recompute_text(const std::vector<Recompute>& blocks) {
   int64_t elementwise = 0, whole = 0;
@@ -281,8 +275,6 @@ std::string set_text(std::initializer_list<std::pair<bool, std::string_view>> se
 
 std::string step_complaint(const Experiment& e, const MemoryPlan& plan, Device device, int64_t available) {
   const std::vector<PlannedAllocation> items = plan.largest(6);
-  const std::string largest = listed(
-      items, [](const PlannedAllocation& a) { return fmt::format("{} {}", a.name, size_text(a.bytes)); });
   // The owner of a matrix works on all of it, however it is sharded.
   const bool has_muon =
       std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
@@ -291,9 +283,8 @@ std::string step_complaint(const Experiment& e, const MemoryPlan& plan, Device d
   const std::vector<Recompute>& recompute = e.shape.model_options.recompute;  // empty: nothing
   const bool recomputes_all = !recompute.empty() && std::ranges::all_of(recompute, is_whole);
   return fmt::format(
-      "{} needs {} on {}, but only {} are free for this rank; largest items: {}. Lower {}, {}{}or shard over "
-      "more ranks",
-      part.name, size_text(plan.total_bytes()), to_string(device), size_text(available), largest, part.keys,
+      "{}. Lower {}, {}{}or shard over more ranks", too_large_text(part.name, plan, device, available),
+      part.keys,
       set_text({{part.is_training && !recomputes_all, "activation_checkpoint.mode: full"},
                 {e.shape.parameters.optimizer_state != DType::bf16, "optimizer.state_dtype: bfloat16"}}),
       has_muon ? "leave the largest matrices, which Muon needs whole on one rank, to AdamW "

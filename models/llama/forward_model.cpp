@@ -12,7 +12,8 @@ ForwardModel::ForwardModel(Options options, Device device)
     : options_(std::move(options)), stream_(device_stream(device)), ranks_(solo_rank_groups()) {}
 
 void ForwardModel::take_memory(const std::function<void(Arena& arena)>& build,
-                               const std::function<void(const StepContext& context)>& run) {
+                               const std::function<void(const StepContext& context)>& run,
+                               const Allow& allow) {
   int64_t workspace_bytes = 0;
   MemoryPlan plan;
   const auto build_all = [&](Arena& arena, Stream& stream) {
@@ -29,6 +30,7 @@ void ForwardModel::take_memory(const std::function<void(Arena& arena)>& build,
     workspace_bytes = recorder.workspace_bytes();
     plan = recording.plan();
   }
+  allow(plan);
   arena_ = std::make_unique<Arena>(plan, stream_.device());
   set_matmul_workspace(stream_, build_all(*arena_, stream_));
 }

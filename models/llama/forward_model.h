@@ -17,10 +17,13 @@ class ForwardModel {
   };
   ForwardModel(Options options, Device device);
 
+  /// Sees the plan before memory is taken, and throws if it is too large.
+  using Allow = std::function<void(const MemoryPlan& plan)>;
+
   /// Plans and takes memory for the weights, for what `build` takes from the arena, and for the phases that
-  /// `run` goes through. Both are called on `meta`, twice; then `build` once more, on the device.
+  /// `run` goes through. Both are called on `meta`, twice; then `allow` and, on the device, `build` again.
   void take_memory(const std::function<void(Arena& arena)>& build,
-                   const std::function<void(const StepContext& context)>& run);
+                   const std::function<void(const StepContext& context)>& run, const Allow& allow);
 
   const LlamaModel& model() const { return *model_; }
   /// To be filled by the caller, who then calls refresh_compute_copies().

@@ -273,12 +273,12 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   CHECK_THAT(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true, .context = 100}),
              Contains("conversations of this --context make up to 100 tokens, " + meant));
   CHECK(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true}).empty());
-  CHECK_THAT(
-      message_of([&] { noted({.prompt = "what", .max_tokens = 1 << 30}); }),
-      Contains("[generate] keys and values of 10737418") && Contains(" are free on cpu: lower --max-tokens"));
+  CHECK_THAT(message_of([&] { noted({.prompt = "what", .max_tokens = 1 << 30}); }),
+             Contains("[memory] the model with 10737418") &&
+                 Contains(" are free for this rank; largest items: ") && Contains(". Lower --max-tokens"));
   CHECK_THAT(
       message_of([&] { noted({.prompt = "what", .max_tokens = 8, .is_chat = true, .context = 1 << 30}); }),
-      Contains("keys and values of 1073741824 tokens need ") && Contains(": lower --context"));
+      Contains("the model with 1073741824 tokens needs ") && Contains(". Lower --context"));
   CHECK_THAT(message_of([&] { noted({.prompt = "what is 3 of 0?", .max_tokens = 64, .is_chat = true}); }),
              Contains("--max-tokens 64 leaves no room for a question in a context of 64 tokens"));
 }

@@ -1,0 +1,45 @@
+#include "apps/devices/needed_memory.h"
+
+#include "apps/devices/available_memory.h"
+#include "core/error.h"
+#include "core/listed.h"
+#include "parallel/comm/solo_communicator.h"
+
+namespace ottava {
+
+std::string size_text(int64_t bytes) {
+  double b = bytes;
+  if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
+  if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
+  return fmt::format("{:.2f} GiB", b / (1 << 30));
+}
+
+std::string too_large_text(std::string_view what, const MemoryPlan& plan, Device device, int64_t available) {
+  constexpr int kNamed = 6;
+  return fmt::format("{} needs {} on {}, but only {} are free for this rank; largest items: {}", what,
+                     size_text(plan.total_bytes()), to_string(device), size_text(available),
+                     listed(plan.largest(kNamed), [](const PlannedAllocation& a) {
+                       return fmt::format("{} {}", a.name, size_text(a.bytes));
+                     }));
+}
+
+void require_memory_for_model(std::string_view what, const MemoryPlan& plan, Device device, DType compute,
+                              const std::function<std::string(int64_t available)>& advice) {
+  SoloCommunicator alone;
+  const int64_t available = memory_for_rank(device, alone);
+  if (plan.total_bytes() <= available) return;
+  fail<MemoryError>("memory", "{}. {}", too_large_text(what, plan, device, available),
+                    weight_bytes(plan) < available ? advice(available)
+                    : compute == DType::f32        ? "Choose --dtype bfloat16, or a device with more memory"
+                                                   : "Choose a device with more memory");
+}
+
+int64_t weight_bytes(const MemoryPlan& plan) {
+  int64_t bytes = 0;
+  for (const PlannedAllocation& a : plan.persistent) {
+    if (a.category == MemoryCategory::parameters || a.category == MemoryCategory::compute) bytes += a.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace ottava
