@@ -21,6 +21,7 @@
 
 #include <fmt/ranges.h>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/listed.h"
@@ -56,37 +57,52 @@ bool is_with_itself(int descriptor) {
          sizes[0] == sizes[1] && std::memcmp(&ends[0], &ends[1], sizes[0]) == 0;
 }
 
-// One attempt takes at most two seconds, since an address on an interface that does not lead here must not
-// use up the whole time limit. Of a name's addresses those of IPv4 come first, whatever the resolver prefers:
-// ranks tell others the address from which they have reached one, and some may have no IPv6.
-Descriptor try_connect(const std::string& address, const std::string& port) {
+struct SocketAddress {
+  sockaddr_storage address{};
+  socklen_t bytes = 0;
+  int family() const { return address.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  std::string text() const {
+    char host[NI_MAXHOST] = {};
+    ::getnameinfo(get(), bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    return host;
+  }
+};
+
+// Those of IPv4 come first, whatever the resolver prefers: ranks tell others the address from which they have
+// reached one, and some may have no IPv6.
+std::vector<SocketAddress> addresses_of(const std::string& host, const std::string& port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) return {};
-  std::vector<const addrinfo*> addresses;
-  for (const addrinfo* a = found; a; a = a->ai_next) addresses.push_back(a);
-  std::ranges::stable_partition(addresses, [](const addrinfo* a) { return a->ai_family == AF_INET; });
-  Descriptor result;
-  for (const addrinfo* a : addresses) {
-    if (result.is_open()) break;
-    Descriptor attempt(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
-    if (!attempt.is_open()) continue;
-    bool connected = ::connect(attempt, a->ai_addr, a->ai_addrlen) == 0;
-    if (!connected && errno == EINPROGRESS) {
-      pollfd wait{attempt, POLLOUT, 0};
-      int error = 0;
-      socklen_t length = sizeof error;
-      connected = ::poll(&wait, 1, 2000) == 1 &&
-                  ::getsockopt(attempt, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
-    }
-    if (!connected || is_with_itself(attempt)) continue;
-    ::fcntl(attempt, F_SETFL, ::fcntl(attempt, F_GETFL) & ~O_NONBLOCK);
-    result = std::move(attempt);
+  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return {};
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* a = found; a; a = a->ai_next) {
+    SocketAddress& address = addresses.emplace_back(SocketAddress{.bytes = a->ai_addrlen});
+    std::memcpy(&address.address, a->ai_addr, a->ai_addrlen);
   }
   ::freeaddrinfo(found);
-  return result;
+  std::ranges::stable_partition(addresses, [](const SocketAddress& a) { return a.family() == AF_INET; });
+  return addresses;
+}
+
+// Takes at most two seconds, since an address on an interface that does not lead here must not use up the
+// whole time limit.
+Descriptor try_connect(const SocketAddress& address) {
+  Descriptor attempt(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!attempt.is_open()) return {};
+  bool connected = ::connect(attempt, address.get(), address.bytes) == 0;
+  if (!connected && errno == EINPROGRESS) {
+    pollfd wait{attempt, POLLOUT, 0};
+    int error = 0;
+    socklen_t length = sizeof error;
+    connected = ::poll(&wait, 1, 2000) == 1 &&
+                ::getsockopt(attempt, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+  }
+  if (!connected || is_with_itself(attempt)) return {};
+  ::fcntl(attempt, F_SETFL, ::fcntl(attempt, F_GETFL) & ~O_NONBLOCK);
+  return attempt;
 }
 
 }  // namespace
@@ -249,13 +265,18 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds, const
   WaitedTime time(WaitedTime::Clock::now(), kLongestRound);
   do {
     wrong.clear();
+    bool are_all_wrong = true;
     for (const std::string& host : hosts) {
-      Connection connection(try_connect(host, std::string(parts[2])));
-      const bool is_open = connection.is_open();
-      if (is_open && (!attempts.is_right || attempts.is_right(connection))) return connection;
-      if (is_open) wrong.push_back(host);
+      for (const SocketAddress& address : addresses_of(host, std::string(parts[2]))) {
+        Connection connection(try_connect(address));
+        const bool is_open = connection.is_open();
+        if (is_open && (!attempts.is_right || attempts.is_right(connection))) return connection;
+        if (is_open && !contains(wrong, address.text())) wrong.push_back(address.text());
+        are_all_wrong &= is_open;
+      }
       if (attempts.after_each) attempts.after_each();
     }
+    if (are_all_wrong && !wrong.empty() && attempts.after_all_wrong) attempts.after_all_wrong();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (time.seconds() < timeout_seconds);
   fail<CommError>(

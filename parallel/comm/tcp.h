@@ -73,12 +73,14 @@ class Listener {
 };
 
 struct Attempts {
-  /// Called after each that failed; may throw to give up.
+  /// Called after the addresses of each host that all failed; may throw to give up.
   std::function<void()> after_each = {};
   /// Asks who answers there: an address that leads to somebody else is not taken.
   std::function<bool(Connection&)> is_right = {};
+  /// Called when somebody else answers at every address; may throw to give up.
+  std::function<void()> after_all_wrong = {};
 };
-/// Tries the endpoint's addresses, then those of its host's name, of IPv4 before those of IPv6, until the
+/// Tries the endpoint's addresses, then all those of its host's name, of IPv4 before those of IPv6, until the
 /// time is up. Throws CommError.
 Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts = {});
 

@@ -20,7 +20,7 @@
 #include "core/error.h"
 #include "core/listed.h"
 #include "parallel/comm/sockets/held_port.h"
-#include "parallel/failure/waited_time.h"
+#include "parallel/calls/waited_time.h"
 #include "parallel/launcher/line_labels.h"
 #include "parallel/launcher/rank_process.h"
 #include "parallel/launcher/stop_signal_set.h"

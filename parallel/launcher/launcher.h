@@ -30,7 +30,7 @@ struct RankLaunch {
 /// Runs the ranks of this machine, which meet over TCP, and returns when all have ended: 0, or the code of
 /// the first that failed (128 + its signal, where one ended it). Every line of a rank is preceded by `[rank
 /// r] `, unless only_ranks names a single one. Ranks wait for a slow reader of the lines; signals do not.
-/// Time for which the caller was stopped does not count (failure/waited_time.h).
+/// Time for which the caller was stopped does not count (calls/waited_time.h).
 ///
 /// SIGTERM, SIGUSR1, SIGHUP and SIGINT are passed on, each once to each rank; then it waits for the ranks to
 /// end, however long they save. A second SIGINT kills them, and 130 is returned. So does a SIGTERM (143) that

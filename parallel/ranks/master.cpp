@@ -23,6 +23,9 @@ namespace {
 // How long a visitor has to say who it is.
 constexpr double kGreetingSeconds = 5;
 
+// How long rank 0 has to answer before another address is tried.
+constexpr double kAnswerSeconds = 10;
+
 // After this part of the time limit, which is a minute of the usual five, the log says who is waited for.
 constexpr double kFirstToldPart = 5;
 
@@ -78,18 +81,25 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
     await_ranks(master);
     return;
   }
-  connections_.push_back(
-      tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds));
-  connections_[0].send(greeting(self_.rank, self_.size));
-  auto answer = connections_[0].read(timeout_seconds);
-  if (!answer || *answer != "welcome") {
+  std::string said;  // by somebody else
+  const auto is_right = [&](tcp::Connection& connection) {
+    connection.send(greeting(self_.rank, self_.size));
+    const auto answer = connection.read(std::min(kAnswerSeconds, timeout_seconds), tcp::kGreetingBytes);
+    if (answer == "welcome") return true;
+    const bool is_silent = !answer && connection.read_available(tcp::kGreetingBytes);
+    if (!is_silent) said = answer ? "'" + *answer + "'" : "nothing before the end of the connection";
+    return false;
+  };
+  const auto refuse = [&] {
+    if (said.empty()) return;  // rank 0 itself may be stopped
     fail<CommError>(
         "launch",
         "rank {} reached {} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
         "same {} ranks",
-        self_.rank, text_of(master),
-        answer ? "'" + *answer + "'" : "nothing before the timeout or the end of the connection", self_.size);
-  }
+        self_.rank, text_of(master), said, self_.size);
+  };
+  connections_.push_back(tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds,
+                                         {.is_right = is_right, .after_all_wrong = refuse}));
 }
 
 void MasterBootstrap::await_ranks(const Master& master) {

@@ -9,7 +9,8 @@
 namespace ottava {
 
 /// The bootstrap of ranks that meet at rank 0 over TCP, before anything else connects them. Rank 0 listens on
-/// the master's port; the others try to reach it until the time is up.
+/// the master's port; the others try all addresses of the master's name until rank 0 answers at one or the
+/// time is up.
 class MasterBootstrap final : public Bootstrap {
  public:
   struct Self {

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "core/host_name.h"
@@ -20,11 +22,10 @@ constexpr int32_t kMagic = 0x0a07a7a1;
 // How much one connection may move before the others have their turn.
 constexpr int64_t kTurnBytes = 8 << 20;
 
-// What a connection begins with. One that was made by another rank, or for another, is closed.
-struct Hello {
-  uint64_t token = 0;
-  int32_t from = 0, to = 0, magic = kMagic, unused = 0;
-};
+// How long the other rank's doorman has to answer before another address is tried.
+constexpr double kAnswerSeconds = 10;
+// For one look at the time: all attempts of one connect_to().
+constexpr std::chrono::minutes kLongestAttempts{1};
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -40,7 +41,11 @@ TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_p
                     bootstrap.size(), files.needed, files.allowed);
   }
   token_ = job_token(bootstrap);
-  endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", host_name(), address, listener_.port()));
+  doorman_.emplace(Doorman::Options{.token = token_,
+                                    .rank = bootstrap.rank(),
+                                    .size = bootstrap.size(),
+                                    .greeting_seconds = options_.greeting_seconds});
+  endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", host_name(), address, doorman_->port()));
 }
 
 MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {
@@ -68,40 +73,51 @@ MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int ta
              peers_[rank].receives);
 }
 
+// A rank that has failed waits for nobody: who settles its calls does not wait for long. One that is stopped
+// is waited for, as in every call: it takes connections, but does not answer.
 void TcpPort::connect(int rank) {
-  Peer& peer = peers_[rank];
-  // All ranks connect before they move anything. If there are more than a listener's queue holds, each has to
-  // accept those that wait for it, or none would get through. A rank that has failed waits for nobody: who
-  // settles its calls does not wait for long.
-  const auto accept = [&] {
+  const auto check = [&] {
     if (state_->failed()) throw CommError(state_->failure());
-    accept_connections();
   };
-  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds, {.after_each = accept});
-  const Hello hello{token_, state_->rank(), rank};
-  if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
-    peer.way_out = {.is_closed = true, .error = errno};
+  bool is_silent = false;
+  const auto is_right = [&](tcp::Connection& connection) {
+    const Answer answer = answer_of(connection, rank);
+    is_silent |= answer == Answer::none;
+    return answer == Answer::right;
+  };
+  WaitedTime time(WaitedTime::Clock::now(), kLongestAttempts);
+  while (!peers_[rank].out.is_open()) {
+    try {
+      peers_[rank].out = tcp::connect_to(endpoints_[rank], options_.connect_seconds,
+                                         {.after_each = check, .is_right = is_right});
+    } catch (const CommError&) {
+      check();
+      if (!std::exchange(is_silent, false) || time.seconds() > state_->timeout_seconds()) throw;
+    }
+  }
 }
 
-void TcpPort::accept_connections() {
-  pollfd waiting{listener_.descriptor(), POLLIN, 0};
-  while (visitors_.size() < tcp::kMostVisitors && ::poll(&waiting, 1, 0) == 1) {
-    tcp::Connection visitor = listener_.accept();
-    if (!visitor.is_open()) break;  // no descriptor is left: it waits, and so may this
-    visitors_.push_back({std::move(visitor)});
+TcpPort::Answer TcpPort::answer_of(tcp::Connection& connection, int rank) const {
+  constexpr double kLookSeconds = 0.25;
+  if (!connection.send(Doorman::greeting(token_, state_->rank(), rank))) return Answer::wrong;
+  for (WaitedTime time; time.seconds() < kAnswerSeconds && !state_->failed();) {
+    if (const auto text = connection.read(kLookSeconds, tcp::kGreetingBytes))
+      return *text == Doorman::answer(token_, state_->rank(), rank) ? Answer::right : Answer::wrong;
+    if (!connection.read_available(tcp::kGreetingBytes)) return Answer::wrong;
   }
-  std::erase_if(visitors_, [&](Visitor& visitor) {
-    Hello hello;
-    const int socket = visitor.connection.descriptor();
-    ssize_t got = ::recv(socket, &hello, sizeof hello, MSG_DONTWAIT | MSG_PEEK);
-    const bool is_partial = got > 0 && got < static_cast<ssize_t>(sizeof hello);
-    if (is_partial || (got < 0 && would_block())) return visitor.time.seconds() >= options_.greeting_seconds;
-    ::recv(socket, &hello, sizeof hello, MSG_DONTWAIT);
-    bool is_ours = got == sizeof hello && hello.magic == kMagic && hello.token == token_ &&
-                   hello.to == state_->rank() && hello.from >= 0 && hello.from < std::ssize(peers_);
-    if (is_ours) peers_[hello.from].in = std::move(visitor.connection);
-    return true;
-  });
+  return Answer::none;
+}
+
+// Another one takes the place of one that broke before it brought anything: the other rank did not get its
+// answer in time.
+void TcpPort::take_connection(int rank) {
+  Peer& peer = peers_[rank];
+  const bool is_fresh = !peer.arriving && peer.header_bytes == 0;
+  if (peer.in.is_open() && !(peer.way_in.is_closed && is_fresh)) return;
+  tcp::Connection connection = doorman_->take(rank);
+  if (!connection.is_open()) return;
+  peer.in = std::move(connection);
+  peer.way_in = {};
 }
 
 void TcpPort::push(Peer& peer) {
@@ -210,14 +226,10 @@ void TcpPort::check(Way& way, bool has_messages, int from, int to) const {
 }
 
 void TcpPort::move() {
-  bool awaits_visitor = std::ranges::any_of(active_, [&](int rank) {
-    const Peer& peer = peers_[rank];
-    return !peer.receives.empty() && !peer.in.is_open();
-  });
-  if (awaits_visitor) accept_connections();
   std::erase_if(active_, [&](int rank) {
     Peer& peer = peers_[rank];
     if (!peer.sends.empty()) push(peer);
+    if (!peer.receives.empty()) take_connection(rank);
     if (peer.in.is_open()) pull(peer);
     check(peer.way_out, !peer.sends.empty(), state_->rank(), rank);
     check(peer.way_in, !peer.receives.empty(), rank, state_->rank());

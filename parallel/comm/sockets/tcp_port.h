@@ -10,14 +10,15 @@
 #include "parallel/comm/bootstrap.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/messages/message_port.h"
+#include "parallel/comm/sockets/doorman.h"
 #include "parallel/comm/tcp.h"
 
 namespace ottava {
 
 /// Messages over TCP, as fast as sockets are. Ranks of one machine meet on its loopback; others have to reach
-/// each other's `address` or, which is tried after it, host name. A connection carries messages one way and
-/// is made when the first one is sent, so no rank waits for another's accept, and what a rank has sent
-/// arrives even if the rank then ends.
+/// each other's `address` or, which is tried after it, host name; an address at which another rank answers,
+/// or nobody, is left for the next. A connection carries messages one way and is made when the first one is
+/// sent. No rank waits for what another computes, and what a rank has sent arrives even if it then ends.
 class TcpPort final : public MessagePort {
  public:
   struct Options {
@@ -55,10 +56,6 @@ class TcpPort final : public MessagePort {
     int peer = 0;
     bool ended = false, too_long = false;
   };
-  struct Visitor {
-    tcp::Connection connection;
-    WaitedTime time = WaitedTime();  ///< since it came
-  };
   struct Way {
     bool is_closed = false;
     int error = 0;                      ///< why it is; 0: the peer closed it
@@ -73,6 +70,7 @@ class TcpPort final : public MessagePort {
     bool is_active = false;
     Way way_out, way_in;
   };
+  enum class Answer { right, wrong, none };
   Ticket add(Message message, std::deque<Message*>& queue);
   void move();
   void push(Peer& peer);
@@ -80,18 +78,18 @@ class TcpPort final : public MessagePort {
   bool match(Peer& peer);
   /// Throws if the way has been closed for too long with messages waiting on it.
   void check(Way& way, bool has_messages, int from, int to) const;
-  void accept_connections();
+  void take_connection(int rank);
   void connect(int rank);
+  Answer answer_of(tcp::Connection& connection, int rank) const;
   void abandon(Ticket ticket) noexcept;
 
   std::shared_ptr<RankState> state_;
   Options options_;
-  tcp::Listener listener_;
   uint64_t token_ = 0;
+  std::optional<Doorman> doorman_;
   std::vector<std::string> endpoints_;
   std::vector<Peer> peers_;
-  std::vector<int> active_;        ///< ranks with messages that have not ended
-  std::vector<Visitor> visitors_;  ///< that have not sent their rank yet
+  std::vector<int> active_;  ///< ranks with messages that have not ended
 };
 
 }  // namespace ottava

@@ -1,5 +1,7 @@
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,17 +14,24 @@
 
 #include "core/host_name.h"
 #include "parallel/comm/messages/exchange.h"
+#include "parallel/comm/sockets/doorman.h"
 #include "parallel/comm/sockets/tcp_port.h"
+#include "parallel/ranks/master.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
 using Catch::Contains;
 
-// The C library's, in this program: knows a machine with both kinds of address, the one of IPv6 first.
+// The C library's, in this program: knows a machine with both kinds of address, the one of IPv6 first, and
+// one with two of IPv4.
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
   static const auto original = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
-  if (!name || std::string_view(name) != "has-both.invalid") return original(name, service, hints, found);
-  if (const int error = original("::1", service, hints, found)) return error;
+  const std::string_view known = name ? name : "";
+  const char* first = known == "has-both.invalid"  ? "::1"
+                      : known == "has-two.invalid" ? "127.0.0.2"
+                                                   : nullptr;
+  if (!first) return original(name, service, hints, found);
+  if (const int error = original(first, service, hints, found)) return error;
   return original("127.0.0.1", service, hints, &(*found)->ai_next);
 }
 
@@ -36,21 +45,45 @@ struct Played final : Bootstrap {
   std::vector<std::string> all_gather(std::string_view mine) override {
     if (++calls == 1) return {fmt::format("{}", kToken), ""};
     endpoint = mine;
-    return {endpoint, fmt::format("{};;{}", host_name(), listener.port())};
+    return {endpoint, own_endpoint};
   }
   /// A connection to rank 0, as rank 1 makes it to rank `to`.
   tcp::Connection to_rank_0(int to = 0) const {
-    const struct {
-      uint64_t token = kToken;
-      int32_t from = 1, to = 0, magic = 0x0a07a7a1, unused = 0;
-    } hello{.to = to};
     tcp::Connection connection = tcp::connect_to(endpoint, 20);
-    ::send(connection.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL);
+    connection.send(Doorman::greeting(kToken, 1, to));
+    if (to == 0) CHECK(connection.read(20) == Doorman::answer(kToken, 1, to));
+    return connection;
+  }
+  /// Answers the connection that rank 0 makes.
+  static tcp::Connection answered(tcp::Connection connection) {
+    const bool is_right = connection.read(20) == Doorman::greeting(kToken, 0, 1);
+    connection.send(is_right ? Doorman::answer(kToken, 0, 1) : "this is another");
     return connection;
   }
   int calls = 0;
   tcp::Listener listener;
-  std::string endpoint;
+  std::string endpoint, own_endpoint = fmt::format("{};;{}", host_name(), listener.port());
+};
+
+/// Listens at one address of this machine, whereas a tcp::Listener does at all.
+class AddressListener {
+ public:
+  /// Port 0: a free one.
+  AddressListener(const char* address, int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in name{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+    ::inet_pton(AF_INET, address, &name.sin_addr);
+    socklen_t length = sizeof name;
+    REQUIRE(::bind(socket_, reinterpret_cast<sockaddr*>(&name), length) == 0);
+    REQUIRE(::listen(socket_, 8) == 0);
+    REQUIRE(::getsockname(socket_, reinterpret_cast<sockaddr*>(&name), &length) == 0);
+    port_ = ntohs(name.sin_port);
+  }
+  int port() const { return port_; }
+  tcp::Connection accept() { return tcp::Connection(Descriptor(::accept(socket_, nullptr, nullptr))); }
+
+ private:
+  Descriptor socket_;
+  int port_ = 0;
 };
 
 // So that the other side hears of it as of a connection that was reset.
@@ -82,8 +115,10 @@ TEST_CASE("a connection that breaks is named after a while, long before the time
   Exchange exchange(port, state);
   const auto begin = std::chrono::steady_clock::now();
   if (sends) {
+    tcp::Connection in;
+    std::thread answering([&] { in = Played::answered(rank_1.listener.accept()); });
     exchange.send(x.data(), std::ssize(x), 1, 0);
-    tcp::Connection in = rank_1.listener.accept();
+    answering.join();
     reset(in);
     CHECK_THROWS_WITH(
         exchange.finish(),
@@ -109,6 +144,49 @@ TEST_CASE("a machine that has addresses of both kinds is reached over IPv4") {
   socklen_t length = sizeof own;
   REQUIRE(::getsockname(connection.descriptor(), reinterpret_cast<sockaddr*>(&own), &length) == 0);
   CHECK(own.ss_family == AF_INET);
+}
+
+TEST_CASE("where the first address of the master's name leads to somebody else, the next is tried") {
+  AddressListener other("127.0.0.2", 0), rank_0("127.0.0.1", other.port());
+  std::thread others([&] {
+    tcp::Connection at_other = other.accept();
+    at_other.read(20);
+    at_other.send("this is rank 0 of 5");
+    tcp::Connection at_rank_0 = rank_0.accept();
+    at_rank_0.read(20);
+    at_rank_0.send("welcome");
+    at_rank_0.send("3:and5:" + at_rank_0.read(20).value_or(""));
+  });
+  MasterBootstrap bootstrap({"has-two.invalid", other.port()}, {1, 2}, 20);
+  CHECK(bootstrap.own_address() == "has-two.invalid");  // over the loopback interface
+  CHECK((bootstrap.all_gather("hello") == std::vector<std::string>{"and", "hello"}));
+  others.join();
+}
+
+TEST_CASE("where the first address of a rank leads to somebody else, its messages go to the next") {
+  AddressListener other("127.0.0.2", 0), right("127.0.0.1", other.port());
+  Played rank_1;
+  rank_1.own_endpoint = fmt::format("has-two.invalid;;{}", other.port());
+  auto state = std::make_shared<RankState>(0, 2);
+  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{});
+  const bool answers = GENERATE(false, true);
+  std::string came;
+  std::thread others([&] {
+    tcp::Connection at_other = other.accept();
+    if (answers) at_other.send("who is there?");
+    if (answers) at_other.read(20);
+    at_other.close();
+    tcp::Connection at_rank_1 = Played::answered(right.accept());
+    char bytes[64];
+    for (ssize_t got; (got = ::recv(at_rank_1.descriptor(), bytes, sizeof bytes, 0)) > 0;)
+      if (came.append(bytes, got).ends_with("hello")) return;
+  });
+  Exchange exchange(port, state);
+  const std::string text = "hello";
+  exchange.send(text.data(), std::ssize(text), 1, 7);
+  exchange.finish();
+  others.join();
+  CHECK(came.size() == 16 + text.size());  // behind the message's header
 }
 
 TEST_CASE("a connection for another rank is closed, and takes no place") {
