@@ -364,7 +364,8 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
 }
 
 std::string Checkpoints::ways_back(int64_t step) {
-  return group_.of_rank_0(saver_ && group_.rank() == 0 ? advice_to_go_back(folder_, step) : "");
+  return group_.of_rank_0(
+      saver_ && group_.rank() == 0 ? advice_to_go_back(experiment_.config.checkpoint, folder_, step) : "");
 }
 
 void Checkpoints::reserve_snapshot(Device device) {

@@ -138,19 +138,24 @@ void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
   });
 }
 
-// The newest may be of the very update that broke the weights, so the one before it is named too.
-std::string advice_to_go_back(const std::string& folder, int64_t step) {
+// The newest may be of the very update that broke the weights, so the one before it is named too. With a
+// checkpoint.load_step that is set already, the command would continue its branch, wherever that has led.
+std::string advice_to_go_back(const CheckpointConfig& c, const std::string& folder, int64_t step) {
   try {
     std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder);
+    const int64_t newest = steps.empty() ? 0 : steps.back().step;
     std::erase_if(steps, [&](const checkpoint::SavedStep& saved) {
       return saved.step > step || !checkpoint::is_complete(saved);
     });
     if (steps.empty()) return "";
-    std::string text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", steps.back().step);
+    const int64_t last = steps.back().step;
+    std::string text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", last);
+    if (c.load_step == last && newest > last) {
+      text += fmt::format(", which begins anew once the later checkpoints are moved out of {}", folder);
+    }
     if (steps.size() > 1)
-      text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step,
-                          steps.back().step);
-    return text;
+      text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step, last);
+    return text + "; with it, checkpoint.advance_data_steps leaves out data that is at fault";
   } catch (const std::exception& error) {
     log::warning("cannot tell which checkpoints there are: {}", error.what());
     return "";

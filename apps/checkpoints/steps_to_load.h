@@ -45,8 +45,8 @@ bool begins_without_moments(const Config& config, RankGroups& ranks);
 void check_steps_to_load(const Experiment& experiment, RankGroups& ranks);
 
 /// From which complete checkpoints of `step` or before to go on if what came after is of no use, as the end
-/// of a sentence; empty if there are none.
-std::string advice_to_go_back(const std::string& folder, int64_t step);
+/// of a sentence; empty if there are none. `config` is the run's, `folder` that of its checkpoints.
+std::string advice_to_go_back(const CheckpointConfig& config, const std::string& folder, int64_t step);
 
 /// Where a run ends, in words: "training.steps 6", "step 24, where training.epochs 2 end".
 std::string end_of_run(const TrainingConfig& config);

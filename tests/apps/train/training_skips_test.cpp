@@ -273,9 +273,20 @@ TEST_CASE(
     tiny.start("run", broken + Overrides{"--training.steps", "20"})->run();
   });
   CHECK(has(message, "11 consecutive steps had non-finite gradients"));
-  CHECK(has(message,
-            "; go on from step 5: checkpoint.load_step 5, or 4 if the update of step 5 broke the weights"));
+  CHECK(
+      has(message,
+          "; go on from step 5: checkpoint.load_step 5, or 4 if the update of step 5 broke the weights; with "
+          "it, checkpoint.advance_data_steps leaves out data"));
   CHECK(steps() == "4, 5, 14, 15");
+  // Who has done so, and nothing else, would go on from the newest of the branch.
+  const Overrides back = broken + Overrides{"--training.steps", "20", "--checkpoint.load_step", "5"};
+  CHECK(has(message_of([&] { tiny.start("run", back)->run(); }),
+            "checkpoint.load_step 5, which begins anew once the later checkpoints are moved out of " +
+                (tiny / "run/checkpoint") + ", or 4 if "));
+  CHECK(tiny.start("run", back)->state().consecutive_skips == 10);
+  for (const auto& saved : checkpoint::list_steps(tiny / "run/checkpoint"))
+    if (saved.step > 5) fs::remove_all(saved.path);
+  CHECK(tiny.start("run", back)->state().step == 5);
   // Once steps are not skipped, older ones go as always.
   CHECK(finish(tiny, "run", saving + Overrides{"--training.steps", "8", "--checkpoint.load_step", "4"}, 4)
             .state.skipped_steps == 0);
