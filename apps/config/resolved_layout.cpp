@@ -107,21 +107,20 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
                                     std::pair{"vocab_size", m.vocab_size}})
     if (value % tp != 0) refuse(name, value, fmt::format("model.{}", name), round_up(value, tp));
   // In a pass through a block each rank holds its part of the rows.
-  const auto divides = [&](std::string_view section, std::string_view batch_name, int64_t batch,
+  const auto divides = [&](std::string_view batch_key, int64_t batch, std::string_view section,
                            int64_t sequence) {
     if (const int64_t rows = batch * sequence / cp; rows % tp != 0)
-      refuse(fmt::format("{}.{} x seq_len{} =", section, batch_name,
-                         cp == 1 ? "" : " / context_parallel_degree"),
-             rows, fmt::format("{}.seq_len", section), round_up(sequence, rows_unit(tp, cp)));
+      refuse(fmt::format("{} x seq_len{} =", batch_key, cp == 1 ? "" : " / context_parallel_degree"), rows,
+             fmt::format("{}.seq_len", section), round_up(sequence, rows_unit(tp, cp)));
   };
   if (c.parallelism.pipeline_parallel_degree > 1) {
-    divides("training", "pipeline_parallel_microbatch_size", c.parallelism.pipeline_parallel_microbatch_size,
-            c.training.seq_len);
+    divides("parallelism.pipeline_parallel_microbatch_size", c.parallelism.pipeline_parallel_microbatch_size,
+            "training", c.training.seq_len);
   } else {
-    divides("training", "local_batch_size", c.training.local_batch_size, c.training.seq_len);
+    divides("training.local_batch_size", c.training.local_batch_size, "training", c.training.seq_len);
   }
   if (c.validates())
-    divides("validation", "local_batch_size", c.validation.local_batch_size, c.validation.seq_len);
+    divides("validation.local_batch_size", c.validation.local_batch_size, "validation", c.validation.seq_len);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
     fail<ConfigError>("parallelism",
                       "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it: "

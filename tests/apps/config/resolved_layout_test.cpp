@@ -32,6 +32,10 @@ TEST_CASE("what tensor parallel does not divide is named by its key, with the ne
   CHECK_THAT(complaint("", model), Contains("ffn_dim 33 (remainder 1): set model.ffn_dim to 34"));
   CHECK_THAT(complaint("training: {local_batch_size: 1, seq_len: 65}"),
              Contains("training.local_batch_size x seq_len = 65 (remainder 1): set training.seq_len to 66"));
+  CHECK_THAT(complaint("training: {local_batch_size: 2, seq_len: 65}\n"
+                       "parallelism: {pipeline_parallel_degree: 2}"),
+             Contains("2 does not divide parallelism.pipeline_parallel_microbatch_size x seq_len = 65 "
+                      "(remainder 1): set training.seq_len to 66"));
 }
 
 TEST_CASE("tensor parallel divides the tokens of validation and of questions as those of training") {
