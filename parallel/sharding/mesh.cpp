@@ -57,9 +57,9 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
     }
     size = static_cast<int>(world_size / product);
   } else if (product != world_size) {
-    fail<ConfigError>("mesh",
-                      "{} = {}, but the world size is {}: change a degree, set one to -1, or start {}",
-                      product_text(sizes_), product, counted(world_size, "rank"), counted(product, "rank"));
+    fail<ConfigError>("mesh", "{} = {}, but the world size is {}: change a degree, set {} to -1, or start {}",
+                      product_text(sizes_), product, counted(world_size, "rank"),
+                      kKeys[static_cast<size_t>(MeshAxis::dp_shard)], counted(product, "rank"));
   }
 }
 

@@ -29,9 +29,9 @@ TEST_CASE("mesh prints the product that failed") {
   CHECK_THROWS_WITH(
       Mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 3}, 8),
       Contains("pp 1 x dp_replicate 2 x dp_shard 2 x cp 1 x tp 3 = 12, but the world size is 8 ranks"));
-  CHECK_THROWS_WITH(
-      Mesh({.dp_shard = 2}, 1),
-      Contains("= 2, but the world size is 1 rank: change a degree, set one to -1, or start 2 ranks"));
+  CHECK_THROWS_WITH(Mesh({.dp_shard = 2}, 1),
+                    Contains("= 2, but the world size is 1 rank: change a degree, set "
+                             "parallelism.data_parallel_shard_degree to -1, or start 2 ranks"));
   CHECK_THROWS_WITH(Mesh({.tp = 3}, 8),
                     Contains("8 ranks cannot be divided") &&
                         Contains("8 / 3 is not whole: change a degree, or start a multiple of 3 ranks"));
