@@ -162,6 +162,20 @@ std::string advice_to_go_back(const CheckpointConfig& c, const std::string& fold
   }
 }
 
+namespace {
+
+std::string how_to_continue(const Config& c, const std::string& finished) {
+  if (contains(c.checkpoint.exclude_from_loading, "optimizer") ||
+      checkpoint::open_checkpoint(finished).has_optimizer())
+    return fmt::format("To continue training, raise training.{}", c.training.epochs ? "epochs" : "steps");
+  return fmt::format(
+      "It has only weights (checkpoint.last_save_model_only); to train further from them, start a run in "
+      "another job.dump_folder with checkpoint.initial_load_path: {}",
+      finished);
+}
+
+}  // namespace
+
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   if (!c.checkpoint.enable) return "";
   checkpoint::RankGroup group(*ranks.control);
@@ -179,9 +193,9 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
     if (is_last && !results_missing(c, newest.step).empty()) return;
     text = newest.step == c.training.steps
                ? fmt::format(
-                     "This run is finished: {} holds step {} of {}. To continue training, raise training.{}; "
-                     "{}to start a new run, choose another job.dump_folder",
-                     newest.path, newest.step, c.training.steps, c.training.epochs ? "epochs" : "steps",
+                     "This run is finished: {} holds step {} of {}. {}; {}to start a new run, choose another "
+                     "job.dump_folder",
+                     newest.path, newest.step, c.training.steps, how_to_continue(c, newest.path),
                      is_of_branch ? "to begin the branch anew, move its checkpoints away; " : "")
                : fmt::format(
                      "There is nothing to train: {} is past {}. To go back to an earlier checkpoint, set "

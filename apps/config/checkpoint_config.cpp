@@ -56,9 +56,10 @@ void declare(config::Section& s, CheckpointConfig& c) {
           "has no checkpoint of its own");
   s.field("initial_load_model_only", c.initial_load_model_only,
           "load only the weights from initial_load_path, not the training state");
-  s.field("last_save_model_only", c.last_save_model_only,
-          "save only the weights, in export_dtype, at the end of the run, which then cannot be resumed from "
-          "that checkpoint");
+  s.field(
+      "last_save_model_only", c.last_save_model_only,
+      "save only the weights, in export_dtype, at the end of the run, which then can be resumed from that "
+      "checkpoint only with optimizer in exclude_from_loading");
   s.choice("export_dtype", c.export_dtype,
            {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}},
            "dtype of the weights saved by last_save_model_only");

@@ -119,7 +119,13 @@ TEST_CASE("a run whose last save holds only weights is not trained over unasked"
   runs.train("--checkpoint.last_save_model_only true");
   const auto weights = runs / "out/checkpoint/step-6/model.safetensors";
   const auto written = fs::last_write_time(weights);
-  CHECK_THAT(runs.train("--checkpoint.last_save_model_only true"), Contains("This run is finished"));
+  CHECK_THAT(runs.train("--checkpoint.last_save_model_only true"),
+             Contains("This run is finished: out/checkpoint/step-6 holds step 6 of 6. It has only weights "
+                      "(checkpoint.last_save_model_only); to train further from them, start a run in another "
+                      "job.dump_folder with checkpoint.initial_load_path: out/checkpoint/step-6; to start") &&
+                 !Contains("raise training.steps"));
+  CHECK_THAT(runs.train("--checkpoint.exclude_from_loading '[optimizer]'"),
+             Contains("holds step 6 of 6. To continue training, raise training.steps"));
   CHECK_THAT(
       runs.train("--training.steps 8", 1),
       Contains(
@@ -140,13 +146,15 @@ TEST_CASE(
     "the command of a run that is over after its epochs says that it is finished, whatever its last save "
     "holds") {
   Runs runs;
-  const std::string epochs =
-      "--training.epochs 2 --checkpoint.last_save_model_only " + std::string(GENERATE("true", "false")) + " ";
+  const std::string model_only = GENERATE("true", "false"),
+                    epochs = "--training.epochs 2 --checkpoint.last_save_model_only " + model_only + " ";
   CHECK_THAT(runs.train(epochs), Contains("Training completed"));
   const std::string events = read_file(runs / "out/events.jsonl"),
                     metrics = read_file(runs / "out/metrics.jsonl");
-  CHECK_THAT(runs.train(epochs), Contains("This run is finished: out/checkpoint/step-") &&
-                                     Contains("To continue training, raise training.epochs"));
+  CHECK_THAT(runs.train(epochs),
+             Contains("This run is finished: out/checkpoint/step-") &&
+                 Contains(model_only == "true" ? "It has only weights"
+                                               : "To continue training, raise training.epochs"));
   CHECK_THAT(runs.train(epochs + "--training.epochs 1"),
              Contains("There is nothing to train: out/checkpoint/step-") &&
                  Contains(", where training.epochs 1 end"));
