@@ -55,7 +55,7 @@ bool any_is_chat(const std::vector<std::string>& formats) {
 std::vector<std::string> formats_of(const TrainingConfig& t) {
   if (t.mixture.empty()) return {t.format};
   std::vector<std::string> formats;
-  for (const MixtureSourceConfig& source : t.mixture) formats.push_back(source.format);
+  for (const MixtureSourceConfig& source : t.mixture) formats.push_back(source.format.value_or(t.format));
   return formats;
 }
 

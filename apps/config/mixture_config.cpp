@@ -82,8 +82,8 @@ void declare(config::Section& s, MixtureSourceConfig& c) {
           "a run that would pass over this source more often is refused; null: a warning above 4")
       .above(0)
       .unit("epochs");
-  s.field("format", c.format, "format of the files, as for training.format").one_of(data::format_names());
-  s.field("text_key", c.text_key, "key that holds the text in JSON lines");
+  s.field("format", c.format, "format of the files; null: training.format").one_of(data::format_names());
+  s.field("text_key", c.text_key, "key that holds the text in JSON lines; null: training.text_key");
 }
 
 void declare(config::Section& s, MixtureStageConfig& c) {

@@ -14,8 +14,7 @@ struct MixtureSourceConfig {
   std::string name;
   std::vector<std::string> path;
   std::optional<double> weight, repeat, max_epochs;
-  std::string format = "auto";
-  std::string text_key = "text";
+  std::optional<std::string> format, text_key;  ///< absent: training's
   bool operator==(const MixtureSourceConfig&) const = default;
 };
 

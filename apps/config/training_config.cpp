@@ -25,10 +25,12 @@ void declare_data(config::Section& s, TrainingConfig& c) {
          "named sources to mix, used instead of dataset_path, each with a weight or a number of repeats "
          "(core/data/README.md)");
   s.list("mixture_stages", c.mixture_stages, "changes of the mixture's weights, each from a given step on");
-  s.field("text_key", c.text_key, "key that holds the text in JSON lines");
+  s.field("text_key", c.text_key,
+          "key that holds the text in JSON lines, of files that name none in mixture or validation.datasets");
   s.field("format", c.format,
-          "format of the training files, and of validation files that name none; auto: detected from content "
-          "and name; text, json_lines: plain text or JSON lines with text; tokens_u16, tokens_u32: bare "
+          "format of the training and validation files that name none in mixture or validation.datasets; "
+          "auto: detected from content and name; text, json_lines: plain text or JSON lines with text; "
+          "tokens_u16, tokens_u32: bare "
           "token ids, such as nanoGPT's train.bin; messages, sharegpt, prompt_completion: conversations in "
           "JSON lines (see section chat)")
       .one_of(data::format_names());

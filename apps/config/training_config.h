@@ -33,7 +33,7 @@ struct TrainingConfig {
   std::vector<MixtureSourceConfig> mixture;  ///< in place of dataset_path
   std::vector<MixtureStageConfig> mixture_stages;
   std::string text_key = "text";
-  std::string format = "auto";  ///< of all files of dataset_path, validation's too: data::format_named()
+  std::string format = "auto";  ///< of files that name none: data::format_named()
   enum class BadRecords { error, skip };
   BadRecords bad_records = BadRecords::error;
   double data_check_seconds = 1;  ///< spent on looking through the data before the first step

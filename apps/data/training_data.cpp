@@ -128,8 +128,8 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   std::vector<data::MixedLoader::Source> sources;
   for (const MixtureSourceConfig& source : t.mixture) {
     data::LoaderOptions own = options("training.mixture", source.path);
-    read_as(e, source.format, own);
-    own.text_key = source.text_key;
+    if (source.format) read_as(e, *source.format, own);
+    if (source.text_key) own.text_key = *source.text_key;
     sources.push_back({source.name, std::make_unique<data::TokenLoader>(std::move(own))});
     require_same_data("training.mixture", source.name, *sources.back().loader, *ranks.control);
   }

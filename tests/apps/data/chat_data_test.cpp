@@ -65,6 +65,26 @@ TEST_CASE("sets of validation say for themselves what their files hold") {
   CHECK_FALSE(fs::exists(chats / "on text/checkpoint"));
 }
 
+TEST_CASE(
+    "sources of a mixture are read as training.format and training.text_key say, or as they say themselves") {
+  ChatTraining chats;
+  std::ofstream texts(chats / "texts.jsonl");
+  for (int i = 0; i < 50; ++i)
+    texts << fmt::format("{{\"body\": \"{}\"}}\n", generated_text(1, static_cast<uint32_t>(i)).substr(0, 80));
+  texts.close();
+  Overrides mixed = chats.of({"--training.text_key", "body", "--training.mixture",
+                              "[{name: chats, path: " + chats.path + ", weight: 1}, {name: texts, path: " +
+                                  (chats / "texts.jsonl") + ", weight: 1, format: json_lines}]"});
+  mixed[1] = "[]";  // the mixture is in place of dataset_path
+  const TinyTraining::Run run = chats.start("mixed", mixed);
+  RankGroups solo = solo_rank_groups();
+  const data::MixedLoader loader = open_training_data(run.trainer->experiment(), solo);
+  const auto options = [&](int i) { return loader.sources()[i].loader->options(); };
+  CHECK(options(0).encoder.chat != nullptr);
+  CHECK(options(1).encoder.chat == nullptr);
+  CHECK(options(1).text_key == "body");
+}
+
 TEST_CASE("the same conversations are read from every form and from packed files") {
   ChatTraining chats;
   std::string messages, sharegpt, prompts;
