@@ -27,6 +27,11 @@ bool in_range(const Field& field, double x) {
   return low && high;
 }
 
+/// Whether a number is written as an integer, but too large for one.
+bool is_long_integer(const Value& v) {
+  return v.kind == Kind::real && v.text.find_first_not_of("+-0123456789") == std::string::npos;
+}
+
 bool is_one_word(Type type) { return type == Type::boolean || type == Type::integer || type == Type::real; }
 
 /// With everything inside of it, which the command line's own lines and columns would place in no file.
@@ -75,7 +80,9 @@ class Coercion {
       case Type::boolean:
         return v.kind == Kind::boolean ? std::optional(v) : wrong(v);
       case Type::integer:
-        return v.kind == Kind::integer && in_range(field_, v.real) ? std::optional(v) : wrong(v);
+        return v.kind == Kind::integer && in_range(field_, v.real)
+                   ? std::optional(v)
+                   : wrong(v, is_long_integer(v) ? ", which 64 bits cannot hold" : "");
       case Type::real:
         return number(std::move(v));
       case Type::text:
@@ -95,7 +102,8 @@ class Coercion {
 
   std::optional<Value> number(Value v) {
     if (v.kind != Kind::integer && v.kind != Kind::real) return wrong(v);
-    if (!std::isfinite(v.real) || !in_range(field_, v.real)) return wrong(v);
+    if (!std::isfinite(v.real)) return wrong(v, ", which is not a finite float64");
+    if (!in_range(field_, v.real)) return wrong(v);
     v.kind = Kind::real;
     return v;
   }

@@ -130,6 +130,12 @@ TEST_CASE("wrong types say what was expected and got", "[config]") {
   CHECK(problem("count: 101").find("got the integer 101") != std::string::npos);
   CHECK(problem("count: 99999999999999999999").find("got the number 99999999999999999999") !=
         std::string::npos);
+  CHECK(problem("maybe: 9223372036854775808") ==
+        "f:1:24: outer.inner.maybe: expected an integer >= 0, got the number 9223372036854775808, which 64 "
+        "bits cannot hold");
+  CHECK(problem("rate: 1e309") ==
+        "f:1:23: outer.inner.rate: expected a number > 0 and < 1, got the number "
+        "1e309, which is not a finite float64");
   CHECK(problem("rate: 0") == "f:1:23: outer.inner.rate: expected a number > 0 and < 1, got the integer 0");
   CHECK(problem("rate: 1.0").find("expected a number > 0 and < 1, got the number 1.0") != std::string::npos);
   CHECK(problem("rate: .nan").find("got the number .nan") != std::string::npos);
