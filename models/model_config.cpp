@@ -133,9 +133,11 @@ void validate(const ModelConfig& c, config::Problems& problems) {
   if (c.head_dim && *c.head_dim % 8 != 0) {
     problems.add("model.head_dim", "head_dim {} is not a multiple of 8, as attention requires", *c.head_dim);
   }
-  if (c.ffn_dim && c.ffn_dim_multiplier) {
-    problems.add("model.ffn_dim_multiplier", "ffn_dim {} is set as well; set only one of the two",
-                 *c.ffn_dim);
+  for (const auto& [key, is_set] : {std::pair{"ffn_dim_multiplier", c.ffn_dim_multiplier.has_value()},
+                                    std::pair{"multiple_of", c.multiple_of.has_value()}}) {
+    if (is_set && c.ffn_dim)
+      problems.add(fmt::format("model.{}", key), "ffn_dim {} is set as well; set only one of the two",
+                   *c.ffn_dim);
   }
   const RopeScalingConfig& rope = c.rope_scaling;
   if (rope.low_freq_factor && rope.high_freq_factor && *rope.low_freq_factor >= *rope.high_freq_factor) {

@@ -102,7 +102,10 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("model: {head_dim: 15}"), "head_dim 15 is not a multiple of 8"));
   CHECK(has(error("model: {head_dim: 520}"), "expected an integer >= 8 and <= 512"));
   CHECK(error("model: {head_dim: 512}") == "no error");
-  CHECK(has(error("model: {ffn_dim: 768, ffn_dim_multiplier: 1.3}"), "ffn_dim 768 is set as well"));
+  CHECK(has(error("model: {ffn_dim: 768, ffn_dim_multiplier: 1.3}"),
+            "model.ffn_dim_multiplier: ffn_dim 768 is set as well"));
+  CHECK(has(error("model: {ffn_dim: 768, multiple_of: 512}"),
+            "model.multiple_of: ffn_dim 768 is set as well; set only one of the two"));
   CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
             "high_freq_factor 1 must be greater than low_freq_factor 4"));
   CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"),
