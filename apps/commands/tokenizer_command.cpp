@@ -167,8 +167,10 @@ void add_train(Command& tokenizer) {
       .option("--bos-token", o->bos_token, "special token that begins a text; \"\": none")
       .option("--eos-token", o->eos_token, "special token that ends a text; \"\": none")
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")
-      .option("--max-bytes", o->max_bytes,
-              "stop after the document that reaches this many bytes of text; 0: use all")
+      .option(
+          "--max-bytes", o->max_bytes,
+          "stop after the document that reaches this many bytes of text; without <|endoftext|>, plain text "
+          "has documents of up to 4 MiB; 0: use all")
       .within(0)
       .flag("--overwrite", o->overwrites, true, "replace an existing tokenizer")
       .run(o, tokenizer_train);
