@@ -14,6 +14,7 @@
 #include "apps/train/stop_signals.h"
 #include "apps/train/trainer.h"
 #include "core/error.h"
+#include "core/io/atomic_file.h"
 #include "core/io/folder.h"
 #include "core/log.h"
 #include "parallel/comm/agree.h"
@@ -61,8 +62,11 @@ int run_train_command(const TrainCommand& command) {
     fail_together(*session.ranks.control, "job", [&] {
       if (!is_first) return;
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
-      if (config.job.save_config_file)
-        write_file_atomically(config.job.in_dump_folder(*config.job.save_config_file), print_config(config));
+      if (config.job.save_config_file) {
+        const std::string file = config.job.in_dump_folder(*config.job.save_config_file);
+        require_folder("job.save_config_file", std::filesystem::path(file).parent_path().string());
+        write_file_atomically(file, print_config(config));
+      }
     });
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);

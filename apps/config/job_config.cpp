@@ -17,7 +17,8 @@ void declare(config::Section& s, JobConfig& c) {
   s.field("description", c.description, "description of the run, printed in the log");
   s.field("print_config", c.print_config, "print the resolved configuration at startup");
   s.field("save_config_file", c.save_config_file,
-          "also write the resolved configuration to this file in dump_folder; null: write none");
+          "also write the resolved configuration to this file, inside dump_folder unless its path leads "
+          "elsewhere; null: write none");
   s.renamed("print_args", "job.print_config");
 }
 

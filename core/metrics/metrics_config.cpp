@@ -12,7 +12,8 @@ void declare(config::Section& s, MetricsConfig& c) {
           "write metrics and events as JSON lines to metrics.jsonl and events.jsonl in job.dump_folder");
   s.field("disable_color_printing", c.disable_color_printing,
           "print plain text without colors, even on a terminal");
-  s.field("save_tb_folder", c.save_tb_folder, "folder of the TensorBoard events, inside job.dump_folder");
+  s.field("save_tb_folder", c.save_tb_folder,
+          "folder of the TensorBoard events, inside job.dump_folder unless its path leads elsewhere");
   s.field("save_for_all_ranks", c.save_for_all_ranks, "let every rank write metrics, not only rank 0");
   s.field("peak_tflops_bf16", c.peak_tflops_bf16,
           "peak dense BF16 performance of the device, the base of the reported utilization; 0: from a "

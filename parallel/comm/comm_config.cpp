@@ -30,7 +30,8 @@ void declare(config::Section& s, CommConfig& c) {
       .range(0, 1 << 24)
       .unit("calls");
   s.field("save_traces_folder", c.save_traces_folder,
-          "folder of these records, inside job.dump_folder, with one JSON file per rank");
+          "folder of these records, with one JSON file per rank, inside job.dump_folder unless its path "
+          "leads elsewhere");
   s.field("save_traces_file_prefix", c.save_traces_file_prefix,
           "prefix of their file names, followed by the rank and .json");
   s.foreign("mode", config::Value::of(std::string("default")), "how ranks run; every rank is a process")

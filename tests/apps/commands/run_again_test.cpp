@@ -86,6 +86,14 @@ TEST_CASE("the command of a finished run says that it is finished and touches no
   CHECK(fs::last_write_time(weights) == written);
 }
 
+TEST_CASE("the resolved configuration is written where asked, in a folder that is made") {
+  Runs runs;
+  runs.train("--checkpoint.enable false --job.save_config_file of/this/run.yaml");
+  CHECK_THAT(read_file(runs / "out/of/this/run.yaml"), Contains("save_config_file: of/this/run.yaml"));
+  runs.train("--checkpoint.enable false --job.save_config_file ../beside.yaml");
+  CHECK(fs::exists(runs / "beside.yaml"));
+}
+
 TEST_CASE("going back to a step at or past the end trains nothing and touches nothing") {
   Runs runs;
   runs.train("--checkpoint.last_save_model_only false");
