@@ -6,6 +6,7 @@
 #     scripts/gpu_check.sh                         # in an unpacked bundle, or in the sources (builds first)
 #     scripts/gpu_check.sh --dry-run               # without a GPU: every stage runs to its end on the CPU, small
 #     scripts/gpu_check.sh --only parity,kernels   # some stages; --without steps: all but these; --help lists them
+#     scripts/gpu_check.sh --only nccl             # with several GPUs: ranks over NCCL, a GPU each; all other stages check one
 #
 # A machine without a network needs the bundle: the sources want Debian's packages first. On one with a network
 #     scripts/bundle.sh --fetch-cudnn

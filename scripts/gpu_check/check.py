@@ -115,7 +115,7 @@ class Check:
         self.text.write_text(made_up_text())
         # Algorithms of products that a run measured are there for the next one, and gone with the report.
         self.environment = {"XDG_CACHE_HOME": str(self.work / "cache"), **({} if dry else missing_library_folders(self.python))}
-        # What is checked is one GPU: with several, "two ranks share one" would take two.
+        # All stages but `nccl` check one GPU: with several, "two ranks share one" would take two.
         self.gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
         if not dry:
             self.environment["CUDA_VISIBLE_DEVICES"] = self.gpu
@@ -260,6 +260,17 @@ class Check:
         except Failed:
             return ""
         return out.strip().split("\n")[0].strip()
+
+    @functools.cache
+    def gpus(self):
+        """All that this process may use, as CUDA_VISIBLE_DEVICES names them; the one that is checked comes first."""
+        if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            return [gpu for gpu in named.split(",") if gpu]
+        try:
+            out = self.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], until=self.deadline, seconds=15)
+        except Failed:
+            return [self.gpu]
+        return [line.strip() for line in out.splitlines() if line.strip().isdigit()] or [self.gpu]
 
     def compute_capability(self):
         """90 for 9.0; None where the CPU stands in for the GPU, or nothing says it."""

@@ -43,6 +43,9 @@ class Recorder(Check):
     def gpu_gib(self):
         return self.gib
 
+    def gpus(self):
+        return list("01234567")
+
     def program(self, name):
         return name
 
