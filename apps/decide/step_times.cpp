@@ -27,9 +27,8 @@ std::map<std::string, int64_t> calls_of(const StepPlan& step) {
 }
 
 Communicator* communicator(RankGroups& ranks, std::string_view axis) {
-  for (Communicator* c :
-       std::array{ranks.tp.get(), ranks.cp.get(), ranks.dp_shard.get(), ranks.stage.get(),
-                  ranks.replica.get(), ranks.dp_replicate.get(), ranks.loss.get(), ranks.world.get()}) {
+  for (Communicator* c : std::array{ranks.tp.get(), ranks.cp.get(), ranks.dp_shard.get(), ranks.stage.get(),
+                                    ranks.replica.get(), ranks.dp_replicate.get(), ranks.world.get()}) {
     if (c->axis() == axis) return c;
   }
   return nullptr;

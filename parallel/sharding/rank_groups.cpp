@@ -2,7 +2,9 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "parallel/comm/all_ranks.h"
 #include "parallel/comm/solo_communicator.h"
 
 namespace ottava {
@@ -17,12 +19,16 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Commu
   control_loss = control->split("loss", mesh.loss_group(rank));
   pp = along(MeshAxis::pp);
   dp_shard = world->split("dp_shard", mesh.group({MeshAxis::dp_shard, MeshAxis::cp}, rank));
+  // On the ranks of dp_shard they share what NCCL takes for it. It is so on all ranks, or on none.
+  const auto of_dp_shard_or_world = [&](const char* axis, const std::vector<int>& ranks) {
+    return ranks == dp_shard->world_ranks() ? dp_shard->split(axis, all_ranks(dp_shard->size()))
+                                            : world->split(axis, ranks);
+  };
   dp_replicate = along(MeshAxis::dp_replicate);
   cp = along(MeshAxis::cp);
   tp = along(MeshAxis::tp);
-  loss = world->split("loss", mesh.loss_group(rank));
-  replica = world->split("replica", mesh.replica_group(rank));
-  stage = pp->size() == 1 ? replica : world->split("stage", mesh.stage_group(rank));
+  replica = of_dp_shard_or_world("replica", mesh.replica_group(rank));
+  stage = pp->size() == 1 ? replica : of_dp_shard_or_world("stage", mesh.stage_group(rank));
   control_cp = control->split("cp", mesh.group({MeshAxis::cp}, rank));
   tensor_parallel = TensorParallelGroup(*tp);
   context_parallel = ContextParallelGroup(*cp);

@@ -13,16 +13,16 @@ namespace ottava {
 struct RankGroups {
   /// all ranks; moves host memory: decisions and scalars of the host
   std::unique_ptr<Communicator> control;
-  std::unique_ptr<Communicator> control_loss;  ///< the ranks of `loss`; moves host memory
+  /// ranks that see different tokens: dp_replicate x dp_shard x cp; moves host memory
+  std::unique_ptr<Communicator> control_loss;
   /// all ranks; like all that follow unless they say otherwise, moves tensors of the training device
   std::unique_ptr<Communicator> world;
   std::unique_ptr<Communicator> pp;            ///< ranks that hold the stages of one pipeline, in order
   std::unique_ptr<Communicator> dp_replicate;  ///< ranks that hold the same pieces (HSDP, DDP)
   std::unique_ptr<Communicator>
-      dp_shard;                        ///< ranks that hold the pieces of a parameter (FSDP): dp_shard x cp
-  std::unique_ptr<Communicator> cp;    ///< ranks that see parts of the same sequences
-  std::unique_ptr<Communicator> tp;    ///< ranks that share each matrix product
-  std::unique_ptr<Communicator> loss;  ///< ranks that see different tokens: dp_replicate x dp_shard x cp
+      dp_shard;                      ///< ranks that hold the pieces of a parameter (FSDP): dp_shard x cp
+  std::unique_ptr<Communicator> cp;  ///< ranks that see parts of the same sequences
+  std::unique_ptr<Communicator> tp;  ///< ranks that share each matrix product
   /// ranks that hold one replica of a pipeline stage's parameters: dp_shard x cp x tp; without stages
   /// `replica` itself
   std::shared_ptr<Communicator> stage;

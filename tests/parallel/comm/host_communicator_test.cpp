@@ -303,9 +303,11 @@ TEST_CASE("a mesh has its communicators") {
     expect(total(*groups.dp_shard) == (r | 2) + (r & ~2), "dp_shard");
     expect(total(*groups.dp_replicate) == (r | 4) + (r & ~4), "dp_replicate");
     expect(total(*groups.world) == 28, "world");
-    expect(groups.loss->size() == 4 && groups.loss->world_ranks() == mesh.loss_group(r), "loss");
+    expect(groups.control_loss->size() == 4 && groups.control_loss->world_ranks() == mesh.loss_group(r),
+           "loss");
     expect(groups.replica->size() == 4 && groups.replica->world_ranks() == mesh.replica_group(r), "replica");
-    expect(groups.stage == groups.replica && groups.data_rank == groups.loss->rank(), "without stages");
+    expect(groups.stage == groups.replica && groups.data_rank == groups.control_loss->rank(),
+           "without stages");
   }));
 }
 
