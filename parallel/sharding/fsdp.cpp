@@ -155,11 +155,7 @@ void Fsdp::find_shared_heads() {
     for (const ParameterPart& part : spec.parts)
       count = std::max(count, ranks_that_share(spec, part, tp_size));
   }
-  if (count == 1) return;
-  std::vector<int> group;
-  int first = coordinates().tp_rank / count * count;
-  for (int i = 0; i < count; ++i) group.push_back(first + i);
-  head_sharers_ = ranks_.tp->split("kv_heads", group);
+  if (count > 1) head_sharers_ = &ranks_.head_sharers(count);
 }
 
 void Fsdp::initialise(uint64_t seed) {

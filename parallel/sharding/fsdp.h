@@ -208,8 +208,9 @@ class Fsdp {
   std::vector<std::vector<size_t>> kept_;  ///< entries of float8_ whose codes stay, by parameter
   std::vector<Unit> units_;
   std::vector<Whole> whole_;
-  std::vector<bool> summed_;                    ///< the gradient shard holds something of this step
-  std::unique_ptr<Communicator> head_sharers_;  ///< tensor-parallel ranks that hold the same key/value heads
+  std::vector<bool> summed_;  ///< the gradient shard holds something of this step
+  Communicator* head_sharers_ =
+      nullptr;  ///< tensor-parallel ranks that hold the same key/value heads; null where none do
   Reduction pending_;
   std::vector<Request> copy_sums_;                        ///< all-reduces of finished shards
   std::vector<std::pair<int, Allocation>> replica_sums_;  ///< those not made in f32, by parameter

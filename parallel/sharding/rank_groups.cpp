@@ -1,5 +1,6 @@
 #include "parallel/sharding/rank_groups.h"
 
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,16 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Commu
   data_rank = mesh.coordinate(MeshAxis::dp_replicate, rank) * mesh.size(MeshAxis::dp_shard) +
               mesh.coordinate(MeshAxis::dp_shard, rank);
   data_size = mesh.size(MeshAxis::dp_replicate) * mesh.size(MeshAxis::dp_shard);
+}
+
+Communicator& RankGroups::head_sharers(int count) {
+  std::unique_ptr<Communicator>& sharers = head_sharers_[count];
+  if (!sharers) {
+    std::vector<int> neighbours(count);
+    std::iota(neighbours.begin(), neighbours.end(), tp->rank() / count * count);
+    sharers = tp->split("kv_heads", neighbours);
+  }
+  return *sharers;
 }
 
 RankGroups solo_rank_groups() {

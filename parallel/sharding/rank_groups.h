@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "parallel/comm/communicator.h"
@@ -38,8 +39,15 @@ struct RankGroups {
   /// Splits the world's communicators along the mesh. Every rank makes the same call.
   RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);
   RankGroups(RankGroups&&) = default;
+  /// The `count` neighbours in `tp` that hold the same key and value heads; `count` divides the size of `tp`.
+  /// The first request for a count makes the communicator, so all ranks make it; it is kept as long as these
+  /// groups, since what NCCL takes for it must be there before anyone asks what is free for a step.
+  Communicator& head_sharers(int count);
   /// True for rank 0 of the world.
   bool is_first() const { return world->rank() == 0; }
+
+ private:
+  std::map<int, std::unique_ptr<Communicator>> head_sharers_;  ///< by count
 };
 
 /// The groups of a single process.

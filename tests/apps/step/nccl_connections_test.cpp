@@ -7,7 +7,9 @@
 
 #include <fmt/core.h>
 
+#include "apps/step/step_plan.h"
 #include "tests/support/catch.h"
+#include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
 #include "tests/support/skip.h"
@@ -24,6 +26,19 @@ namespace {
 
 constexpr const char* kNoCount = "only the stand-in for NCCL counts its communicators";
 
+TrainingShape with_heads(int heads, int kv_heads) {
+  const LlamaConfig model{.dim = 64,
+                          .layers = 2,
+                          .heads = heads,
+                          .kv_heads = kv_heads,
+                          .head_dim = 32,
+                          .ffn_dim = 160,
+                          .vocab_size = 320};
+  TrainingShape shape = tiny_shape(model, 4, 12);
+  shape.max_norm = 0.2f;
+  return shape;
+}
+
 /// NCCL's communicators that there are on all ranks together, between two meetings of the ranks.
 int64_t communicators(RankGroups& ranks) {
   Stream host = Stream::cpu();
@@ -39,6 +54,42 @@ void require(bool holds, const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "ranks that hold the same key and value heads connect over NCCL once, before a step's memory is asked "
+    "for") {
+  if (!cuda_host::nccl_cta_limits) return skip(kNoCount);
+  const Layout layout{.tp = 4};
+  const TrainingShape shape = shape_on(with_heads(4, 2), layout);
+  CHECK_NOTHROW(run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
+    const Device gpu{DeviceType::cuda, rank};
+    const int64_t before = communicators(*groups);
+    record_step(shape, gpu, *groups);
+    require(communicators(*groups) == before + layout.world_size(), "planning a step leaves them connected");
+    record_step(shape, gpu, *groups);
+    EngineRun run(shape, std::move(groups), gpu);
+    require(communicators(run.ranks()) == before + layout.world_size(), "the step uses the same");
+  }));
+}
+
+TEST_CASE("key and value heads that ranks share over NCCL are trained as in one process, as graphs too") {
+  const TrainingShape whole = with_heads(4, 2);
+  for (const Layout& layout :
+       {Layout{.tp = 4}, Layout{.dp_shard = 2, .tp = 4}, Layout{.tp = 4, .micro_batches = 2}}) {
+    if (nccl_ranks(layout.world_size()) < layout.world_size()) return skip("NCCL needs a GPU for each rank");
+    DYNAMIC_SECTION(layout.mesh().describe()) {
+      const LayoutCurve cpu = train_on(whole, {}, 4, {DeviceType::cpu, 0});
+      for (const StepForm form : {StepForm::plain, StepForm::graphs}) {
+        const LayoutCurve curve = train_over_nccl(whole, layout, 4, form);
+        for (size_t step = 0; step < cpu.loss.size(); ++step) {
+          INFO("step " << step);
+          CHECK(curve.loss[step] == Approx(cpu.loss[step]).epsilon(1e-5));
+          CHECK(curve.grad_norm[step] == Approx(cpu.grad_norm[step]).epsilon(1e-4));
+        }
+      }
+    }
+  }
+}
 
 TEST_CASE("a mesh takes one communicator of NCCL's for each set of ranks") {
   if (!cuda_host::nccl_cta_limits) return skip(kNoCount);
