@@ -20,6 +20,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   if (stream.target().type == DeviceType::cpu) stream.matmul_cache().set_products(shape_.cpu_products);
   ranks.coordinates.units = shape_.pipeline.units_of(ranks.pp->rank());
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
+  if (shape_.model_options.overlap != BlockOverlap{}) ranks.tp->connect_pairs();
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {

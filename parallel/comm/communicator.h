@@ -143,6 +143,11 @@ class Communicator {
   Request recv(Stream& stream, const Recv& call);
   /// Blocks the host until every rank has made this call and the work on its stream is done.
   void barrier(Stream& stream, std::string_view label);
+  /// Takes now what messages between any two of these ranks need, which their first send(), recv() or
+  /// all_to_all() would otherwise take: under NCCL GPU memory, up to 12 MiB for each of 32 channels to each
+  /// rank. For whoever will send, before it is asked what is free. Every rank makes the call; blocks under
+  /// NCCL; throws CommError.
+  virtual void connect_pairs() {}
 
   /// Calls between group_begin() and group_end(), on one stream, are carried out as one transaction. Sends
   /// and receives in it cannot block one another. After an error none of the results may be used. Nothing

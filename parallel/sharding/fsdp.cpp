@@ -76,6 +76,8 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
   if (!options_.float8.specs.empty()) place_float8(arena);
   for (size_t u = 0; u < units_.size(); ++u) place_unit(arena, units_[u], static_cast<int>(u));
   find_shared_heads();
+  for (size_t p = 0; p < specs_.size(); ++p)
+    if (exchanges_gradient(static_cast<int>(p))) ranks_.dp_shard->connect_pairs();
 }
 
 void Fsdp::place_float8(Arena& arena) {

@@ -189,6 +189,8 @@ class Fsdp {
   void start_gather(int unit, WeightUse use);
   void gather_base(Unit& unit);
   void release_whole(int unit);
+  /// Whether shards exchange this parameter's gradient as FP8.
+  bool exchanges_gradient(int parameter) const;
   void scatter_gradients(int unit);
   Allocation in_reduce_type(const Tensor& gradient, const std::string& name);
   void complete_reduction();

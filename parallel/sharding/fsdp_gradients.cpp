@@ -37,6 +37,11 @@ void Fsdp::reduce_gradients(int unit) {
   }
 }
 
+bool Fsdp::exchanges_gradient(int p) const {
+  return options_.trains && options_.float8_gradients && is_sharded() && shards_[p].is_held &&
+         Float8Exchange::takes(specs_[p], shards_[p].slice, ranks_.dp_shard->size());
+}
+
 Allocation Fsdp::in_reduce_type(const Tensor& gradient, const std::string& name) {
   Allocation converted = arena_.allocate(name, options_.reduce, gradient.shape, MemoryCategory::unsharded);
   cast(stream_, gradient, converted);
@@ -64,9 +69,8 @@ void Fsdp::scatter_gradients(int index) {
   for (int p : unit.parameters) {
     Allocation gradient = std::exchange(whole_[p].gradient, {});
     if (!gradient) continue;
-    const ParameterSpec& spec = specs_[p];
-    const std::string& name = spec.name;
-    if (options_.float8_gradients && Float8Exchange::takes(spec, shard(p).slice, ranks_.dp_shard->size())) {
+    const std::string& name = specs_[p].name;
+    if (exchanges_gradient(p)) {
       r.exchanges.emplace_back(p, Float8Exchange(stream_, arena_, name, gradient, ranks_.dp_shard->size(),
                                                  float8_->gradient_flag()));
       continue;

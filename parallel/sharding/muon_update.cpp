@@ -34,6 +34,7 @@ MuonUpdate::MuonUpdate(Stream& stream, Arena& arena, Communicator& holders, Fsdp
                       holders.rank(), holders.size(), at.shard_rank, at.shard_size, at.tp_rank, at.tp_size);
   }
   for (const MuonBucket& bucket : buckets_) plans_.push_back(plan_of(bucket));
+  if (!buckets_.empty()) holders_.connect_pairs();
 }
 
 // Both ends of a message list its pieces in the order of the bucket.

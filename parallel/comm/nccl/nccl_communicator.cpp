@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "core/cuda/runtime.h"
 #include "parallel/comm/all_ranks.h"
@@ -73,10 +74,11 @@ class NcclCommunicator final : public Communicator {
         options_(options),
         ready_(Device{DeviceType::cuda, options.gpu}) {}
 
-  /// Makes calls of the kinds that steps make, once for each handle. NCCL connects ranks in their first
-  /// calls, which hold the host until the others make theirs. Here all ranks do; in a step of a pipeline, one
-  /// might first wait for another communicator's call.
+  /// Makes a first call, once for each handle. NCCL connects ranks in their first calls, which hold the host
+  /// until the others make theirs. Here all ranks do; in a step of a pipeline, one might first wait for
+  /// another communicator's call.
   void connect();
+  void connect_pairs() override;
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
   }
@@ -95,6 +97,8 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<Handle> split_handle(int color, int key);
   template <class Calls>
   void group(const EnteredCall& entering, const Calls& calls);
+  template <class Calls>
+  void connect_by(const Calls& calls);
   void enqueue(const CollectiveCall& call);
   Stream& own_stream() { return nccl_->stream(lane_of(axis())); }
 
@@ -150,27 +154,35 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
                 {done, std::move(entering), calls[0].record, std::move(begun), std::move(clock)});
 }
 
-void NcclCommunicator::connect() {
-  auto stream = static_cast<cudaStream_t>(own_stream().native());
-  ncclComm_t comm = handle_->comm;
-  void* zero = nccl_->scratch();
+/// Makes the calls as one group on the communicator's stream, and waits for their end.
+template <class Calls>
+void NcclCommunicator::connect_by(const Calls& calls) {
   const EnteredCall connecting = entered(Collective::barrier, "connecting");
-  group(connecting,
-        [&] { check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, comm, stream), "ncclAllReduce"); });
-  if (axis() == "pp" && size() > 1) {  // other axes' sends and receives come in the same order on all ranks
-    group(connecting, [&] {
-      for (int r = 0; r < size(); ++r) {
-        if (r == rank()) continue;
-        check(ncclSend(zero, 1, ncclInt32, r, comm, stream), "ncclSend");
-        check(ncclRecv(zero, 1, ncclInt32, r, comm, stream), "ncclRecv");
-      }
-    });
-  }
+  group(connecting, [&] { calls(static_cast<cudaStream_t>(own_stream().native())); });
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own_stream());
   nccl_->issued(lane_of(axis()), {done, connecting});
   own_stream().synchronize();
   if (state().failed()) throw CommError(state().failure());
+}
+
+void NcclCommunicator::connect() {
+  connect_by([&](cudaStream_t stream) {
+    void* zero = nccl_->scratch();
+    check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, handle_->comm, stream), "ncclAllReduce");
+  });
+  if (axis() == "pp") connect_pairs();  // other axes' sends and receives come in the same order on all ranks
+}
+
+void NcclCommunicator::connect_pairs() {
+  if (size() == 1 || std::exchange(handle_->has_pairs, true)) return;
+  connect_by([&](cudaStream_t stream) {
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      check(ncclSend(nccl_->scratch(), 1, ncclInt32, r, handle_->comm, stream), "ncclSend");
+      check(ncclRecv(nccl_->scratch(), 1, ncclInt32, r, handle_->comm, stream), "ncclRecv");
+    }
+  });
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {

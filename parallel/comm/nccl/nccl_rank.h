@@ -27,6 +27,7 @@ struct Handle {
   std::mutex use;  ///< held while `comm` is used, and for `aborted`
   ncclComm_t comm = nullptr;
   bool aborted = false;
+  bool has_pairs = false;  ///< every rank can send to every other; only the rank's own thread uses it
 };
 
 /// Keeps a handle for ever, of a communicator that the rank no longer waits for: NCCL's thread may still

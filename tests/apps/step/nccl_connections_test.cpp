@@ -9,7 +9,9 @@
 
 #include "apps/step/step_plan.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
 #include "tests/support/skip.h"
@@ -108,6 +110,42 @@ TEST_CASE("a mesh takes one communicator of NCCL's for each set of ranks") {
         require(here == c.sets, fmt::format("{} communicators, expected {}", here, c.sets));
       }));
       CHECK(std::ssize(cuda_host::nccl_cta_limits()) == before);
+    }
+  }
+}
+
+// A first message holds the host until the other rank's call, which here comes only after it.
+TEST_CASE("ranks whose steps send messages over NCCL are connected once the step is planned") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
+  struct Case {
+    const char* name;
+    TrainingShape whole;
+    Layout layout;
+  };
+  std::vector<Case> cases{{"Muon", with_heads(2, 2), {.dp_shard = 2}},
+                          {"gradients in FP8", wide_float8_step(), {.dp_shard = 2}},
+                          {"blocks of rows", with_heads(2, 2), {.tp = 2}}};
+  give_matrices_to_muon(cases[0].whole);
+  cases[1].whole.batch = 2;
+  cases[1].whole = in_float8(cases[1].whole, {.enable_float8_gradient_all_to_all = true}, 1, 90);
+  cases[2].whole.model_options.overlap.w2 = Overlap::blocks;
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      CHECK_NOTHROW(run_nccl_mesh(c.layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
+        const Device gpu{DeviceType::cuda, rank};
+        record_step(shape_on(c.whole, c.layout), gpu, *groups);
+        groups->world->state().set_timeout_seconds(10);
+        Stream stream = Stream::cuda(rank), host = Stream::cpu();
+        Communicator& ranks = c.layout.tp > 1 ? *groups->tp : *groups->dp_shard;
+        const DeviceBuffer message(stream, DType::f32, {4});
+        Request request;
+        if (rank == 1) request = ranks.send(stream, {.tensor = message.tensor(), .to = 0, .label = "ahead"});
+        groups->control->barrier(host, "it was sent");
+        if (rank == 0)
+          request = ranks.recv(stream, {.tensor = message.tensor(), .from = 1, .label = "ahead"});
+        request.wait(stream);
+        stream.synchronize();
+      }));
     }
   }
 }

@@ -217,6 +217,27 @@ TEST_CASE("communicators of the same ranks share NCCL's, unless they run in diff
   }));
 }
 
+// A first send holds the host until the receiver makes its call, which here comes only afterwards.
+TEST_CASE("ranks that have connected in pairs send before the others receive") {
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 3}, [&](Communicator& control, Communicator& world) {
+    const auto part = world.split("tp", {0, 1, 2});
+    for (Communicator* comm : {&world, part.get(), part.get()}) comm->connect_pairs();
+    world.state().set_timeout_seconds(5);
+    Stream stream = Stream::cuda(world.rank()), host = Stream::cpu();
+    DeviceBuffer x(stream, DType::f32, {4}, std::vector<float>(4, 1.0f + static_cast<float>(world.rank())));
+    for (Communicator* comm : {&world, part.get()}) {
+      Request request;
+      if (world.rank() == 2) request = comm->send(stream, {.tensor = x.tensor(), .to = 0, .label = "ahead"});
+      control.barrier(host, "it was sent");
+      if (world.rank() == 0)
+        request = comm->recv(stream, {.tensor = x.tensor(), .from = 2, .label = "ahead"});
+      request.wait(stream);
+      stream.synchronize();
+      if (world.rank() == 0 && x.floats()[3] != 3) throw std::runtime_error("another message came");
+    }
+  }));
+}
+
 TEST_CASE("NCCL that cannot connect is one error, on every rank") {
   for (int ranks : {1, 3}) {
     std::vector<std::string> says(static_cast<size_t>(ranks));
