@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/cuda/own_kernels.h"
 #include "core/error.h"
 
 namespace ottava::cuda {
@@ -66,6 +67,7 @@ std::string unavailable_reason() { return probed().reason; }
 void* stream_create(int device) {
   if (device_count() == 0) fail<DeviceError>("cuda", "{}", unavailable_reason());
   check(cudaSetDevice(device), "cudaSetDevice");
+  require_own_kernels(device);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   return stream;

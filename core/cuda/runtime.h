@@ -11,7 +11,8 @@ namespace ottava::cuda {
 int device_count();
 std::string unavailable_reason();
 
-/// cudaStream_t and cudaEvent_t of a device, as void*; streams are non-blocking.
+/// cudaStream_t and cudaEvent_t of a device, as void*; streams are non-blocking. stream_create() throws
+/// DeviceError if this program has no kernels for the GPU.
 void* stream_create(int device);
 void stream_destroy(void* stream) noexcept;
 void stream_synchronize(void* stream);

@@ -16,6 +16,7 @@
 namespace ottava::cuda_host {
 namespace {
 
+constexpr int kOldestCapability = 80;       // for which CMakeLists.txt says that kernels are compiled
 constexpr size_t kSharedByDefault = 49152;  // bytes a block may use without asking
 std::map<const void*, int> shared_limits;   // of kernels that asked for more
 
@@ -111,6 +112,11 @@ int enqueue_work(void* handle, const Call& call) {
 }  // namespace ottava::cuda_host
 
 using namespace ottava::cuda_host;
+
+extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  return settings().capability < kOldestCapability ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+}
 
 extern "C" cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   auto lock = lock_layer();

@@ -146,6 +146,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "not ready";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     default:
       return explained;
   }

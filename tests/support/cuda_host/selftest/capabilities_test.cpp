@@ -68,3 +68,15 @@ TEST_CASE("more items than a grid has in y and z come in several launches") {
   CHECK(grids == std::vector<std::pair<int64_t, unsigned>>{{0, 65535}, {65535, 65535}, {131070, 1}});
   CHECK_THROWS_WITH(grid_of_yz(kMostInYZ + 1), Catch::Contains("65536 blocks along y or z of one launch"));
 }
+
+TEST_CASE("a GPU that this program was not compiled for is refused before anything runs there") {
+  const int before = std::exchange(cuda_host::settings().capability, 75);
+  CHECK_THROWS_WITH(
+      Stream::cuda(2),
+      "[cuda] GPU 2 (host execution layer) has compute capability 7.5, and this program's kernels, compiled "
+      "for 8.0, do not run there (no kernel image is available for execution on the device): they need 8.0 "
+      "or later, or set training.device to cpu");
+  cuda_host::settings().capability = 80;
+  CHECK_NOTHROW(Stream::cuda(2));
+  cuda_host::settings().capability = before;
+}
