@@ -36,7 +36,8 @@ int run_launch_command(LaunchCommand command) {
   RankLaunch& launch = command.launch;
   if (launch.ranks == 0) launch.ranks = cuda_device_count();
   if (launch.ranks == 0)
-    fail<ConfigError>("launch", "this machine has no GPU: set the number of ranks with -n");
+    fail<ConfigError>("launch", "no GPU can be used here ({}): set the number of ranks with -n",
+                      cuda_unavailable_reason());
   if (launch.machine >= launch.machines)
     fail<ConfigError>("launch", "--node-rank is {}, expected 0 to {} (--nnodes is {})", launch.machine,
                       launch.machines - 1, launch.machines);

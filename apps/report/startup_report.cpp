@@ -16,6 +16,7 @@
 #include "core/cuda/runtime.h"
 #include "core/data/corpus.h"
 #include "core/data/text_documents.h"
+#include "core/device.h"
 #include "core/listed.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
@@ -138,6 +139,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   for (const std::string& warning : c.provenance.warnings) log::warning("{}", warning);
   log::info("Device: {}, {}: {}", device_text(device), counted(ranks.world->size(), "rank"),
             e.mesh.describe());
+  if (const std::string why = cuda_unavailable_reason(); c.training.device == "auto" && !why.empty())
+    log::info("  No GPU is used: {}", why);
   log::info("Model {}: {} total parameters ({}, dim {}, {} of {} over {}, ffn {}, vocabulary {}{})",
             model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
             counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim,

@@ -57,6 +57,12 @@ TEST_CASE("the report says model, precision, memory, compute and schedule") {
   CHECK_THAT(text, !Contains("Traffic: "));
 }
 
+TEST_CASE("the report says why a GPU that was wanted where there is one is not used") {
+  const std::string why = cuda_unavailable_reason();
+  if (!why.empty()) CHECK_THAT(report(1, {}), Contains("  No GPU is used: " + why + "\n"));
+  CHECK_THAT(report(1, {"--training.device", "cpu"}), !Contains("No GPU is used"));
+}
+
 TEST_CASE("the report says where gradients are summed in bf16") {
   auto sums = [](int ranks, const char* replicas, const char* tensor_parallel) {
     return report(ranks, {"--training.mixed_precision_reduce", "bfloat16", "--model.n_layers", "2",
