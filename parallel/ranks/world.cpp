@@ -8,7 +8,9 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error_text.h"
+#include "core/host_name.h"
 #include "core/log.h"
+#include "parallel/comm/agree.h"
 #include "parallel/comm/all_ranks.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/comm/mpi/mpi_communicator.h"
@@ -71,6 +73,24 @@ std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldReque
   return meet_over_tcp(launch, request.init_timeout_seconds);
 }
 
+// training.device auto is the CPU on a machine whose GPUs cannot be used, and NCCL would wait for its ranks.
+void require_same_kind(Communicator& control, Device device) {
+  CommunicatorBootstrap ranks(control);
+  const std::vector<std::string> kinds = ranks.all_gather(device.is_gpu() ? "a GPU" : "the CPU");
+  const auto other = std::ranges::find_if(kinds, [&](const std::string& kind) { return kind != kinds[0]; });
+  if (other == kinds.end()) return;
+  const std::string why = device.is_gpu() ? "" : cuda_unavailable_reason();
+  const std::vector<std::string> places =
+      ranks.all_gather(host_name("its machine") + (why.empty() ? "" : fmt::format(" ({})", why)));
+  const size_t rank = other - kinds.begin();
+  meet_before_refusing(control);
+  fail<ConfigError>(
+      "world",
+      "rank 0 trains on {} of {}, but rank {} on {} of {}: all ranks need GPUs that can be used, or "
+      "training.device cpu",
+      kinds[0], places[0], rank, kinds[rank], places[rank]);
+}
+
 void connect(World& world, const WorldRequest& request) {
   if (!is_known(request.backend)) {
     fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
@@ -92,6 +112,7 @@ void connect(World& world, const WorldRequest& request) {
   CommunicatorBootstrap bootstrap(*world.control);
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
                                           Ledger::Options{.last_seconds = request.last_seconds});
+  require_same_kind(*world.control, request.device);
   if (!by_nccl) return;
   require_own_gpus(bootstrap.all_gather(cuda::device_uuid(request.device.index)),
                    bootstrap.all_gather(gpu_title(request.device.index)));
