@@ -17,11 +17,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kGolden = OTTAVA_SOURCE_DIR "/tests/golden/evaluate/";
+const std::string kModel = OTTAVA_SOURCE_DIR "/tests/golden/evaluate/model";
 
 /// The folder of a model with this width of its feed-forward layers, without weights.
 void write_model(const TemporaryFolder& folder, const std::string& width) {
-  for (const auto& entry : fs::directory_iterator(kGolden + "model"))
+  for (const auto& entry : fs::directory_iterator(kModel))
     if (entry.path().extension() == ".json")
       fs::copy(entry.path(), folder / entry.path().filename().string());
   std::string config = read_file(folder / "config.json");

@@ -330,7 +330,6 @@ TEST_CASE("a mesh of stages and parts of sequences has its communicators") {
     expect(members(*groups.pp) == std::vector{r % 4, r % 4 + 4}, "pp");
     expect(members(*groups.cp) == std::vector{r / 2 * 2, r / 2 * 2 + 1}, "cp");
     expect(members(*groups.dp_shard) == std::vector{stage, stage + 1, stage + 2, stage + 3}, "dp_shard x cp");
-    expect(members(*groups.loss) == members(*groups.dp_shard), "loss");
     expect(members(*groups.stage) == members(*groups.dp_shard), "stage");
     expect(members(*groups.replica) == all, "replica");
     expect(groups.dp_shard->rank() == groups.coordinates.shard_rank, "pieces of a parameter");
