@@ -13,7 +13,6 @@
 #include "core/data/data_file.h"
 #include "core/device_stream.h"
 #include "core/log.h"
-#include "core/optim/lr_schedule.h"
 #include "core/parallel_for.h"
 
 namespace ottava {
@@ -172,6 +171,7 @@ void Trainer::load() {
   engine_->restore(state_.spikes);
   engine_->restore_begun(state_.moments_begun);
   note_threads();
+  note_schedule();
   if (ranks_.is_first())
     for (const std::string& change : changes_of_files(state_, data_->loader())) log::warning("{}", change);
   check_data_unchanged(state_, data_->loader(), config_.training);
@@ -198,6 +198,20 @@ void Trainer::note_threads() {
       counted(now, "thread"), before);
 }
 
+// Steps that are counted anew may go on a schedule that is not.
+void Trainer::note_schedule() const {
+  const LrScheduleOptions options = schedule();
+  const int64_t horizon = options.schedule.total_steps.value_or(options.steps),
+                to_come = options.steps - state_.step,
+                behind = to_come - std::max<int64_t>(horizon - state_.schedule_step, 0);
+  if (state_.schedule_step <= state_.step || behind <= 0 || decay_steps(options) == 0 || !ranks_.is_first())
+    return;
+  log::warning(
+      "the learning rate goes on at step {} of a schedule of {}, so that for the last {} of {} to come it is "
+      "{:g}: add lr_scheduler to checkpoint.exclude_from_loading, or raise lr_scheduler.total_steps",
+      state_.schedule_step, horizon, behind, counted(to_come, "step"), learning_rate(horizon));
+}
+
 Trainer::~Trainer() = default;
 
 // The default of `dataset` names a text that may not be this one.
@@ -206,9 +220,10 @@ std::string Trainer::name_of_data(std::string_view key, const std::string& name,
   return config_.provenance.origins.contains(key) ? name : data::names_of_sources(paths);
 }
 
-double Trainer::learning_rate(int64_t step) const {
-  return ottava::learning_rate(
-      {.lr = config_.optimizer.lr, .steps = config_.training.steps, .schedule = config_.lr_scheduler}, step);
+LrScheduleOptions Trainer::schedule() const {
+  return {.lr = config_.optimizer.lr, .steps = config_.training.steps, .schedule = config_.lr_scheduler};
 }
+
+double Trainer::learning_rate(int64_t step) const { return ottava::learning_rate(schedule(), step); }
 
 }  // namespace ottava

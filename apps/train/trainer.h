@@ -20,6 +20,7 @@
 #include "apps/train/stop_signals.h"
 #include "apps/train/validation.h"
 #include "core/optim/loss_scale.h"
+#include "core/optim/lr_schedule.h"
 
 namespace ottava {
 
@@ -62,6 +63,7 @@ class Trainer {
   void load();
   void go_on_from_loaded();
   void note_threads();
+  void note_schedule() const;
 
   End train();
   bool validate(const std::vector<std::string>& results);
@@ -70,6 +72,7 @@ class Trainer {
   StepOutputs timed_step();
   const HostTokens* read_tokens();
   void finish_save(bool all_are_here);
+  LrScheduleOptions schedule() const;
   double learning_rate(int64_t step) const;
   void log_step(const StepOutputs& out);
   void save(bool is_last);

@@ -86,6 +86,26 @@ TEST_CASE("the command of a finished run says that it is finished and touches no
   CHECK(fs::last_write_time(weights) == written);
 }
 
+TEST_CASE(
+    "steps that are counted anew on a schedule that is not are warned of a rate that has fallen to its end") {
+  Runs runs;
+  runs.train("--training.steps 4 --lr_scheduler.warmup_steps 1");
+  const auto from = [&](const std::string& folder, const std::string& more) {
+    return runs.train("--job.dump_folder " + folder +
+                      " --lr_scheduler.warmup_steps 1 --checkpoint.initial_load_path out "
+                      "--checkpoint.initial_load_model_only "
+                      "false --checkpoint.exclude_from_loading " +
+                      more);
+  };
+  const char* warning = "the learning rate goes on at step 4 of a schedule of ";
+  CHECK_THAT(from("a", "'[train_state]'"),
+             Contains(warning + std::string("6, so that for the last 4 of 6 steps to come it is 0: add "
+                                            "lr_scheduler to checkpoint.exclude_from_loading, or raise")));
+  CHECK_THAT(from("b", "'[train_state, lr_scheduler]'"), !Contains(warning));
+  CHECK_THAT(from("c", "'[train_state]' --lr_scheduler.total_steps 10"), !Contains(warning));
+  CHECK_THAT(from("d", "'[optimizer]'"), !Contains(warning));
+}
+
 TEST_CASE("the resolved configuration is written where asked, in a folder that is made") {
   Runs runs;
   runs.train("--checkpoint.enable false --job.save_config_file of/this/run.yaml");
