@@ -44,11 +44,10 @@ void place_at(Value& value, const Location& at) {
 /// Text of the command line as the kind of value that the field takes.
 Value typed(const Field& field, const Value& value) {
   std::string_view text = value.text;
+  if (text == "null") return plain_scalar(text, value.at);
   switch (field.type) {
-    case Type::text: {
-      if (field.nullable && text == "null") return plain_scalar(text, value.at);
+    case Type::text:
       return Value::of(std::string(text), value.at);
-    }
     case Type::text_list:
     case Type::table_list: {
       if (text.starts_with('[')) {

@@ -110,6 +110,14 @@ TEST_CASE("null gives a key its default", "[config]") {
   CHECK(inner("count: 9", {"--outer.inner.count", "null"}).sample.count == 3);
   CHECK(inner("maybe: 9", {"--outer.inner.maybe=null"}).sample.maybe == std::nullopt);
   CHECK(inner("rules: [{match: m}]", {"--outer.inner.rules=[]"}).sample.rules.empty());
+  // Whatever the key takes, also where a file could name a text so.
+  CHECK(inner("name: y", {"--outer.inner.name", "null"}).sample.name == "x");
+  CHECK(inner("name: y", {"--outer.inner.name=Null"}).sample.name == "Null");
+  CHECK(inner("name: 'null'").sample.name == "null");
+  CHECK(inner("mode: off", {"--outer.inner.mode", "null"}).sample.mode == Sample::Mode::on);
+  CHECK(inner("names: [a]", {"--outer.inner.names", "null"}).sample.names.empty());
+  CHECK(inner("rules: [{match: m}]", {"--outer.inner.rules", "null"}).sample.rules.empty());
+  CHECK(inner("", {"--outer.inner.path", "null"}).problems.empty());
   CHECK(read("outer:\n  inner:\n").problems.empty());
 }
 
