@@ -85,11 +85,7 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("training: {global_batch_size: 0}"), "0 is not a batch size"));
   CHECK(has(error("training: {loss_scale: much}"),
             "expected none, dynamic or a number > 0, got the string \"much\""));
-  for (const char* scale : {"1e38", "1.1e12", "9e-13", "1e-38"})
-    CHECK(has(error(fmt::format("training: {{loss_scale: {}}}", scale)),
-              fmt::format("training.loss_scale: expected a factor >= 1e-12 and <= 1e+12, got {}", scale)));
-  for (const char* scale : {"1e12", "1e-12", "3"})
-    CHECK(config_of_text(fmt::format("training: {{loss_scale: {}}}", scale)).training.loss_scale == scale);
+  CHECK(has(error("training: {loss_scale: 1e39}"), "is outside the range of float32"));
   CHECK(has(error("training: {loss_scale: -2}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("training: {loss_scale: .inf}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("model: {max_seq_len: 128}"),
