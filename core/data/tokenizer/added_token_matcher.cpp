@@ -105,6 +105,8 @@ void AddedTokenMatcher::split(std::string_view text, Specials specials, std::vec
       continue;
     if (token.lstrip) begin = std::max(space_before(text, begin), done);
     if (token.rstrip) end = space_after(text, end);
+    // A token of white space that another has taken along as a whole is not there any more, as in HF.
+    if (end <= begin) continue;
     if (done < begin) out.push_back({text.substr(done, begin - done), -1});
     out.push_back({text.substr(begin, end - begin), token.id});
     done = end;

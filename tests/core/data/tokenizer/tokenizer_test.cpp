@@ -180,6 +180,22 @@ TEST_CASE("Digits cuts numbers out") {
   }
 }
 
+TEST_CASE("an added token of white space that others have taken along does not come again") {
+  using Ids = std::vector<int32_t>;
+  SmallTokenizer s;
+  const std::string spaces = R"("content":"  ","lstrip":true,"rstrip":)";
+  s.added = R"([{"id":260,"content":"<s>","rstrip":true},{"id":261,)" + spaces + "true}]";
+  auto both_sides = Tokenizer::parse(s.json(), "", "t.json");
+  CHECK(both_sides->encode("a     b") == Ids{'a', 261, 'b'});
+  CHECK(both_sides->encode("<s>     b") == Ids{260, 'b'});
+  CHECK(both_sides->encode("    <s> ") == Ids{261, 260});
+  // HF fails on the next texts.
+  s.added = R"([{"id":260,"content":"<s>","rstrip":true},{"id":261,)" + spaces + "false}]";
+  auto left = Tokenizer::parse(s.json(), "", "t.json");
+  CHECK(left->encode("<s>     \nb") == Ids{260, 'b'});
+  CHECK(left->encode("a     b") == Ids{'a', 261, 261, ' ', 'b'});
+}
+
 TEST_CASE("fingerprints tell what decides ids from layout") {
   auto print = [](const SmallTokenizer& s, const char* config) {
     return Tokenizer::parse(s.json(), config, "any name")->fingerprint();
