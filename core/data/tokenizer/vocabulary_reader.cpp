@@ -138,8 +138,13 @@ void VocabularyReader::add(const Json& entry, const Json& at) {
     refuse("added token '{}' has id {}, but the vocabulary gives it {}", token.content, token.id,
            known->second);
   }
-  // tokenizer.json comes first; tokenizer_config.json mostly repeats it.
-  if (added_ids_.insert(token.id).second) d_.added.push_back(token);
+  // tokenizer_config.json mostly repeats tokenizer.json. Where it does not, transformers goes by it, but what
+  // is special anywhere stays so.
+  const auto [at_id, is_new] = added_at_.try_emplace(token.id, d_.added.size());
+  if (is_new) d_.added.emplace_back();
+  AddedToken& listed = d_.added[at_id->second];
+  token.special |= listed.special;
+  listed = std::move(token);
 }
 
 void VocabularyReader::read_added(const Json& file, const Json& config) {
@@ -205,7 +210,10 @@ void VocabularyReader::name_token(const std::string& name, const Json& token, co
         file, name, content);
   }
   named_.emplace(name, content);
-  if (added_ids_.count(known->second)) return;
+  if (const auto listed = added_at_.find(known->second); listed != added_at_.end()) {
+    d_.added[listed->second].special = true;
+    return;
+  }
   Json::Object entry{{"content", content}, {"special", true}};
   for (const char* flag : {"normalized", "lstrip", "rstrip", "single_word"})
     if (token.find(flag)) entry.emplace_back(flag, *token.find(flag));

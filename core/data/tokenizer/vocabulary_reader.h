@@ -3,7 +3,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "core/data/tokenizer/definition.h"
@@ -42,7 +41,7 @@ class VocabularyReader : protected DefinitionFile {
 
   std::unordered_map<std::string, int32_t> ids_;
   std::unordered_map<int32_t, std::string> keys_;
-  std::unordered_set<int32_t> added_ids_;
+  std::unordered_map<int32_t, size_t> added_at_;  ///< places in d_.added by id
   std::unordered_map<std::string, std::string> named_;
   std::unordered_map<int32_t, std::pair<std::string, bool>> model_bytes_;  ///< and whether BPE can make them
 };

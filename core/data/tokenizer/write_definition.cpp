@@ -100,18 +100,24 @@ Json model(const TokenizerDefinition& d) {
                       {"merges", merges}};
 }
 
+Json::Object added_token(const AddedToken& token) {
+  return {{"id", token.id},          {"content", token.content}, {"single_word", token.single_word},
+          {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
+          {"special", token.special}};
+}
+
 Json added_tokens(const TokenizerDefinition& d) {
   Json::Array out;
-  for (const AddedToken& token : d.added) {
-    out.push_back(Json::Object{{"id", token.id},
-                               {"content", token.content},
-                               {"single_word", token.single_word},
-                               {"lstrip", token.lstrip},
-                               {"rstrip", token.rstrip},
-                               {"normalized", token.normalized},
-                               {"special", token.special}});
-  }
+  for (const AddedToken& token : d.added) out.push_back(added_token(token));
   return out;
+}
+
+/// Whether an entry of a file's added_tokens says the same; what it leaves out does not count.
+bool says(const Json& entry, const AddedToken& token) {
+  return std::ranges::all_of(added_token(token), [&](const auto& member) {
+    const Json* value = entry.find(member.first);
+    return !value || value->dump() == member.second.dump();
+  });
 }
 
 void set_section(Json::Object& file, std::string_view name, Json section) {
@@ -152,7 +158,7 @@ std::string edit_definition(std::string_view tokenizer_json, const TokenizerDefi
     const Json* list = before.find("added_tokens");
     return list && list->is_array() &&
            std::ranges::any_of(list->as_array("added_tokens"), [&](const Json& entry) {
-             return entry.at("id", "added_tokens").as_integer("id") == token.id;
+             return entry.at("id", "added_tokens").as_integer("id") == token.id && says(entry, token);
            });
   };
   const bool lists_all = std::ranges::all_of(d.added, is_listed);

@@ -158,6 +158,40 @@ TEST_CASE("the ids that a template adds are those of the vocabulary") {
               "a special token of the template is '<t>', which is not in the vocabulary");
 }
 
+TEST_CASE(
+    "a token of both files has the flags that tokenizer_config.json gives it, and is special if any says "
+    "so") {
+  SmallTokenizer small;
+  small.added = R"([{"id":260,"content":"<s>","special":true,"normalized":false,"lstrip":true},)"
+                R"({"id":261,"content":"</s>","special":false,"normalized":true}])";
+  const auto read = [&](const std::string& config) {
+    return tokenizer::read_definition({small.json(), config}, "t.json").added;
+  };
+  const std::string decoder =
+      R"({"added_tokens_decoder":{"260":{"content":"<s>","special":false,)"
+      R"("normalized":true,"single_word":true},"261":{"content":"</s>","rstrip":true}}})";
+  for (const auto& added : {read(decoder), read(R"({"eos_token":"</s>"})"), read("")}) {
+    REQUIRE(added.size() == 2);
+    CHECK(added[0].special);
+  }
+  const auto both = read(decoder), named = read(R"({"eos_token":{"content":"</s>","rstrip":true}})");
+  CHECK_FALSE(both[0].lstrip);
+  CHECK(both[0].single_word);
+  CHECK(both[0].normalized);
+  CHECK(both[1].rstrip);
+  CHECK_FALSE(both[1].special);
+  CHECK(named[1].special);
+  CHECK_FALSE(named[1].rstrip);
+  CHECK(named[1].normalized);
+
+  // Who reads tokenizer.json alone reads the same.
+  const auto whole = Tokenizer::parse(small.json(), decoder, "t.json");
+  const auto alone = Tokenizer::parse(whole->edited_json(small.json(), false), "", "alone");
+  for (const char* text : {"a <s>", "x<s>y", "<s>", "</s> b", "</s>"})
+    CHECK(alone->encode(text) == whole->encode(text));
+  CHECK(whole->encode("</s> b") == std::vector<int32_t>{261, 'b'});
+}
+
 TEST_CASE("a file is edited so that by itself it says what all files say") {
   const std::string config = R"({"bos_token":"<s>","eos_token":"</s>"})";
   const auto edited = [&](const SmallTokenizer& small, bool has_bos) {
