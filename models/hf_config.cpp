@@ -110,6 +110,8 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
     fail<FileError>(
         where, "it has a quantization_config: quantized weights are not supported; use the original model");
   }
+  if (const Json* causal = r.find("is_causal"); causal && !causal->as_bool(r.what("is_causal")))
+    fail<FileError>(where, "is_causal is false: attention to later tokens is not supported");
   refuse_partial_rotary(r, where);
 }
 
@@ -118,9 +120,9 @@ struct Rope {
   std::optional<RopeScaling> scaling;  // nothing where frequencies are not scaled
 };
 
+constexpr std::string_view kOriginal = "original_max_position_embeddings";
 constexpr std::string_view kRopeMembers[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-constexpr std::string_view kScalingMembers[] = {"factor", "low_freq_factor", "high_freq_factor",
-                                                "original_max_position_embeddings"};
+constexpr std::string_view kScalingMembers[] = {"factor", "low_freq_factor", "high_freq_factor", kOriginal};
 
 // {rope_type | type, rope_theta, factor, ...}
 Rope read_rope_object(const Json& object, const std::string& name) {
@@ -156,7 +158,7 @@ Rope read_rope_object(const Json& object, const std::string& name) {
   out.scaling = {.factor = rope.positive("factor"),
                  .low_freq_factor = rope.positive("low_freq_factor"),
                  .high_freq_factor = rope.positive("high_freq_factor"),
-                 .original_max_position_embeddings = rope.positive("original_max_position_embeddings")};
+                 .original_max_position_embeddings = rope.positive(kOriginal)};
   if (out.scaling->high_freq_factor <= out.scaling->low_freq_factor) {
     fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
                     out.scaling->high_freq_factor, out.scaling->low_freq_factor);
@@ -183,6 +185,12 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
     }
     if (rope.theta) theta = rope.theta;
     read = rope;
+    // Beside the object it is read by some versions of transformers only, and there takes precedence.
+    if (rope.scaling && r.find(kOriginal) &&
+        r.positive(kOriginal) != rope.scaling->original_max_position_embeddings) {
+      fail<FileError>(where, "has {} {}, but {} has {}: keep only the one that the model was trained with",
+                      kOriginal, r.positive(kOriginal), form, rope.scaling->original_max_position_embeddings);
+    }
   }
   config.rope_theta = theta.value_or(config.rope_theta);
   if (read) config.rope_scaling = read->scaling;
@@ -239,6 +247,7 @@ class Editor {
 
 void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Editor& edit) {
   if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling) return;
+  edit.erase(kOriginal);  // it stands in the object too
   // Where rope_theta is inside of one of these, it stays there.
   for (const std::string_view form : {"rope_parameters", "rope_scaling"}) {
     const Json* object = root.find(form);

@@ -113,6 +113,10 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("rope_parameters":{"rope_theta":1e6,"partial_rotary_factor":0.5})",
           "partial_rotary_factor is 0.5");
   refused(R"("rope_parameters":{"rope_theta":"1e6"})", "is a string, expected a number");
+  refused(R"("original_max_position_embeddings":64,"rope_scaling":{"rope_type":"llama3","factor":8,)"
+          R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32})",
+          "has original_max_position_embeddings 64, but rope_scaling has 32: keep only the one");
+  refused(R"("is_causal":false)", "is_causal is false: attention to later tokens is not supported");
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types has 'sliding_attention'");
   refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");
@@ -214,6 +218,18 @@ TEST_CASE("HF config: rope_theta inside rope_scaling is read and edited there") 
     CHECK(parse_hf_config(edit.json, "edited") == now);
     CHECK(Json::parse(edit.json, "edited").find("rope_theta") == nullptr);
   }
+}
+
+TEST_CASE("HF config: the original length may stand beside the object that has it too") {
+  const std::string source =
+      llama_with(R"("is_causal":true,"original_max_position_embeddings":64,"rope_scaling":{"factor":8,)"
+                 R"("rope_type":"llama3","low_freq_factor":1,"high_freq_factor":4,)"
+                 R"("original_max_position_embeddings":64})");
+  HfConfig now = parse_hf_config(source, "t");
+  REQUIRE(now.rope_scaling);
+  now.rope_scaling->original_max_position_embeddings = 32;
+  CHECK(parse_hf_config(edit_hf_config(source, "t", now).json, "edited") == now);
+  CHECK(!parse_hf_config(llama_with(R"("original_max_position_embeddings":64)"), "t").rope_scaling);
 }
 
 TEST_CASE("HF config: what two models compute differently") {
