@@ -61,13 +61,17 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder, std::string_view
   std::error_code ignored;
   std::map<std::string, std::string> index;
   std::set<std::string> names;
-  if (fs::exists(index_path, ignored)) {
+  const bool has_index = fs::exists(index_path, ignored),
+             has_single = fs::exists(folder + "/" + single, ignored);
+  if (!has_index && !has_single) fail_no_weights(folder, stem);
+  if (has_index) {
     index = parse_safetensors_index(read_file(index_path), index_path);
     for (const auto& [tensor, file] : index) names.insert(file);
-  } else if (fs::exists(folder + "/" + single, ignored)) {
-    names.insert(single);
-  } else {
-    fail_no_weights(folder, stem);
+  }
+  // save_pretrained() leaves the index where it replaces several files by one.
+  if (has_single && names != std::set<std::string>{single}) {
+    index.clear();
+    names = {single};
   }
   for (const std::string& name : names) {
     files_.push_back(std::make_unique<SafetensorsFile>(folder + "/" + name));

@@ -21,11 +21,12 @@ std::string make_safetensors_index(const std::vector<std::pair<std::string, std:
 /// tensor -> file name. Throws FileError for anything malformed, also for file names that leave the folder.
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, std::string_view where);
 
-/// The weights of an HF folder: `{stem}.safetensors.index.json` with its files, or `{stem}.safetensors`.
+/// The weights of an HF folder, found as transformers does: `{stem}.safetensors`, and only where there is
+/// none the files of `{stem}.safetensors.index.json`.
 class SafetensorsFolder {
  public:
-  /// Opens all files and checks that the index and their headers agree. Throws FileError, which says so if
-  /// the folder holds only PyTorch files.
+  /// Opens all files and checks that the headers agree with an index of these files. Throws FileError, which
+  /// says so if the folder holds only PyTorch files.
   explicit SafetensorsFolder(const std::string& folder, std::string_view stem = "model");
 
   struct Location {
