@@ -112,17 +112,31 @@ void add_chat_files(const Experiment& e, const fs::path& folder, Files& out) {
   set_file(out, kGeneration, now.dump(2) + "\n");
 }
 
+constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
+
+Json tokenizer_config(const Files& files) {
+  const auto file = std::ranges::find(files, kTokenizerConfig, &checkpoint::TextFile::name);
+  return file == files.end() ? Json(Json::Object{}) : Json::parse(file->content, kTokenizerConfig);
+}
+
+// Without a class there, transformers 5 cuts the texts of a Qwen3 model by Qwen's own pattern.
+void set_tokenizer_class(const Experiment& e, Files& out) {
+  if (hf_family_of(e.shape.model) != HfFamily::qwen3 || e.tokenizer->cuts_as_qwen2()) return;
+  const Json before = tokenizer_config(out);
+  if (const Json* given = before.find("tokenizer_class"); given && !given->is_null()) return;
+  set_file(out, kTokenizerConfig,
+           with_member(before, "tokenizer_class", "PreTrainedTokenizerFast").dump(2) + "\n");
+}
+
 // Who prompts or scores the model by its folder begins texts as training did: transformers goes by the
 // template of tokenizer.json.
 void set_add_bos(const Experiment& e, Files& out) {
-  constexpr std::string_view kConfig = "tokenizer_config.json";
   const bool add_bos = texts_begin_with_bos(e);
   checkpoint::TextFile& definition = out.front();
   definition.content = e.tokenizer->edited_json(definition.content, add_bos);
   if (add_bos == e.tokenizer->adds_bos()) return;
-  const auto file = std::ranges::find(out, kConfig, &checkpoint::TextFile::name);
-  const Json before = file == out.end() ? Json(Json::Object{}) : Json::parse(file->content, kConfig);
-  set_file(out, kConfig, with_member(before, "add_bos_token", add_bos).dump(2) + "\n");
+  set_file(out, kTokenizerConfig,
+           with_member(tokenizer_config(out), "add_bos_token", add_bos).dump(2) + "\n");
 }
 
 }  // namespace
@@ -132,7 +146,10 @@ ModelFiles model_files(const Experiment& e, DType exported) {
   if (e.tokenizer) {
     for (const fs::path& file : e.tokenizer->files())
       out.others.push_back({file.filename().string(), read_file(file.string())});
-    if (!e.tokenizer->files().empty()) set_add_bos(e, out.others);
+    if (!e.tokenizer->files().empty()) {
+      set_add_bos(e, out.others);
+      set_tokenizer_class(e, out.others);
+    }
   }
   const std::optional<int64_t>& max_seq_len = e.config.model.max_seq_len;
   if (const std::optional<std::string> path = source_config_path(e.config)) {

@@ -40,6 +40,18 @@ void warn_of_heads(Experiment& e) {
                   m.dim, m.heads));
 }
 
+// transformers 5 takes its own class for the tokenizer of a Qwen2 model, whatever the folder names.
+void warn_of_tokenizer(Experiment& e) {
+  if (!e.config.checkpoint.enable || !e.tokenizer || e.tokenizer->cuts_as_qwen2() ||
+      hf_family_of(e.shape.model) != HfFamily::qwen2) {
+    return;
+  }
+  e.config.provenance.warnings.push_back(
+      "AutoTokenizer of transformers 5 will not make the tokens of this tokenizer.json from texts: of a "
+      "Qwen2 model (model.qkv_bias) it cuts all texts by Qwen's own pattern; load the checkpoints' tokenizer "
+      "with PreTrainedTokenizerFast there");
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
@@ -113,6 +125,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                .global_batch = batches.global,
                .compute_capability = compute_capability};
   warn_of_heads(e);
+  warn_of_tokenizer(e);
   if (c.parallelism.enable_async_tensor_parallel && e.mesh.size(MeshAxis::tp) > 1)
     e.shape.model_options.overlap = {Overlap::blocks, Overlap::blocks, Overlap::blocks, Overlap::blocks};
   if (leaves_reduction_open(e)) e.shape.parameters.reduce_every_micro_batch = false;

@@ -11,6 +11,7 @@
 #include "core/data/tokenizer/definition.h"
 #include "core/data/tokenizer/oniguruma.h"
 #include "core/data/tokenizer/pretokenizer.h"
+#include "core/data/tokenizer/split_patterns.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/file.h"
@@ -223,6 +224,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 std::string Tokenizer::normalized(std::string_view text) const {
   std::string normal;
   return std::string(impl_->definition.nfc ? in_nfc(text, normal) : text);
+}
+
+bool Tokenizer::cuts_as_qwen2() const {
+  const TokenizerDefinition& d = impl_->definition;
+  const auto is_qwen2 = [](const SplitStep& step) {
+    return step.regex == kQwen2Pattern && !step.literal && !step.add_prefix_space;
+  };
+  return d.nfc && d.steps.size() == 1 && is_qwen2(d.steps[0]) && !d.ignore_merges;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {

@@ -72,6 +72,9 @@ class Tokenizer {
   /// that `options` refuse.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
+  /// Whether words are cut as those of Qwen2: Normalization Form C, then the pattern of that tokenizer alone.
+  bool cuts_as_qwen2() const;
+
   /// Bytes of one token. Throws DataError for an id outside the vocabulary.
   std::string_view token_bytes(int32_t id) const;
   /// Whether the id is a special token (added_tokens with special: true).

@@ -1,8 +1,11 @@
 #include "apps/report/startup_report.h"
 
+#include <fmt/ranges.h>
+
 #include <fstream>
 
 #include "apps/devices/available_memory.h"
+#include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "tests/support/captured_output.h"
@@ -333,6 +336,23 @@ TEST_CASE(
   CHECK_THAT(with({"20"}), !Contains("transformers"));
   CHECK_THAT(with({"16", "--model.qk_norm", "true"}), !Contains("transformers"));
   CHECK_THAT(text({"--model.n_heads", "16"}), !Contains("transformers"));
+}
+
+TEST_CASE(
+    "a tokenizer for which transformers takes another in a Qwen2 model is warned of where checkpoints are "
+    "saved") {
+  const auto warnings = [](const char* tokenizer, const std::vector<std::string>& more) {
+    const Experiment e = resolve_experiment(
+        config_with(more), Tokenizer::load(std::string(OTTAVA_SOURCE_DIR "/") + tokenizer), 1);
+    return fmt::format("{}", fmt::join(e.config.provenance.warnings, "\n"));
+  };
+  const char *ours = "configs/tokenizers/en-2256", *qwens = "tests/golden/tokenizer/qwen-style";
+  const std::vector<std::string> saves{"--checkpoint.enable", "true", "--model.qkv_bias", "true"};
+  CHECK_THAT(warnings(ours, saves), Contains("AutoTokenizer of transformers 5 will not make the tokens of"));
+  CHECK_THAT(warnings(qwens, saves), !Contains("transformers"));
+  CHECK_THAT(warnings(ours, {"--model.qkv_bias", "true"}), !Contains("transformers"));
+  CHECK_THAT(warnings(ours, {"--checkpoint.enable", "true", "--model.qk_norm", "true"}),
+             !Contains("transformers"));
 }
 
 TEST_CASE("the data line says what is read and how it becomes documents") {

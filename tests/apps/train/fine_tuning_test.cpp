@@ -220,3 +220,23 @@ TEST_CASE("who prompts a model begins texts as the documents began that it was t
   bare.config.training.format = "tokens_u16";
   CHECK(texts_begin_with_bos(bare) == files_say);
 }
+
+TEST_CASE("a tokenizer without a class gets one beside a Qwen3 model, for which transformers takes another") {
+  TinyTraining tiny;
+  const std::string own = tiny / "tokenizer";
+  fs::create_directory(own);
+  fs::copy_file(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256/tokenizer.json", own + "/tokenizer.json");
+  const auto config_beside = [&](const std::string& run, const char* qk_norm) -> std::string {
+    finish(tiny, run,
+           kSaving +
+               Overrides{"--model.hf_assets_path", own, "--model.qk_norm", qk_norm, "--training.steps", "1"});
+    const std::string saved = tiny / (run + "/checkpoint/step-1/tokenizer_config.json");
+    return fs::exists(saved) ? read_file(saved) : "";
+  };
+  const std::string expected = "\"tokenizer_class\": \"PreTrainedTokenizerFast\"";
+  CHECK_THAT(config_beside("qwen3", "true"), Contains(expected));
+  CHECK_THAT(config_beside("llama", "false"), !Contains("tokenizer_class"));
+
+  std::ofstream(own + "/tokenizer_config.json") << R"({"tokenizer_class":"GPT2Tokenizer"})";
+  CHECK_THAT(config_beside("named", "true"), Contains("GPT2Tokenizer"));
+}
