@@ -7,6 +7,7 @@
 #include "core/config/print.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/metrics/step_line.h"
 
 namespace ottava {
 namespace {
@@ -108,7 +109,7 @@ std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {
           ? ""
           : fmt::format("\n  text_key: {:<16} # key that holds the text in JSON lines", quoted(p.text_key));
   return fmt::format(
-      R"(# A first model for this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), {} on the machine that made this file.
+      R"(# A first model for this text: {:.1f}M parameters, {} tokens ({:.1f} epochs), {} on the machine that made this file.
 # `ottava config THIS_FILE --comments` explains every key. Keys can also be set on the command line: --training.steps 1000
 
 job:
@@ -146,10 +147,10 @@ checkpoint:
 metrics:
   log_freq: 10               # steps between lines of the log
 )",
-      c.parameters * 1e-6, c.tokens * 1e-6, c.epochs, minutes_text(c.minutes), quoted(p.output), m.dim,
-      m.layers, m.heads, m.head_dim, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text),
-      text_key, c.sequence, c.local_batch, c.global_batch, c.steps, c.global_batch * c.sequence,
-      c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
+      c.parameters * 1e-6, with_commas(std::llround(c.tokens)), c.epochs, minutes_text(c.minutes),
+      quoted(p.output), m.dim, m.layers, m.heads, m.head_dim, m.ffn_dim, m.tied_embeddings,
+      quoted(p.tokenizer), quoted(p.text), text_key, c.sequence, c.local_batch, c.global_batch, c.steps,
+      c.global_batch * c.sequence, c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
 }
 
 }  // namespace ottava

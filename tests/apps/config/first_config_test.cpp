@@ -1,9 +1,12 @@
 #include "apps/config/first_config.h"
 
+#include <fmt/core.h>
+
 #include <sstream>
 
 #include "apps/config/config.h"
 #include "core/error.h"
+#include "core/metrics/step_line.h"
 #include "tests/support/catch.h"
 #include "tests/support/config_of_text.h"
 #include "tests/support/message_of.h"
@@ -63,6 +66,11 @@ TEST_CASE("the file of a first configuration loads as what was chosen") {
   CHECK(loaded.optimizer.lr == Approx(c.learning_rate));
   CHECK(loaded.checkpoint.enable);
   CHECK(loaded.training.text_key == "text");
+  const FirstConfig least =
+      choose_first_config({.text_bytes = 20'000, .flops_per_second = 1e9, .minutes = 0.1});
+  CHECK_THAT(to_yaml(least, {.text = "t", .tokenizer = "t", .output = "out"}),
+             Contains(fmt::format("parameters, {} tokens (",
+                                  with_commas(least.steps * least.global_batch * least.sequence))));
   std::istringstream lines(yaml);
   for (std::string line; std::getline(lines, line);) {
     INFO(line);
