@@ -51,16 +51,7 @@ void DataWatch::look_at_the_rest() {
 }
 
 bool DataWatch::poll() {
-  if (const data::DataStats stats = loader_.stats(); stats.bad_records > 2 * bad_left_out_) {
-    bad_left_out_ = stats.bad_records;
-    log::warning("{} left out so far (training.bad_records: skip); the first: {}",
-                 counted(bad_left_out_, "bad record"), stats.first_bad_record);
-  }
-  if (const int64_t too_long = loader_.stats().too_long; too_long > 2 * too_long_left_out_) {
-    too_long_left_out_ = too_long;
-    log::warning("{} left out so far as longer than training.seq_len + 1 tokens",
-                 counted(too_long, "conversation"));
-  }
+  left_out_.report(loader_.stats(), "", "training.seq_len");
   if (watched_) {
     const data::DataScan::Progress progress = scan(*watched_).progress();
     if (progress.problem)

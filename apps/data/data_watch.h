@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/data/left_out.h"
 #include "core/data/mixed_loader.h"
 #include "parallel/comm/communicator.h"
 
@@ -40,7 +41,8 @@ class DataWatch {
   data::MixedLoader& loader_;
   Communicator& ranks_;
   std::optional<size_t> watched_;  ///< the source that is looked through in the background
-  int64_t bad_found_ = 0, bad_left_out_ = 0, too_long_left_out_ = 0;
+  int64_t bad_found_ = 0;
+  LeftOut left_out_;
   std::string problem_;
 };
 

@@ -27,6 +27,7 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks, const St
       ranks_(ranks),
       signals_(signals),
       sets_(open_validation_data(experiment, ranks)),
+      left_out_(sets_.size()),
       tasks_(open_tasks(experiment)),
       prompts_(encode_prompts(experiment)) {
   require_same_tasks(tasks_, *ranks.control);
@@ -41,10 +42,16 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks, const St
 Validation::Outcome Validation::run(int64_t step, const std::vector<std::string>& results,
                                     TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
                                     HostSpans* spans) try {
-  for (ValidationSet& set : sets_) {
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    ValidationSet& set = sets_[i];
     if (!contains(results, validation_result(set.name))) continue;
     const HostSpans::Scope validating(spans, HostSpans::Track::host, "validate");
     const MetricsReporter::Validation result = validate(set, engine);
+    if (ranks_.is_first())
+      left_out_[i].report(
+          set.data->loader().stats(),
+          set.name.empty() ? " of the validation data" : fmt::format(" of the validation data {}", set.name),
+          "validation.seq_len");
     reporter.log_validation(step, result, memory_maxima(engine.stream().device(), plan).shown);
   }
   for (const EncodedTask& task : tasks_) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/left_out.h"
 #include "apps/data/training_data.h"
 #include "apps/report/metrics_reporter.h"
 #include "apps/train/stop_signals.h"
@@ -51,6 +52,7 @@ class Validation {
   RankGroups& ranks_;
   const StopSignals* signals_;
   std::vector<ValidationSet> sets_;
+  std::vector<LeftOut> left_out_;     ///< of each of them
   std::vector<int32_t> token_bytes_;  ///< by id; 0 of special tokens
   std::vector<EncodedTask> tasks_;
   std::vector<std::vector<int32_t>> prompts_;

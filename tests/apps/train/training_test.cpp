@@ -303,6 +303,25 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what validation leaves out of its data is counted in the log, once for all validations") {
+  TinyTraining tiny;
+  std::ofstream lines(tiny / "v.jsonl");
+  lines << "no json\n{\"text\": 5}\n";
+  for (uint32_t i = 0; i < 20; ++i)
+    lines << Json(Json::Object{{"text", generated_text(10, i)}}).dump() << "\n" << std::flush;
+  const CapturedOutput log;
+  finish(tiny, "run",
+         {"--validation.enable", "true", "--validation.datasets",
+          "[{name: held-out, path: " + (tiny / "v.jsonl") + "}]", "--validation.seq_len", "32",
+          "--validation.freq", "1", "--training.steps", "3", "--training.bad_records", "skip"});
+  const std::string text = log.text(), warning =
+                                           "2 bad records of the validation data held-out left out so far "
+                                           "(training.bad_records: skip); the first: '" +
+                                           (tiny / "v.jsonl") + "' line 1";
+  CHECK_THAT(text, Contains(warning));
+  CHECK(text.find(warning) == text.rfind(warning));
+}
+
 TEST_CASE("validation text without a window is refused before the first step") {
   TinyTraining tiny;
   std::ofstream(tiny / "v.txt") << "too short";

@@ -1,0 +1,21 @@
+#include "apps/data/left_out.h"
+
+#include "core/counted.h"
+#include "core/log.h"
+
+namespace ottava {
+
+void LeftOut::report(const data::DataStats& stats, std::string_view of, std::string_view seq_len) {
+  if (stats.bad_records > 2 * bad_records_) {
+    bad_records_ = stats.bad_records;
+    log::warning("{}{} left out so far (training.bad_records: skip); the first: {}",
+                 counted(bad_records_, "bad record"), of, stats.first_bad_record);
+  }
+  if (stats.too_long > 2 * too_long_) {
+    too_long_ = stats.too_long;
+    log::warning("{}{} left out so far as longer than {} + 1 tokens", counted(too_long_, "conversation"), of,
+                 seq_len);
+  }
+}
+
+}  // namespace ottava
