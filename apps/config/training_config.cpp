@@ -121,7 +121,9 @@ void declare(config::Section& s, DataloaderConfig& c) {
 
 void declare(config::Section& s, SkipSpikesConfig& c) {
   s.meaning("skip steps whose loss or gradient norm is far above that of the preceding steps");
-  s.field("window", c.window, "number of preceding steps that a step is compared with")
+  s.field("window", c.window,
+          "number of preceding steps that a step is compared with; none is skipped before half as many are "
+          "known")
       .range(8, 65536)
       .unit("steps");
   s.field("sigma", c.sigma,
