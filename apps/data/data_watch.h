@@ -23,8 +23,8 @@ class DataWatch {
   void look(double seconds);
   /// Continues in the background with what look() did not reach, one source after the other.
   void look_at_the_rest();
-  /// Logs what was found since the last call, and what training itself left out. Returns whether the run must
-  /// end.
+  /// Logs on rank 0 what was found since the last call, and what training itself left out. Returns whether
+  /// the run must end.
   bool poll();
   /// Adds another reason to end the run; empty: none.
   void object(std::string problem);

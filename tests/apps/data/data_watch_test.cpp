@@ -68,6 +68,30 @@ TEST_CASE("what rank 0 finds in the data is a DataError of all ranks") {
   CHECK(told == 2);
 }
 
+TEST_CASE("what training leaves out of its data is told by one rank") {
+  const TemporaryFolder folder;
+  std::ofstream lines(folder / "lines.jsonl");
+  lines << "no json\n";
+  for (int i = 0; i < 20; ++i)
+    lines << R"({"text": "an octave above what is written"})"
+          << "\n"
+          << std::flush;
+  std::atomic<int> ended = 0;
+  const CapturedOutput log;
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    data::LoaderOptions options = loader_of(folder / "lines.jsonl").sources()[0].loader->options();
+    options.bad_records = data::BadRecords::skip;
+    data::MixedLoader loader(std::move(options));
+    std::vector<int32_t> inputs(16), targets(16);
+    loader.read(0, 1, {.inputs = inputs.data(), .targets = targets.data()});
+    ended += DataWatch(loader, world).poll();
+  });
+  CHECK(ended == 0);
+  const std::string text = log.text(), told = "1 bad record left out so far (training.bad_records: skip)";
+  CHECK_THAT(text, Contains(told));
+  CHECK(text.find(told) == text.rfind(told));
+}
+
 TEST_CASE("bad data that ends a run is told with what became of the run") {
   const TemporaryFolder folder;
   std::ofstream(folder / "text.txt") << "an octave above what is written";
