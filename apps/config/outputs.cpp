@@ -83,6 +83,7 @@ void check_outputs(const Config& config, config::Problems& problems) {
   if (config.job.dump_folder.empty())
     problems.add("job.dump_folder", "\"\" is no folder; expected a path, or . for the working directory");
   check_expanded("job.dump_folder", config.job.dump_folder, problems);
+  check_expanded("training.gemm_cache", config.training.gemm_cache, problems);
   std::vector<Output> all = outputs_of(config);
   for (const Output& o : all) check_expanded(o.key, o.value, problems);
   if (config.metrics.enable_json_lines && config.metrics.save_for_all_ranks) {
