@@ -22,8 +22,11 @@ void declare(config::Section& s, ChatConfig& c) {
   s.choice("train_on", c.train_on,
            {{"assistant", TrainOn::assistant}, {"last", TrainOn::last}, {"all", TrainOn::all}},
            "tokens that the loss counts; assistant: every answer with its end token; last: only the last "
-           "answer; all: everything; a message's own \"train\": true or false takes precedence");
-  s.field("system", c.system, "system message for conversations without one; empty: the template's default");
+           "answer; all: everything; of format prompt_completion none counts what is under prompt; a "
+           "message's own \"train\": true or false takes precedence");
+  s.field("system", c.system,
+          "system message for conversations without one, but not for a prompt and a completion that are "
+          "strings, which no template writes; empty: the template's default");
   s.field("date", c.date, "date written as \"Today Date\" by the templates llama3.1 and llama3.2");
 }
 
