@@ -346,9 +346,9 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
 void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
   if (!saver_) return;
   checkpoint::Checkpoint now = contents(engine, state, is_last && config_.last_save_model_only);
-  log::info("Saving the checkpoint of step {}{}", state.step,
-            config_.async_mode == CheckpointConfig::Async::disabled ? "" : " (in the background)");
-  if (!is_last && config_.async_mode != CheckpointConfig::Async::disabled) return saver_->begin(now);
+  const bool beside_steps = !is_last && config_.async_mode != CheckpointConfig::Async::disabled;
+  log::info("Saving the checkpoint of step {}{}", state.step, beside_steps ? " (in the background)" : "");
+  if (beside_steps) return saver_->begin(now);
   try {
     saver_->save(now);
   } catch (const NumericsError&) {

@@ -261,7 +261,11 @@ TEST_CASE("saving in the background changes no bit of the run or of its checkpoi
   Job job, other;
   const std::string often = kSave + " --checkpoint.interval 2";
   run(launch(2, job.train(often)));
-  run(launch(2, other.train(often + " --checkpoint.async_mode async")));
+  const Outcome beside = run_command(launch(2, other.train(often + " --checkpoint.async_mode async")));
+  INFO(beside.output);
+  REQUIRE(beside.exit_code == 0);
+  CHECK_THAT(beside.output, Contains("Saving the checkpoint of step 2 (in the background)\n"));
+  CHECK_THAT(beside.output, Contains(fmt::format("Saving the checkpoint of step {}\n", kSteps)));
   REQUIRE(job.curve().size() == kSteps);
   for (const auto& [step, point] : job.curve()) {
     CHECK(other.curve().at(step).loss == point.loss);
