@@ -27,8 +27,9 @@ Batches resolve_batches(const Config& c, const Mesh& mesh) {
   if (global % together != 0 || global < together) {
     fail<ConfigError>("training",
                       "global_batch_size {} is not a multiple of local_batch_size {} x {} data-parallel "
-                      "ranks = {} (remainder {})",
-                      global, local, ranks, together, global % together);
+                      "ranks = {} (remainder {}): set training.global_batch_size to {}, or change one of the "
+                      "others",
+                      global, local, ranks, together, global % together, round_up(global, together));
   }
   const Batches batches{global, global / together};
   if (batches.micro_batches > kMostMicroBatches)
@@ -150,9 +151,11 @@ void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
   if (c.training.local_batch_size % p.pipeline_parallel_microbatch_size != 0)
     fail<ConfigError>(
         "pipeline",
-        "local_batch_size {} is not a multiple of pipeline_parallel_microbatch_size {} (remainder {})",
+        "local_batch_size {} is not a multiple of pipeline_parallel_microbatch_size {} (remainder {}): set "
+        "parallelism.pipeline_parallel_microbatch_size to {}, or change training.local_batch_size",
         c.training.local_batch_size, p.pipeline_parallel_microbatch_size,
-        c.training.local_batch_size % p.pipeline_parallel_microbatch_size);
+        c.training.local_batch_size % p.pipeline_parallel_microbatch_size,
+        std::gcd(c.training.local_batch_size, p.pipeline_parallel_microbatch_size));
   shape.micro_batches *= c.training.local_batch_size / p.pipeline_parallel_microbatch_size;
   if (shape.micro_batches > kMostMicroBatches)
     fail<ConfigError>("pipeline",

@@ -81,3 +81,20 @@ TEST_CASE("more micro-batches of a step than a plan can record are refused, by t
         "expected "
         "at most 65536: raise it, or lower global_batch_size or local_batch_size");
 }
+
+TEST_CASE("batches that do not divide are refused with the key to change and its next value") {
+  const auto batches = [](const std::string& text, int ranks) {
+    return message_of([&] { resolve_batches(config_of_text(text), Mesh({.dp_shard = ranks}, ranks)); });
+  };
+  CHECK(batches("training: {local_batch_size: 2, global_batch_size: 8}", 3) ==
+        "[training] global_batch_size 8 is not a multiple of local_batch_size 2 x 3 data-parallel ranks = 6 "
+        "(remainder 2): set training.global_batch_size to 12, or change one of the others");
+  CHECK_THAT(batches("training: {local_batch_size: 2, global_batch_size: 2}", 4),
+             Contains("set training.global_batch_size to 8,"));
+  const Config config =
+      config_of_text("training: {local_batch_size: 6}\nparallelism: {pipeline_parallel_microbatch_size: 4}");
+  TrainingShape shape;
+  CHECK(message_of([&] { resolve_pipeline(config, 2, shape); }) ==
+        "[pipeline] local_batch_size 6 is not a multiple of pipeline_parallel_microbatch_size 4 (remainder "
+        "2): set parallelism.pipeline_parallel_microbatch_size to 2, or change training.local_batch_size");
+}
