@@ -71,20 +71,24 @@ Slots read_slots(TrainingEngine& engine, size_t products) {
   return slots;
 }
 
+enum class Trouble { underflow, saturation };
+
 struct Kind {
   std::string_view name;
+  Trouble trouble;
   Role role;
   double threshold;
   double (Float8Operand::*fraction)() const;
-  std::string advice;
 };
 
-enum class Trouble { underflow, saturation };
-
-std::string advice_for(Trouble trouble, Role role) {
+/// `has_history`: the scale of one of the operands is not of its own amax.
+std::string advice_for(Trouble trouble, Role role, bool has_history) {
   const std::string_view keep =
       "or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of "
       "quantize.linear.float8.policy";
+  if (trouble == Trouble::saturation && !has_history)
+    return "an infinity or NaN in a tensor leaves it without a scale: lower optimizer.lr, raise "
+           "lr_scheduler.warmup_steps, or check the data";
   if (trouble == Trouble::saturation)
     return fmt::format(
         "the scales of earlier steps are outdated: raise quantize.linear.float8.margin, use recipe_name "
@@ -152,15 +156,16 @@ std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Flo
 std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& operands) {
   std::vector<Kind> kinds;
   for (Role role : kRoles) {
-    kinds.push_back({"underflow", role,
+    kinds.push_back({"underflow", Trouble::underflow, role,
                      role == Role::dy ? config_.alert_gradient_underflow : config_.alert_underflow,
-                     &Float8Operand::underflow_fraction, advice_for(Trouble::underflow, role)});
-    kinds.push_back({"saturation", role, config_.alert_saturation, &Float8Operand::saturation_fraction,
-                     advice_for(Trouble::saturation, role)});
+                     &Float8Operand::underflow_fraction});
+    kinds.push_back({"saturation", Trouble::saturation, role, config_.alert_saturation,
+                     &Float8Operand::saturation_fraction});
   }
   std::vector<std::string> warnings;
   for (const Kind& kind : kinds) {
     std::vector<std::pair<double, std::string_view>> found;
+    bool has_history = false;
     for (const Float8Operand& o : operands) {
       if (o.role != kind.role || o.elements == 0) continue;
       const double fraction = (o.*kind.fraction)();
@@ -169,6 +174,7 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
         raised_.erase(key);
       } else if (fraction > kind.threshold && raised_.insert(key).second) {
         found.emplace_back(fraction, o.layer);
+        has_history |= o.recipe == fp8::RecipeName::delayed;
       }
     }
     if (found.empty()) continue;
@@ -180,7 +186,8 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
     if (found.size() > kNamedLayers)
       layers += fmt::format(" and {}", counted(found.size() - kNamedLayers, "more layer"));
     warnings.push_back(fmt::format("FP8 {} of {} above {:.3g}%: {}; {}", kind.name, name_of(kind.role),
-                                   100 * kind.threshold, layers, kind.advice));
+                                   100 * kind.threshold, layers,
+                                   advice_for(kind.trouble, kind.role, has_history)));
   }
   return warnings;
 }

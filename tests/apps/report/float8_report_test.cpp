@@ -273,12 +273,24 @@ TEST_CASE("gradients may lose more, saturation is an alert of its own, and few l
   CHECK_THAT(gradient[0],
              Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may need high precision"));
   std::vector<Float8Operand> many;
-  for (int i = 0; i < 7; ++i) many.push_back(operand(fmt::format("layers.{}", i), Role::w, 1000, 0, 2 + i));
+  for (int i = 0; i < 7; ++i) {
+    many.push_back(operand(fmt::format("layers.{}", i), Role::w, 1000, 0, 2 + i));
+    many.back().recipe = fp8::RecipeName::delayed;
+  }
   const auto saturation = alerts.check(many);
   REQUIRE(saturation.size() == 1);
   CHECK_THAT(saturation[0], Contains("FP8 saturation of w above 0.1%: layers.6 0.8%, layers.5 0.7%, layers.4 "
                                      "0.6%, layers.3 0.5% and 3 more layers; ") &&
                                 Contains("margin"));
+}
+
+// Its own amax gives each other value a scale with which it does not saturate.
+TEST_CASE("what saturates without a history is called an infinity or NaN") {
+  const auto warnings = Float8Alerts(Float8Config{}).check({operand("a", Role::x, 1000, 0, 1000)});
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0] ==
+        "FP8 saturation of x above 0.1%: a 100%; an infinity or NaN in a tensor leaves it without a scale: "
+        "lower optimizer.lr, raise lr_scheduler.warmup_steps, or check the data");
 }
 
 TEST_CASE("thresholds of alerts are the configuration's, and 1 means never") {
