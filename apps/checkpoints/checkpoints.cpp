@@ -159,6 +159,11 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state, Contents wh
     take_state(*loaded, engine.parameters().specs(), state);
     take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
+    if (const std::string& type = loaded->manifest.tensors[0].type;
+        what == Contents::weights_only && type != "F32") {
+      log::info("Its weights were exported as {}: results may differ from those with the run's own, float32",
+                type);
+    }
     if (begins_branch()) state.branch = branch_of(config_);
     if (branch_begin_) {
       log::info(

@@ -236,6 +236,24 @@ TEST_CASE(
     CHECK_THAT(runs.train(asking + "2" + more), Contains("This run is finished: out/checkpoint/step-1"));
 }
 
+TEST_CASE("a run says that what it still asks at its end, it asks weights that were rounded") {
+  Runs runs;
+  const std::string type = GENERATE("float32", "bfloat16");
+  const std::string asking = "--checkpoint.last_save_model_only true --checkpoint.export_dtype " + type +
+                             " --validation.enable true --validation.dataset_path text.txt "
+                             "--validation.seq_len 16 --validation.freq 1 --validation.steps 1";
+  CHECK_THAT(runs.train(asking), !Contains("were exported as"));
+  const std::string metrics = read_file(runs / "out/metrics.jsonl");
+  const size_t last = metrics.rfind("{\"step\":6,");
+  REQUIRE(contains_text(metrics.substr(last), "validation_metrics"));
+  std::ofstream(runs / "out/metrics.jsonl") << metrics.substr(0, last);
+  const std::string again = runs.train(asking);
+  CHECK_THAT(again,
+             Contains("The validation after step 6 had no result yet") && Contains("validate step:  6"));
+  CHECK(contains_text(again, "Its weights were exported as BF16: results may differ") ==
+        (type == "bfloat16"));
+}
+
 TEST_CASE("what a run cannot do is refused before it decides anything or opens its data") {
   Runs runs;
   runs.train("--checkpoint.last_save_model_only false");
