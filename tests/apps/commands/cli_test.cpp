@@ -1,8 +1,10 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/device.h"
 #include "core/io/file.h"
 #include "tests/apps/commands/workplace.h"
+#include "tests/support/skip.h"
 
 // The program as a process: what its commands print, and how they end.
 
@@ -34,6 +36,16 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
     CHECK(out.exit_code == 1);
     CHECK(has(out.output, part));
   }
+}
+
+TEST_CASE("a launch without a number of ranks says why there is no GPU for any") {
+  const std::string why = cuda_unavailable_reason();
+  if (why.empty()) return skip("there is a GPU");
+  Workplace here;
+  const Outcome out = here.run("launch -- train tiny.yaml");
+  INFO(out.output);
+  CHECK(out.exit_code == 1);
+  CHECK(has(out.output, "[launch] no GPU can be used here (" + why + "): set the number of ranks with -n"));
 }
 
 TEST_CASE("numbers out of range are refused by the option's name") {
