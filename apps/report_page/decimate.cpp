@@ -16,11 +16,13 @@ std::vector<std::pair<size_t, size_t>> buckets_of(size_t lines, size_t most) {
 Points decimate(const Column& column, const std::vector<std::pair<size_t, size_t>>& buckets) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Points out;
-  bool is_whole = true;
+  bool is_whole = true, has_gaps = false;
   for (const auto& [begin, end] : buckets) {
     is_whole &= end - begin == 1;
     double last = kNaN, least = kNaN, most = kNaN;
+    bool is_gap = false;
     for (size_t i = begin; i < end; ++i) {
+      is_gap |= std::isinf(column[i]);
       if (!std::isfinite(column[i])) continue;
       last = column[i];
       least = std::fmin(least, last);
@@ -29,8 +31,11 @@ Points decimate(const Column& column, const std::vector<std::pair<size_t, size_t
     out.last.push_back(last);
     out.least.push_back(least);
     out.most.push_back(most);
+    out.gaps.push_back(is_gap && std::isnan(last));
+    has_gaps |= out.gaps.back();
   }
   if (is_whole) out.least.clear(), out.most.clear();
+  if (!has_gaps) out.gaps.clear();
   return out;
 }
 

@@ -12,6 +12,8 @@ namespace ottava {
 struct Points {
   Column last;         ///< the last finite number of each bucket
   Column least, most;  ///< empty where every bucket is one line
+  /// Buckets whose only numbers were not finite, where a curve has a gap; empty if there is none.
+  std::vector<bool> gaps;
 };
 
 /// Ranges [begin, end) of at most `most` buckets of `lines` lines, of about equal size.

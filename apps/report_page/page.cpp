@@ -93,6 +93,11 @@ Json array_of(const Column& values) {
 Json series_of(const Points& points) {
   Json out;
   out.set("last", array_of(points.last));
+  if (!points.gaps.empty()) {
+    Json gaps{Json::Array{}};
+    for (const bool is_gap : points.gaps) gaps.push(is_gap);
+    out.set("gaps", std::move(gaps));
+  }
   if (points.least.empty()) return out;
   out.set("min", array_of(points.least)).set("max", array_of(points.most));
   return out;

@@ -19,7 +19,8 @@ namespace ottava {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(),
+                 kInfinity = std::numeric_limits<double>::infinity();
 
 // Calls body(line, json) for each whole line; others are noted.
 template <class Body>
@@ -67,7 +68,7 @@ class MetricsReader {
         continue;
       }
       Column& column = column_of(name);
-      column.back() = value.is_number() ? value.as_number(name) : kNaN;
+      column.back() = value.is_number() ? value.as_number(name) : value.is_null() ? kInfinity : kNaN;
       if (value.is_null() && !name.starts_with("fp8/")) {
         const Json* what = non_finite ? non_finite->find(name) : nullptr;
         run_.non_finite.emplace_back(

@@ -10,7 +10,8 @@
 
 namespace ottava {
 
-/// The numbers of one name, one per logged line; NaN if a line does not have it.
+/// The numbers of one name, one per logged line; NaN if a line does not have it, infinity if its number was
+/// not finite.
 using Column = std::vector<double>;
 
 /// One thing that happened to a run.

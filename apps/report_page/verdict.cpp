@@ -22,6 +22,23 @@ std::vector<double> finite_of(const RunHistory& run, std::string_view name) {
   return out;
 }
 
+// From where the loss came and where it went, which for a run that broke is not its last finite number.
+std::string loss_text(const RunHistory& run) {
+  const Column* column = run.column(kLoss);
+  if (!column) return {};
+  const int64_t broken = std::ranges::count_if(*column, [](double v) { return std::isinf(v); });
+  const auto known = [](double v) { return std::isfinite(v); };
+  const auto last = std::find_if(column->rbegin(), column->rend(), known);
+  if (last == column->rend()) return broken > 0 ? "; no logged loss is finite" : "";
+  std::string text =
+      fmt::format("; loss from {:.3f} to {:.3f}", *std::ranges::find_if(*column, known), *last);
+  if (std::any_of(column->rbegin(), last, [](double v) { return std::isinf(v); }))
+    return text +
+           fmt::format(" at step {}, not finite since", with_commas(run.steps[column->rend() - last - 1]));
+  return broken > 0 ? text + fmt::format(", {} not finite", counted(broken, "logged loss", "logged losses"))
+                    : text;
+}
+
 // Of the second half: when a run has settled.
 double settled(const RunHistory& run, std::string_view name) {
   std::vector<double> values = finite_of(run, name);
@@ -60,14 +77,14 @@ std::string elapsed_text(double seconds) {
 
 Verdict verdict_of(const RunHistory& run, double now) {
   Verdict out{.state = state_of(run, now)};
-  const std::vector<double> loss = finite_of(run, kLoss), validation = finite_of(run, kValidation);
+  const std::vector<double> validation = finite_of(run, kValidation);
   const int64_t last = run.steps.back();
   out.headline = run.total_steps > 0
                      ? fmt::format("Step {} of {}", with_commas(last), with_commas(run.total_steps))
                      : fmt::format("Step {}", with_commas(last));
   const double seconds = run.times.back() - run.times.front();
   if (seconds > 0) out.headline += fmt::format(" after {}", elapsed_text(seconds));
-  if (!loss.empty()) out.headline += fmt::format("; loss from {:.3f} to {:.3f}", loss.front(), loss.back());
+  out.headline += loss_text(run);
   if (!validation.empty())
     out.headline += fmt::format(", on validation text {:.3f} at best", *std::ranges::min_element(validation));
   auto fact = [&](const char* name, std::string value) { out.facts.emplace_back(name, std::move(value)); };
@@ -93,17 +110,24 @@ Verdict verdict_of(const RunHistory& run, double now) {
 std::string comparison_of(const RunHistory& run, const RunHistory& baseline) {
   const Column *mine = run.column(kLoss), *theirs = baseline.column(kLoss);
   std::vector<std::pair<int64_t, double>> gaps;  // relative, at common steps
+  int64_t mine_broken = 0, theirs_broken = 0;    // numbers that are not finite where the other's are
   for (size_t i = 0, k = 0; mine && theirs && i < run.steps.size() && k < baseline.steps.size();) {
     if (run.steps[i] != baseline.steps[k]) {
       run.steps[i] < baseline.steps[k] ? ++i : ++k;
       continue;
     }
+    mine_broken += std::isinf((*mine)[i]) && std::isfinite((*theirs)[k]);
+    theirs_broken += std::isfinite((*mine)[i]) && std::isinf((*theirs)[k]);
     if (std::isfinite((*mine)[i]) && std::isfinite((*theirs)[k]) && (*theirs)[k] > 0)
       gaps.emplace_back(run.steps[i], (*mine)[i] / (*theirs)[k] - 1);
     ++i, ++k;
   }
   std::string text = fmt::format("{} against {}: ", run.name, baseline.name);
-  if (gaps.empty()) return text + "they have no logged step in common";
+  std::string broken;
+  for (const auto& [name, count] : {std::pair{&run.name, mine_broken}, {&baseline.name, theirs_broken}})
+    if (count > 0)
+      broken += fmt::format("; the loss of {} is not finite at {}", *name, counted(count, "common point"));
+  if (gaps.empty()) return text + (broken.empty() ? "they have no logged step in common" : broken.substr(2));
   const size_t tenth = std::max<size_t>(1, gaps.size() / 10);
   double mean = 0;
   for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i) mean += gaps[i].second / tenth;
@@ -116,6 +140,7 @@ std::string comparison_of(const RunHistory& run, const RunHistory& baseline) {
               : fmt::format("the loss is {:.2f}% {}", 100 * std::abs(mean), mean > 0 ? "higher" : "lower");
   text += fmt::format(" over the last {}, and the two are furthest apart at step {}, by {:+.2f}%",
                       counted(tenth, "common point"), with_commas(widest->first), 100 * widest->second);
+  text += broken;
   const double rate = settled(run, kRate), other_rate = settled(baseline, kRate);
   if (rate > 0 && other_rate > 0)
     text += fmt::format("; {:.2f} times its tokens/s per device", rate / other_rate);

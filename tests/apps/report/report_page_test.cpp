@@ -20,7 +20,7 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
-using Catch::Contains;
+using Catch::Contains, Catch::EndsWith;
 namespace fs = std::filesystem;
 
 namespace {
@@ -213,7 +213,7 @@ TEST_CASE("a torn line, lines that count no longer and numbers that are none are
   CHECK(history.steps == std::vector<int64_t>{1, 2, 3, 4, 5, 6});
   const Column& loss = *history.column("loss_metrics/global_avg_loss");
   CHECK(loss[3] == 70);
-  CHECK(std::isnan(loss[4]));
+  CHECK(std::isinf(loss[4]));
   CHECK(loss[5] == 60);
   CHECK((*history.column("validation_metrics/loss"))[4] == 3.5);
   REQUIRE(history.notes.size() == 2);
@@ -264,6 +264,42 @@ TEST_CASE("the verdict says how a run ended") {
   CHECK(fact("FP8 alerts") == "1");
   CHECK(fact("tokens/s per device") == "1,000");
   CHECK(fact("memory of a rank") == "2.00 GiB");
+}
+
+TEST_CASE("losses that are not finite are told and leave gaps") {
+  TemporaryFolder folder;
+  const auto run = [&](const std::string& name, int first, int last) {
+    MadeRun made(folder / name);
+    std::string text;
+    for (int s = 1; s <= 50; ++s) {
+      std::string line = MadeRun::line(s, 10 - 0.125 * s);
+      const std::string key = "\"loss_metrics/global_avg_loss\":";
+      const size_t at = line.find(key) + key.size();
+      if (s >= first && s <= last) line.replace(at, line.find(',', at) - at, "null");
+      text += line + "\n";
+    }
+    return read_run(made.metrics(text).folder());
+  };
+  const RunHistory whole = run("whole", 51, 51), middle = run("middle", 20, 29), end = run("end", 30, 50),
+                   all = run("all", 1, 50);
+  const auto headline = [](const RunHistory& of) { return verdict_of(of, 1'790'001'000).headline; };
+  CHECK_THAT(headline(whole), EndsWith("loss from 9.875 to 3.750"));
+  CHECK_THAT(headline(middle), EndsWith("loss from 9.875 to 3.750, 10 logged losses not finite"));
+  CHECK_THAT(headline(end), EndsWith("loss from 9.875 to 6.375 at step 29, not finite since"));
+  CHECK_THAT(headline(all), EndsWith("no logged loss is finite"));
+  CHECK_THAT(comparison_of(end, whole), Contains("end against whole: the loss is the same") &&
+                                            Contains("the loss of end is not finite at 21 common points"));
+  CHECK_THAT(comparison_of(whole, all), Contains("all: the loss of all is not finite at 50 common points"));
+  CHECK_THAT(comparison_of(middle, middle), !Contains("finite"));
+
+  const Json page = island(page_of({middle, whole}));
+  const Json::Array& gaps = series(page, 0, "loss", "gaps").as_array("gaps");
+  REQUIRE(gaps.size() == 50);
+  for (size_t i = 0; i < gaps.size(); ++i) CHECK(gaps[i].as_bool("gap") == (i >= 19 && i < 29));
+  CHECK(page.at("runs", "p").as_array("r")[1].at("series", "r").at("loss", "s").find("gaps") == nullptr);
+  // A bucket that has a finite number too shows that.
+  CHECK(decimate({1, HUGE_VAL, HUGE_VAL, HUGE_VAL, kNaN, kNaN}, buckets_of(6, 3)).gaps ==
+        std::vector<bool>{false, true, false});
 }
 
 TEST_CASE("runs are compared over the steps that they share") {
