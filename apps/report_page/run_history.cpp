@@ -4,7 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <set>
 
 #include "apps/report/run_events.h"
 #include "core/config/source.h"
@@ -196,6 +198,7 @@ TracedTime traced_time(const std::string& path) {
   const double count = steps.size();
   std::map<std::string, TracedTime::Operation> sums;
   std::vector<Interval> compute, communication;
+  int64_t end = 0;
   for (const Json& e : json.at("traceEvents", path).as_array(path)) {
     const Json* category = e.find("cat");
     if (!category) continue;
@@ -221,8 +224,10 @@ TracedTime traced_time(const std::string& path) {
     sum.milliseconds += length * 1e-6 / count;
     if (is_call) sum.bytes += args.at("sent bytes", path).as_number(path) / count;
     (is_call ? communication : compute).push_back({begin, begin + length});
+    end = std::max(end, begin + length);
   }
   TracedTime out{.split = split_time(compute, communication)};
+  if (const Json* origin = json.find("baseTimeNanoseconds")) out.end = (origin->as_number(path) + end) * 1e-9;
   const int64_t first = steps.front().as_integer(path), last = steps.back().as_integer(path);
   out.about = fmt::format(
       "Rank 0 in {}, from {}",
@@ -232,10 +237,18 @@ TracedTime traced_time(const std::string& path) {
   return out;
 }
 
+// When the run last began with a step before this one: a trace from before that is of another run in the
+// folder, or of steps that were left. 0: not known.
+double begin_of(const RunHistory& run, int64_t step) {
+  const auto start = std::find_if(run.events.rbegin(), run.events.rend(),
+                                  [&](const RunEvent& e) { return e.event == "start" && e.step < step; });
+  return start == run.events.rend() ? 0 : start->time;
+}
+
 void read_trace(const std::string& folder, RunHistory& run) {
   const auto named = run.config.find("profiling.save_traces_folder");
   const fs::path traces = fs::path(folder) / (named == run.config.end() ? "profile_traces" : named->second);
-  int64_t newest = -1;
+  std::set<int64_t, std::greater<>> steps;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(traces, error)) {
     const std::string name = entry.path().filename().string();
@@ -244,14 +257,18 @@ void read_trace(const std::string& folder, RunHistory& run) {
     const std::string digits = name.substr(kPrefix.size());
     if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos)
       continue;
-    newest = std::max<int64_t>(newest, std::stoll(digits));
+    steps.insert(std::stoll(digits));
   }
-  if (newest < 0) return;
-  const std::string path = (traces / fmt::format("iteration_{}", newest) / "rank0_trace.json.gz").string();
-  try {
-    run.trace = traced_time(path);
-  } catch (const FileError& problem) {
-    run.notes.push_back(fmt::format("the trace is left out: {}", problem.what()));
+  for (const int64_t step : steps) {
+    const std::string path = (traces / fmt::format("iteration_{}", step) / "rank0_trace.json.gz").string();
+    try {
+      TracedTime trace = traced_time(path);
+      if (trace.end > 0 && trace.end < begin_of(run, step)) continue;
+      run.trace = std::move(trace);
+    } catch (const FileError& problem) {
+      run.notes.push_back(fmt::format("the trace is left out: {}", problem.what()));
+    }
+    return;
   }
 }
 

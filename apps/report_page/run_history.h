@@ -21,7 +21,7 @@ struct RunEvent {
   std::string event, text;
 };
 
-/// Time of a step, from the newest trace of rank 0.
+/// Time of a step, from the newest trace of rank 0 that is of the run's own steps.
 struct TracedTime {
   struct Operation {
     std::string name;
@@ -31,6 +31,7 @@ struct TracedTime {
   std::string about;                  ///< "rank 0, steps 19 to 20: ..."
   TimeSplit split;                    ///< of all steps of the trace
   std::vector<Operation> operations;  ///< longest first
+  double end = 0;                     ///< of its steps, in Unix seconds; 0: the file does not say
 };
 
 /// What a run left in its dump folder.

@@ -302,6 +302,37 @@ TEST_CASE("losses that are not finite are told and leave gaps") {
         std::vector<bool>{false, true, false});
 }
 
+TEST_CASE("a trace of an earlier run in the folder, or of steps that were left, is not the run's") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  const auto trace = [&](int step, int64_t seconds) {
+    const std::string at = fmt::format("{}/profile_traces/iteration_{}", run.folder(), step);
+    fs::create_directories(at);
+    std::ofstream(at + "/rank0_trace.json.gz", std::ios::binary) << gzip(fmt::format(
+        R"j({{"ottava": {{"schema": 1, "steps": [{}]}}, "baseTimeNanoseconds": {}000000000, "traceEvents": [)j"
+        R"j({{"cat": "kernel", "name": "mlp", "args": {{}}, "ts": 1000000.0, "dur": 2000000.0}}]}})j",
+        step, seconds));
+  };
+  const auto about = [&] {
+    const RunHistory history = read_run(run.folder());
+    return history.trace ? history.trace->about.substr(0, history.trace->about.find(',')) : "none";
+  };
+  constexpr int64_t kBegin = 1'790'000'000;
+  run.steps(50).events(MadeRun::start());
+  trace(500, kBegin - 1000);
+  CHECK(about() == "none");
+  trace(40, kBegin - 2);  // the timeline begins before the first step
+  CHECK(about() == "Rank 0 in step 40");
+  std::string back = MadeRun::start();
+  back.replace(back.find("1790000000.0"), 12, "1790000100.0");
+  back.replace(back.find("\"step\":0"), 8, "\"step\":20");
+  trace(20, kBegin);
+  run.events(MadeRun::start() + back);
+  CHECK(about() == "Rank 0 in step 20");
+  trace(40, kBegin + 200);
+  CHECK(about() == "Rank 0 in step 40");
+}
+
 TEST_CASE("runs are compared over the steps that they share") {
   TemporaryFolder folder;
   MadeRun a(folder / "a"), b(folder / "b"), far(folder / "far");
