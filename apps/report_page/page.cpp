@@ -6,9 +6,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
-#include <limits>
 #include <map>
-#include <optional>
 
 #include "apps/report_page/decimate.h"
 #include "apps/report_page/float8_map.h"
@@ -18,6 +16,7 @@
 #include "core/gib.h"
 #include "core/io/json.h"
 #include "core/listed.h"
+#include "core/metrics/step_line.h"
 
 namespace ottava {
 namespace {
@@ -103,23 +102,6 @@ Json series_of(const Points& points) {
   return out;
 }
 
-// Hours of training: what steps took, without the pauses between restarts. A line has the mean of the steps
-// since the line before it that has one: validation's, in between, have none.
-Column hours_of(const RunHistory& run) {
-  const Column* seconds = run.column("time_metrics/end_to_end(s)");
-  Column hours(run.steps.size(), std::numeric_limits<double>::quiet_NaN());
-  double sum = 0;
-  std::optional<int64_t> before;
-  for (size_t i = 0; seconds && i < run.steps.size(); ++i) {
-    if (!std::isfinite((*seconds)[i])) continue;
-    // The first line of a file counts only its own step.
-    sum += (*seconds)[i] * (before ? run.steps[i] - *before : 1) / 3600;
-    before = run.steps[i];
-    hours[i] = sum;
-  }
-  return interpolated(run.steps, std::move(hours));
-}
-
 Json axes_of(const RunHistory& run, const std::vector<std::pair<size_t, size_t>>& buckets) {
   const Column hours = hours_of(run);
   Json steps{Json::Array{}}, tokens{Json::Array{}}, time{Json::Array{}};
@@ -141,21 +123,33 @@ std::string time_text(double unix_seconds) {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc)};
 }
 
+// In the order of steps. Of very many, saves and then those in the middle are only counted: how a run began
+// and ended is worth more.
 Json events_of(const RunHistory& run) {
   constexpr size_t kMost = 500;
-  Json out{Json::Array{}};
-  auto add = [&](int64_t step, const std::string& when, std::string text) {
-    out.push(Json().set("step", step).set("when", when).set("text", std::move(text)));
-  };
   std::vector<RunEvent> events = run.events;
+  for (const auto& [step, text] : run.non_finite) events.push_back({.step = step, .text = text});
   std::ranges::stable_sort(events, {}, &RunEvent::step);
-  size_t count = 0;
+  size_t saves = 0;
+  if (events.size() > kMost)
+    saves = std::erase_if(events, [](const RunEvent& e) { return e.event == "saved"; });
+  if (events.size() > kMost) {
+    const size_t left_out = events.size() - kMost;
+    const auto middle = events.begin() + kMost / 2;
+    *middle = {.step = middle->step, .text = fmt::format("and {} more", with_commas(left_out + 1))};
+    events.erase(middle + 1, middle + 1 + left_out);
+  }
+  if (saves > 0)
+    events.push_back(
+        {.step = run.steps.back(), .text = fmt::format("{} are not listed", counted(saves, "save"))});
+  Json out{Json::Array{}};
   for (const RunEvent& e : events)
-    if (++count <= kMost)
-      add(e.step, time_text(e.time), e.text.empty() ? e.event : fmt::format("{}: {}", e.event, e.text));
-  for (const auto& [step, text] : run.non_finite)
-    if (++count <= kMost) add(step, "", text);
-  if (count > kMost) add(run.steps.back(), "", fmt::format("and {} more", count - kMost));
+    out.push(Json()
+                 .set("step", e.step)
+                 .set("when", time_text(e.time))
+                 .set("text", e.event.empty()  ? e.text
+                              : e.text.empty() ? e.event
+                                               : fmt::format("{}: {}", e.event, e.text)));
   return out;
 }
 

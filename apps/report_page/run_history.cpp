@@ -296,6 +296,23 @@ Column interpolated(const std::vector<int64_t>& steps, Column values) {
   return values;
 }
 
+Column hours_of(const RunHistory& run) {
+  const Column* seconds = run.column("time_metrics/end_to_end(s)");
+  Column hours(run.steps.size(), kNaN);
+  double sum = 0;
+  std::optional<int64_t> before;
+  // A line has the mean of the steps since the line before it that has one: validation's, in between, have
+  // none.
+  for (size_t i = 0; seconds && i < run.steps.size(); ++i) {
+    if (!std::isfinite((*seconds)[i])) continue;
+    // The first line of a file counts only its own step.
+    sum += (*seconds)[i] * (before ? run.steps[i] - *before : 1) / 3600;
+    before = run.steps[i];
+    hours[i] = sum;
+  }
+  return interpolated(run.steps, std::move(hours));
+}
+
 std::string metrics_file(const std::string& given) {
   std::error_code unknown;  // what is not there is told when it is read
   const fs::path path =

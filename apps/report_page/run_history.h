@@ -61,6 +61,10 @@ struct RunHistory {
 /// neighbours; 0 before the first finite one, and the last one after it.
 Column interpolated(const std::vector<int64_t>& steps, Column values);
 
+/// Hours that the steps up to each line took, without saves, validation and the pauses between starts; all 0
+/// if no line says.
+Column hours_of(const RunHistory& run);
+
 /// The file of metrics that `given` means, a folder (its metrics.jsonl) or a file. Equal for equal runs
 /// however they are given.
 std::string metrics_file(const std::string& given);

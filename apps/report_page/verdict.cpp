@@ -82,8 +82,8 @@ Verdict verdict_of(const RunHistory& run, double now) {
   out.headline = run.total_steps > 0
                      ? fmt::format("Step {} of {}", with_commas(last), with_commas(run.total_steps))
                      : fmt::format("Step {}", with_commas(last));
-  const double seconds = run.times.back() - run.times.front();
-  if (seconds > 0) out.headline += fmt::format(" after {}", elapsed_text(seconds));
+  if (const double seconds = 3600 * hours_of(run).back(); seconds >= 0.5)
+    out.headline += fmt::format(" after {} of steps", elapsed_text(seconds));
   out.headline += loss_text(run);
   if (!validation.empty())
     out.headline += fmt::format(", on validation text {:.3f} at best", *std::ranges::min_element(validation));
@@ -102,8 +102,11 @@ Verdict verdict_of(const RunHistory& run, double now) {
   fact("restarts", fmt::format("{}", run.restarts));
   if (const int64_t alerts = count_of(run, "alert"); alerts > 0)
     fact("FP8 alerts", fmt::format("{}", alerts));
-  for (const RunEvent& e : run.events)
-    if (e.event == "failed" && out.state == "failed") fact("failed with", e.text);
+  if (out.state == "failed") {
+    const auto last = std::find_if(run.events.rbegin(), run.events.rend(),
+                                   [](const RunEvent& e) { return e.event == "failed"; });
+    fact("failed with", last->text);
+  }
   return out;
 }
 

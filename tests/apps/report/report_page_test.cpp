@@ -20,7 +20,7 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
-using Catch::Contains, Catch::EndsWith;
+using Catch::Contains, Catch::EndsWith, Catch::StartsWith;
 namespace fs = std::filesystem;
 
 namespace {
@@ -260,6 +260,11 @@ TEST_CASE("the verdict says how a run ended") {
       if (n == name) return value;
     return std::string("missing");
   };
+  // Failures from which the run went on are events; what the run ended with is the last.
+  const Verdict failed =
+      verdict(start + MadeRun::event("failed", 10, "a") + start + MadeRun::event("failed", 50, "b"));
+  CHECK(failed.facts.back() == std::pair<std::string, std::string>("failed with", "b"));
+  CHECK(std::ranges::count(failed.facts, "failed with", &std::pair<std::string, std::string>::first) == 1);
   CHECK(fact("restarts") == "1");
   CHECK(fact("FP8 alerts") == "1");
   CHECK(fact("tokens/s per device") == "1,000");
@@ -300,6 +305,47 @@ TEST_CASE("losses that are not finite are told and leave gaps") {
   // A bucket that has a finite number too shows that.
   CHECK(decimate({1, HUGE_VAL, HUGE_VAL, HUGE_VAL, kNaN, kNaN}, buckets_of(6, 3)).gaps ==
         std::vector<bool>{false, true, false});
+}
+
+TEST_CASE("the time of a run has no pauses between starts and needs no clock") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  for (const int64_t pause : {0, 600'000, -90'000'000}) {
+    std::string text;
+    for (int s = 1; s <= 50; ++s) {
+      std::string line = MadeRun::line(s, 3);
+      const std::string time = std::to_string(1'790'000'000 + s);
+      line.replace(line.find(time), time.size(), std::to_string(1'790'000'000 + s + (s > 25 ? pause : 0)));
+      text += line + "\n";
+    }
+    CHECK_THAT(verdict_of(read_run(run.metrics(text).folder()), 1'800'000'000).headline,
+               StartsWith("Step 50 after 25 s of steps; "));
+  }
+}
+
+TEST_CASE("of very many events, the beginning and the end are listed") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  const auto events = [&](const std::string& text) {
+    const Json page = island(page_of({read_run(run.steps(3000).events(text).folder())}));
+    std::vector<std::string> out;
+    for (const Json& event : page.at("runs", "p").as_array("r")[0].at("events", "r").as_array("e"))
+      out.push_back(
+          fmt::format("{} {}", event.at("step", "e").as_integer("s"), event.at("text", "e").as_string("t")));
+    return out;
+  };
+  std::string saves = MadeRun::start(), alerts = MadeRun::start();
+  for (int s = 1; s < 3000; ++s) saves += MadeRun::event("saved", s);
+  for (int s = 1; s < 3000; ++s) alerts += MadeRun::event("alert", s, "of a layer");
+  const std::string failed = MadeRun::event("failed", 3000, "gone");
+  CHECK(events(saves + failed) ==
+        std::vector<std::string>{"0 start", "3000 failed: gone", "3000 2999 saves are not listed"});
+  const std::vector<std::string> many = events(alerts + failed);
+  REQUIRE(many.size() == 500);
+  CHECK(many[249] == "249 alert: of a layer");
+  CHECK(many[250] == "250 and 2,502 more");
+  CHECK(many[251] == "2752 alert: of a layer");
+  CHECK(many.back() == "3000 failed: gone");
 }
 
 TEST_CASE("a trace of an earlier run in the folder, or of steps that were left, is not the run's") {
@@ -475,7 +521,7 @@ TEST_CASE("a run of a single step is a page") {
   MadeRun run(folder / "run");
   run.steps(1).events(MadeRun::start());
   const std::string page = page_of({read_run(run.folder())});
-  CHECK_THAT(page, Contains("Step 1 of 50; loss from 8.000 to 8.000"));
+  CHECK_THAT(page, Contains("Step 1 of 50 after 1 s of steps; loss from 8.000 to 8.000"));
   const Json json = island(page);
   CHECK(series(json, 0, "loss", "last").as_array("l").size() == 1);
   CHECK(
