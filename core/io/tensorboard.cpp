@@ -6,11 +6,13 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/io/crc32c.h"
 #include "core/io/folder.h"
+#include "core/number.h"
 
 namespace ottava {
 namespace {
@@ -71,13 +73,20 @@ std::string event_with(std::string_view summary_value, int64_t step) {
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_at) {
   require_folder("tensorboard", folder);
-  std::string base = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
-                                 static_cast<int64_t>(now_seconds()), host_name("localhost"), ::getpid());
-  const bool is_first = std::ranges::none_of(
-      names_in(folder), [](const std::string& name) { return name.starts_with("events.out.tfevents."); });
-  int number = 0;
-  while (is_taken(fmt::format("{}.{}", base, number))) ++number;
-  file_ = File::create(fmt::format("{}.{}", base, number));
+  constexpr std::string_view kPrefix = "events.out.tfevents.";
+  // TensorBoard reads files in the order of their names, and never one that comes before what it has read.
+  // Clocks of machines differ, and are set back.
+  auto seconds = static_cast<int64_t>(now_seconds());
+  bool is_first = true;
+  for (const std::string& name : names_in(folder)) {
+    if (!name.starts_with(kPrefix)) continue;
+    is_first = false;
+    const std::string_view rest = std::string_view(name).substr(kPrefix.size());
+    const int64_t of_file = parse_number<int64_t>(rest.substr(0, rest.find('.'))).value_or(0);
+    if (of_file < std::numeric_limits<int64_t>::max()) seconds = std::max(seconds, of_file + 1);
+  }
+  file_ = File::create(
+      fmt::format("{}/{}{}.{}.{}.0", folder, kPrefix, seconds, host_name("localhost"), ::getpid()));
   std::string event;
   append_key(event, 1, kFixed64);
   append_fixed(event, now_seconds());

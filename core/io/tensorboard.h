@@ -13,9 +13,9 @@ namespace ottava {
 /// the run goes on.
 class TensorBoardWriter {
  public:
-  /// Creates `folder` and in it `events.out.tfevents.SECONDS.HOST.PID.0`. A run that resumes writes a file of
-  /// its own; `resumed_at` > 0 makes TensorBoard forget what earlier files say of later steps. Throws
-  /// FileError.
+  /// Creates `folder` and in it `events.out.tfevents.SECONDS.HOST.PID.0`, whose SECONDS are the time or, if
+  /// files there have that or a later one, one more. A run that resumes writes a file of its own;
+  /// `resumed_at` > 0 makes TensorBoard forget what earlier files say of later steps. Throws FileError.
   explicit TensorBoardWriter(const std::string& folder, int64_t resumed_at = 0);
   /// Adds a value, of which TensorBoard keeps 32 bits.
   void add_scalar(std::string_view tag, double value, int64_t step);

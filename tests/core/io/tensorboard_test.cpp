@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/io/crc32c.h"
+#include "core/io/folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -73,6 +74,18 @@ TEST_CASE("event files: two writers in one second do not share a file; an unusab
   File::create(folder / "file");
   CHECK_THROWS_WITH(TensorBoardWriter(folder / "file/tb"),
                     "[tensorboard] cannot create the folder " + folder / "file/tb" + ": Not a directory");
+}
+
+TEST_CASE("event files: a later file comes later by name, whatever the clock says") {
+  TemporaryFolder folder;
+  File::create(folder / "events.out.tfevents.4000000000.other.7.0");
+  File::create(folder / "events.out.tfevents.9223372036854775807.odd");
+  File::create(folder / "events.out.tfevents.odd");
+  TensorBoardWriter a(folder.path(), 5), b(folder.path(), 9);
+  const std::vector<std::string> names = names_in(folder.path());
+  REQUIRE(names.size() == 5);
+  CHECK_THAT(names[1], Catch::StartsWith("events.out.tfevents.4000000001."));
+  CHECK_THAT(names[2], Catch::StartsWith("events.out.tfevents.4000000002."));
 }
 
 TEST_CASE("event files: a run that resumes orphans what was written of later steps") {
