@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 struct RankFile {
   std::string path, text, host;
   int64_t world_size = 0;  ///< ranks of the run
+  int64_t origin_ns = 0;   ///< where the timeline of the run begins: the same for all of its ranks
   TimeSplit split;
 };
 
@@ -65,6 +66,7 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
     file.split = split_of_events(json, path);
     const Json& place = json.at("distributedInfo", path);
     file.world_size = place.at("world_size", path).as_integer(path);
+    file.origin_ns = json.at("baseTimeNanoseconds", path).as_integer(path);
     ranks[place.at("rank", path).as_integer(path)] = std::move(file);
   }
   if (error) fail<FileError>("trace", "cannot read {}: {}", folder, error.message());
@@ -77,10 +79,29 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
   return ranks;
 }
 
+std::string rank_list(const std::vector<int64_t>& ranks) {
+  constexpr size_t kNamed = 8;
+  return listed(
+      ranks, [](int64_t rank) { return std::to_string(rank); }, kNamed);
+}
+
+// Takes away the ranks of an earlier run, which the last one, with fewer ranks or other profile_ranks, has
+// left there: their times are not those of the others. Empty if there is none.
+std::string remove_of_earlier_runs(std::map<int64_t, RankFile>& ranks) {
+  const auto origin = [](const auto& rank) { return rank.second.origin_ns; };
+  const int64_t last = origin(*std::ranges::max_element(ranks, {}, origin));
+  std::vector<int64_t> earlier;
+  for (const auto& [rank, file] : ranks)
+    if (file.origin_ns != last) earlier.push_back(rank);
+  std::erase_if(ranks, [&](const auto& rank) { return origin(rank) != last; });
+  if (earlier.empty()) return "";
+  return fmt::format("Left out as of an earlier run in this folder: {} {}\n",
+                     earlier.size() == 1 ? "rank" : "ranks", rank_list(earlier));
+}
+
 // Ranks may have written their files on machines of their own, or none (profiling.profile_ranks). Empty if
 // none is missing.
 std::string missing_text(const std::map<int64_t, RankFile>& ranks) {
-  constexpr size_t kNamed = 8;
   const int64_t world_size = ranks.begin()->second.world_size;
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < world_size; ++rank)
@@ -88,15 +109,14 @@ std::string missing_text(const std::map<int64_t, RankFile>& ranks) {
   if (missing.empty()) return "";
   return fmt::format("Only {} of the run's {} have a trace in this folder; {} {} missing\n", ranks.size(),
                      counted(world_size, "rank"), missing.size() == 1 ? "rank" : "ranks",
-                     listed(
-                         missing, [](int64_t rank) { return std::to_string(rank); }, kNamed) +
-                         (missing.size() == 1 ? " is" : " are"));
+                     rank_list(missing) + (missing.size() == 1 ? " is" : " are"));
 }
 
 }  // namespace
 
 void run_trace_command(const TraceCommand& command, std::ostream& out) {
-  const std::map<int64_t, RankFile> ranks = read_ranks(command.folder);
+  std::map<int64_t, RankFile> ranks = read_ranks(command.folder);
+  const std::string earlier = remove_of_earlier_runs(ranks);
   print(out, "{:>5} {:>12} {:>10} {:>15} {:>10} {:>8}  {}\n", "rank", "ms", "compute", "communication",
         "exposed", "idle", "host");
   for (const auto& [rank, file] : ranks) {
@@ -109,7 +129,7 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
   }
   out << "exposed: communication while nothing is computed; compute + exposed + idle are the whole\n";
   const std::string missing = missing_text(ranks);
-  out << missing;
+  out << earlier << missing;
   if (command.merged.empty()) return;
   std::vector<std::string> texts;
   for (const auto& [rank, file] : ranks) texts.push_back(file.text);

@@ -13,8 +13,8 @@ struct TraceCommand {
   std::string folder;  ///< an iteration_N of profiling.save_traces_folder
   std::string merged;  ///< file for all ranks' traces together, compressed if it ends in `.gz`; empty: none
 };
-/// Prints one line per rank, in order. Throws FileError if the folder has no trace of ottava or one cannot be
-/// read.
+/// Prints one line per rank, in order; ranks whose files are of an earlier run are left out. Throws FileError
+/// if the folder has no trace of ottava or one cannot be read.
 void run_trace_command(const TraceCommand& command, std::ostream& out);
 
 void add_trace_command(Command& commands);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -195,6 +196,21 @@ TEST_CASE("four ranks trace their steps on one timeline") {
   std::set<int64_t> merged;
   for (const Slice& e : all.slices) merged.insert(e.pid);
   CHECK(merged == pids);
+
+  // An earlier run with more ranks has left a file in the folder.
+  std::string left = gunzip(read_file(trace_path(job, 10, 2)), "trace");
+  for (const auto& [text, other] : {std::pair{"\"baseTimeNanoseconds\":", "\"baseTimeNanoseconds\":-"},
+                                    std::pair{"\"rank\":2", "\"rank\":5"}}) {
+    REQUIRE(left.find(text) != std::string::npos);
+    left.replace(left.find(text), std::strlen(text), other);
+  }
+  std::ofstream(trace_path(job, 10, 5), std::ios::binary) << gzip(left);
+  const Outcome of_last = run_command(OTTAVA + std::string(" trace ") + job.out() +
+                                      "/profile_traces/iteration_10 --merge " + job.in("last.json"));
+  CHECK_THAT(of_last.output, Catch::Contains("Left out as of an earlier run in this folder: rank 5\n") &&
+                                 Catch::Contains("All ranks: " + job.in("last.json")) &&
+                                 !Catch::Contains("\n    5 "));
+  fs::remove(trace_path(job, 10, 5));
 
   const auto without = [&](int rank) {
     fs::remove(trace_path(job, 10, rank));
