@@ -1,7 +1,9 @@
 #include "apps/report_page/run_history.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,6 +15,7 @@
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/listed.h"
 #include "core/metrics/step_line.h"
@@ -24,11 +27,13 @@ namespace fs = std::filesystem;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(),
                  kInfinity = std::numeric_limits<double>::infinity();
 
-// Calls body(line, json) for each whole line; others are noted.
+// Calls body(json) for each whole line; others are noted. Throws FileError if the file is there but cannot be
+// opened.
 template <class Body>
 void read_lines(const std::string& path, std::vector<std::string>& notes, const Body& body) {
+  if (!is_there(path)) return;
   std::ifstream file(path);
-  if (!file) return;
+  if (!file) fail<FileError>("report", "cannot read {}: {}", path, std::strerror(errno));
   const std::string name = fs::path(path).filename().string();
   std::string line;
   int64_t number = 0, bad = 0, first_bad = 0;
@@ -48,6 +53,8 @@ void read_lines(const std::string& path, std::vector<std::string>& notes, const 
       }
     }
   }
+  if (file.bad())
+    notes.push_back(fmt::format("{} cannot be read past line {}: {}", name, number, std::strerror(errno)));
   if (bad > 0)
     notes.push_back(fmt::format("{} of {} left out, the first is line {}", counted(bad, "unreadable line"),
                                 name, first_bad));
@@ -253,7 +260,10 @@ void read_trace(const std::string& folder, RunHistory& run) {
   for (const fs::directory_entry& entry : fs::directory_iterator(traces, error)) {
     const std::string name = entry.path().filename().string();
     constexpr std::string_view kPrefix = "iteration_";
-    if (!name.starts_with(kPrefix) || !fs::exists(entry.path() / "rank0_trace.json.gz")) continue;
+    std::error_code unknown;  // what may be there is told when it is read
+    if (!name.starts_with(kPrefix) ||
+        (!fs::exists(entry.path() / "rank0_trace.json.gz", unknown) && !unknown))
+      continue;
     const std::string digits = name.substr(kPrefix.size());
     if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos)
       continue;
@@ -322,16 +332,17 @@ std::string metrics_file(const std::string& given) {
 }
 
 RunHistory read_run(const std::string& given) {
-  const bool is_file = fs::is_regular_file(given);
+  std::error_code unknown;
+  const bool is_file = fs::is_regular_file(given, unknown);
   fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
   if (is_file && folder.empty()) folder = ".";
-  if (!fs::is_directory(folder))
+  if (!is_there(folder.string()) || !fs::is_directory(folder, unknown))
     fail<FileError>("report", "'{}' is not the folder of a run: give its job.dump_folder", given);
   RunHistory run{.folder = folder.string()};
   const fs::path named = fs::absolute(folder).lexically_normal();
   run.name = (named.has_filename() ? named : named.parent_path()).filename().string();
   const std::string path = is_file ? given : (folder / "metrics.jsonl").string();
-  if (!fs::exists(path)) {
+  if (!is_there(path)) {
     fail<FileError>(
         "report",
         "{} has no metrics.jsonl: give the job.dump_folder of a run with metrics.enable_json_lines: true",
@@ -347,7 +358,11 @@ RunHistory read_run(const std::string& given) {
   }
   const Column* tokens = run.column("n_tokens_seen");
   run.tokens = interpolated(run.steps, tokens ? *tokens : Column(run.steps.size(), kNaN));
-  read_events(run.folder, run);
+  try {
+    read_events(run.folder, run);
+  } catch (const FileError& problem) {
+    run.notes.push_back(fmt::format("events are left out: {}", problem.what()));
+  }
   read_trace(run.folder, run);
   return run;
 }

@@ -472,6 +472,26 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
   CHECK_THROWS_WITH(report({good.folder()}, "", "days"),
                     Contains("--x is 'days', expected steps, tokens or hours"));
 
+  // What is there and cannot be read is not taken for what was never written.
+  MadeRun closed(folder / "closed");
+  closed.steps(5);
+  fs::create_symlink("events.jsonl", closed.folder() + "/events.jsonl");
+  CHECK_THAT(read_run(closed.folder()).notes.at(0),
+             Contains("events are left out: ") && Contains("events.jsonl"));
+  fs::create_symlink("metrics.jsonl", bare.folder() + "/metrics.jsonl");
+  CHECK_THROWS_WITH(report({bare.folder()}), !Contains("has no"));
+  fs::create_directory(good.folder() + "/profile_traces");
+  fs::create_symlink("iteration_7", good.folder() + "/profile_traces/iteration_7");
+  fs::create_symlink("loop", folder / "loop");
+  std::ostringstream left_out;
+  run_report_command({.runs = {good.folder(), folder / "loop"}, .output = page}, left_out);
+  CHECK_THAT(left_out.str(), Contains("left out: ") && Contains("loop") &&
+                                 Contains("good: the trace is left out: ") && Contains("iteration_7"));
+  fs::remove(good.folder() + "/profile_traces/iteration_7");
+  fs::remove(closed.folder() + "/metrics.jsonl");
+  fs::create_directory(closed.folder() + "/metrics.jsonl");
+  CHECK_THROWS_WITH(report({closed.folder()}), Contains("metrics.jsonl cannot be read past line 0: "));
+
   MadeRun odd(folder / "odd");
   odd.steps(5).events(MadeRun::start(1, "model: {a") + MadeRun::event("finished", 5));
   const std::string trace = odd.folder() + "/profile_traces/iteration_3";
