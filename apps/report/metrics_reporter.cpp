@@ -166,13 +166,20 @@ void MetricsReporter::log_samples(int64_t step, const std::vector<std::string>& 
 }
 
 void MetricsReporter::progress(int64_t step, double seconds_per_step, const std::string& planned) {
-  if (!on_terminal_ || step >= options_.total_steps) return;
+  if (!on_terminal_) return;
   auto now = std::chrono::steady_clock::now();
+  if (!first_progress_) first_progress_ = {step, now};
+  if (step >= options_.total_steps) return;
   if (now - last_progress_ < std::chrono::milliseconds(200)) return;
   last_progress_ = now;
   double done = static_cast<double>(step) / options_.total_steps;
   std::string bar(done * 30, '=');
-  const std::string left = time_left(seconds_per_step * (options_.total_steps - step));
+  // A step says nothing of saves and validation, and little of other steps.
+  const auto& [first_step, began] = *first_progress_;
+  const double pace = step == first_step ? seconds_per_step
+                                         : std::chrono::duration<double>(now - began).count() /
+                                               static_cast<double>(step - first_step);
+  const std::string left = time_left(pace * static_cast<double>(options_.total_steps - step));
   const std::string line =
       fmt::format("step {} of {} [{:<30}] {:.2f} s/step{}, {} left", step, options_.total_steps, bar,
                   seconds_per_step, planned.empty() ? "" : fmt::format(" ({})", planned), left);

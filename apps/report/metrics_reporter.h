@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,8 +53,9 @@ class MetricsReporter {
   /// text in TensorBoard.
   void log_samples(int64_t step, const std::vector<std::string>& prompts,
                    const std::vector<std::string>& texts);
-  /// Between logged steps, on a terminal: shows where the run is and how long it will take. `planned`: text
-  /// about the planned time of a step.
+  /// After each step, on a terminal: shows where the run is, how long the step took, and how long the rest
+  /// takes if it goes on as since the first call, with what was between steps. `planned`: text about the
+  /// planned time of a step.
   void progress(int64_t step, double seconds_per_step, const std::string& planned);
   void flush();
 
@@ -63,7 +65,9 @@ class MetricsReporter {
   Options options_;
   std::unique_ptr<Files> files_;
   bool colors_ = false, on_terminal_ = false;
-  std::chrono::steady_clock::time_point last_progress_;
+  using Time = std::chrono::steady_clock::time_point;
+  Time last_progress_;
+  std::optional<std::pair<int64_t, Time>> first_progress_;  ///< its step, and when
 };
 
 }  // namespace ottava

@@ -1,6 +1,9 @@
 #include "apps/report/metrics_reporter.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -8,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <thread>
 
 #include "core/io/file.h"
 #include "core/log.h"
@@ -64,6 +68,39 @@ class Environment {
 };
 
 }  // namespace
+
+TEST_CASE("the time that is left follows from all that has passed, not from the last step") {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  REQUIRE(::grantpt(terminal) == 0);
+  REQUIRE(::unlockpt(terminal) == 0);
+  const int ours = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY), before = ::dup(STDERR_FILENO);
+  REQUIRE(ours >= 0);
+  const Environment kind("TERM", "xterm");
+  TemporaryFolder folder;
+  ::dup2(ours, STDERR_FILENO);
+  {
+    MetricsReporter reporter({.folder = folder.path(), .total_steps = 1000});
+    reporter.progress(10, 100, "");  // nothing else is known yet
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    reporter.progress(20, 100, "");
+  }
+  ::dup2(before, STDERR_FILENO);
+  std::string lines;
+  const auto has_both = [&] { return lines.find(" left", lines.find("step 20 of")) != std::string::npos; };
+  for (pollfd waits{.fd = terminal, .events = POLLIN}; !has_both() && ::poll(&waits, 1, 10'000) > 0;) {
+    char text[256];
+    const ssize_t length = ::read(terminal, text, sizeof text);
+    if (length <= 0) break;
+    lines.append(text, length);
+  }
+  for (const int file : {terminal, ours, before}) ::close(file);
+  CHECK_THAT(lines, Contains("step 10 of 1000 ") && Contains("100.00 s/step, 27h 30m left"));
+  // Ten steps took a quarter of a second, so that minutes and seconds are left, not hours.
+  const size_t second = lines.find("step 20 of 1000 ");
+  REQUIRE(second != std::string::npos);
+  CHECK_THAT(lines.substr(second), Contains("100.00 s/step, ") && Contains("s left"));
+}
 
 TEST_CASE("only rank 0 writes metrics, unless save_for_all_ranks asks for files of every rank") {
   TemporaryFolder folder;
