@@ -69,7 +69,7 @@ void add_launch_command(Command& commands) {
       .option(
           "--only-rank", o->only_ranks,
           "show only the output of these ranks, such as 1,3; that of a single rank is shown without a label")
-      .option("--tee", o->launch.tee_folder, "also write the output of each rank r to FOLDER/rank-r.log")
+      .option("--tee", o->launch.tee_folder, "also add the output of each rank r to FOLDER/rank-r.log")
       .option("--grace", o->launch.grace_seconds,
               "seconds that the other ranks get to end after one has failed")
       .within(0, kMostGrace)

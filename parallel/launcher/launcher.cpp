@@ -153,7 +153,8 @@ void LocalRanks::start(int local) {
   Descriptor file;
   if (!launch_.tee_folder.empty()) {
     const std::string name = log_of(number);
-    file = Descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    // What the job wrote before it was started again says why that was needed.
+    file = Descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (!file.is_open()) fail<FileError>("launch", "cannot write {}: {}", name, std::strerror(errno));
   }
   RankProcess process = start_rank(launch_.program, launch_.arguments, environment(local));

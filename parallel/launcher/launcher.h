@@ -17,7 +17,7 @@ struct RankLaunch {
   Master master = {.address = "", .port = 0};
   std::vector<int>
       only_ranks;  ///< whose lines are shown, and all of them (LOG_RANK); empty: the lines of all ranks
-  std::string tee_folder;  ///< what rank r writes goes into rank-r.log there too; empty: nowhere
+  std::string tee_folder;  ///< what rank r writes is also added to rank-r.log there; empty: nowhere
   /// After a rank has failed, how long the others have to say which rank they miss before they are killed.
   double grace_seconds = 30;
   /// Once the ranks are to end, how long the reader of their lines may read nothing before the lines are

@@ -24,6 +24,7 @@
 using namespace ottava;
 using namespace ottava::test;
 using Catch::Contains;
+using Catch::EndsWith;
 
 namespace {
 
@@ -173,6 +174,10 @@ TEST_CASE("of one rank alone lines come as they are, and files have those of all
     CHECK_THAT(read_file(folder / "logs/rank-" + r + ".log"),
                Contains("I am " + r + ", log of 1\n") && Contains("more"));
   }
+  // The same command again goes on in them.
+  CHECK(launch("3 --only 1 --tee " + folder / "logs", "echo again").exit_code == 0);
+  for (const std::string r : {"0", "1", "2"})
+    CHECK_THAT(read_file(folder / "logs/rank-" + r + ".log"), Contains("I am " + r) && EndsWith("again\n"));
 }
 
 TEST_CASE("files that cannot take all lines are named once") {
