@@ -143,13 +143,14 @@ Json events_of(const RunHistory& run) {
     events.push_back(
         {.step = run.steps.back(), .text = fmt::format("{} are not listed", counted(saves, "save"))});
   Json out{Json::Array{}};
-  for (const RunEvent& e : events)
+  for (const RunEvent& e : events) {
+    const std::string_view colon = e.event.empty() || e.text.empty() ? "" : ": ",
+                           left = e.is_left ? " (the run later went back behind this step)" : "";
     out.push(Json()
                  .set("step", e.step)
                  .set("when", time_text(e.time))
-                 .set("text", e.event.empty()  ? e.text
-                              : e.text.empty() ? e.event
-                                               : fmt::format("{}: {}", e.event, e.text)));
+                 .set("text", fmt::format("{}{}{}{}", e.event, colon, e.text, left)));
+  }
   return out;
 }
 

@@ -27,6 +27,8 @@ namespace fs = std::filesystem;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(),
                  kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr std::string_view kCut = "cut";  // an event that metrics tell of, not a line of events.jsonl
+
 // Calls body(json) for each whole line; others are noted. Throws FileError if the file is there but cannot be
 // opened.
 template <class Body>
@@ -97,7 +99,7 @@ class MetricsReader {
   }
   void cut(size_t kept, int64_t step) {
     run_.events.push_back(
-        {0, step - 1, "cut",
+        {0, step - 1, std::string(kCut),
          fmt::format("resumed from here; the steps {} to {} recorded earlier no longer count", step,
                      run_.steps.back())});
     run_.steps.resize(kept);
@@ -184,10 +186,12 @@ void read_events(const std::string& folder, RunHistory& run) {
   int starts = 0;
   read_lines((fs::path(folder) / "events.jsonl").string(), run.notes, [&](const Json& json) {
     const std::string& name = json.at("event", "line").as_string("event");
-    run.events.push_back({json.at("time", "line").as_number("time"),
-                          json.at("step", "line").as_integer("step"), name,
-                          json.at("text", "line").as_string("text")});
-    if (name != "start") return;
+    const int64_t step = json.at("step", "line").as_integer("step");
+    const bool is_start = name == "start";
+    for (RunEvent& e : run.events) e.is_left |= is_start && e.step > step && e.event != kCut;
+    run.events.push_back(
+        {json.at("time", "line").as_number("time"), step, name, json.at("text", "line").as_string("text")});
+    if (!is_start) return;
     ++starts;
     take_start(json, run);
   });

@@ -19,6 +19,7 @@ struct RunEvent {
   double time = 0;  ///< Unix seconds
   int64_t step = 0;
   std::string event, text;
+  bool is_left = false;  ///< of a step that counts no longer, as the run later began again before it
 };
 
 /// Time of a step, from the newest trace of rank 0 that is of the run's own steps.

@@ -62,7 +62,7 @@ std::string state_of(const RunHistory& run, double now) {
 }
 
 int64_t count_of(const RunHistory& run, std::string_view event) {
-  return std::ranges::count(run.events, event, &RunEvent::event);
+  return std::ranges::count_if(run.events, [&](const RunEvent& e) { return e.event == event && !e.is_left; });
 }
 
 /// "2 h 05 min", "3 min 20 s", "12 s".

@@ -323,6 +323,26 @@ TEST_CASE("the time of a run has no pauses between starts and needs no clock") {
   }
 }
 
+TEST_CASE("what happened in steps behind which the run went back is told as such and not counted") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  std::string back = MadeRun::start();
+  back.replace(back.find("\"step\":0"), 8, "\"step\":20");
+  const std::string alerts = MadeRun::event("alert", 20, "a") + MadeRun::event("alert", 30, "b");
+  run.steps(50).events(MadeRun::start() + alerts + MadeRun::event("failed", 31, "gone") + back +
+                       MadeRun::event("alert", 30, "b") + MadeRun::event("finished", 50));
+  const RunHistory history = read_run(run.folder());
+  const Verdict verdict = verdict_of(history, 1'790'001'000);
+  CHECK(verdict.facts.back() == std::pair<std::string, std::string>("FP8 alerts", "2"));
+  const Json page = island(page_of({history}));
+  std::vector<std::string> texts;
+  for (const Json& event : page.at("runs", "p").as_array("r")[0].at("events", "r").as_array("e"))
+    texts.push_back(event.at("text", "e").as_string("t"));
+  const std::string left = " (the run later went back behind this step)";
+  CHECK(texts == std::vector<std::string>{"start", "alert: a", "start", "alert: b" + left, "alert: b",
+                                          "failed: gone" + left, "finished"});
+}
+
 TEST_CASE("of very many events, the beginning and the end are listed") {
   TemporaryFolder folder;
   MadeRun run(folder / "run");
