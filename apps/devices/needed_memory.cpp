@@ -30,8 +30,10 @@ void require_memory_for_model(std::string_view what, const MemoryPlan& plan, Dev
   if (plan.total_bytes() <= available) return;
   fail<MemoryError>("memory", "{}. {}", too_large_text(what, plan, device, available),
                     weight_bytes(plan) < available ? advice(available)
-                    : compute == DType::f32        ? "Choose --dtype bfloat16, or a device with more memory"
-                                                   : "Choose a device with more memory");
+                    : compute == DType::f32
+                        ? "Choose a device with more memory"
+                        : "Choose --dtype float32, for which the weights need no copy in bfloat16, "
+                          "or a device with more memory");
 }
 
 int64_t weight_bytes(const MemoryPlan& plan) {

@@ -18,8 +18,8 @@ std::string size_text(int64_t bytes);
 std::string too_large_text(std::string_view what, const MemoryPlan& plan, Device device, int64_t available);
 
 /// Refuses a model that this process, the only rank, is to run and that does not fit on the device: throws
-/// MemoryError. It says what to do: if the weights alone do not fit, which --dtype to choose, else what
-/// `advice` says for so many bytes that are available.
+/// MemoryError. It says what to do: if the weights alone do not fit, whether another --dtype needs less, else
+/// what `advice` says for so many bytes that are available.
 void require_memory_for_model(std::string_view what, const MemoryPlan& plan, Device device, DType compute,
                               const std::function<std::string(int64_t available)>& advice);
 /// Bytes of the weights, in every form in which they stay.
