@@ -7,6 +7,7 @@
 #include "core/ops/host_values.h"
 #include "core/ops/matmul/matmul.h"
 #include "models/float8_runs.h"
+#include "parallel/comm/all_ranks.h"
 
 namespace ottava {
 
@@ -20,7 +21,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   if (stream.target().type == DeviceType::cpu) stream.matmul_cache().set_products(shape_.cpu_products);
   ranks.coordinates.units = shape_.pipeline.units_of(ranks.pp->rank());
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
-  if (shape_.model_options.overlap != BlockOverlap{}) ranks.tp->connect_pairs();
+  if (shape_.model_options.overlap != BlockOverlap{}) ranks.tp->connect_pairs(all_ranks(ranks.tp->size()));
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {

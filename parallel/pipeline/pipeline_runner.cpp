@@ -15,7 +15,14 @@ std::string label_of(const StageTransfer& t) {
 }  // namespace
 
 PipelineRunner::PipelineRunner(const PipelineShape& shape, Receives receives, Communicator& pipeline)
-    : schedule_(make_schedule(shape)), program_(make_program(schedule_, receives)), pipeline_(pipeline) {}
+    : schedule_(make_schedule(shape)), program_(make_program(schedule_, receives)), pipeline_(pipeline) {
+  std::vector<int> peers;
+  for (const StageTransfer& t : program_.transfers) {
+    if (t.from == pipeline.rank()) peers.push_back(t.to);
+    if (t.to == pipeline.rank()) peers.push_back(t.from);
+  }
+  pipeline.connect_pairs(peers);
+}
 
 Allocation PipelineRunner::take(const Key& key) {
   const auto found = held_.find(key);

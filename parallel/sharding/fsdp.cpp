@@ -5,6 +5,7 @@
 
 #include "core/contains.h"
 #include "core/ops/elementwise.h"
+#include "parallel/comm/all_ranks.h"
 #include "parallel/sharding/initialise_shard.h"
 
 namespace ottava {
@@ -77,7 +78,8 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
   for (size_t u = 0; u < units_.size(); ++u) place_unit(arena, units_[u], static_cast<int>(u));
   find_shared_heads();
   for (size_t p = 0; p < specs_.size(); ++p)
-    if (exchanges_gradient(static_cast<int>(p))) ranks_.dp_shard->connect_pairs();
+    if (exchanges_gradient(static_cast<int>(p)))
+      ranks_.dp_shard->connect_pairs(all_ranks(ranks_.dp_shard->size()));
 }
 
 void Fsdp::place_float8(Arena& arena) {

@@ -6,6 +6,7 @@
 
 #include "core/counted.h"
 #include "core/ops/elementwise.h"
+#include "parallel/comm/all_ranks.h"
 
 namespace ottava {
 namespace {
@@ -34,7 +35,7 @@ MuonUpdate::MuonUpdate(Stream& stream, Arena& arena, Communicator& holders, Fsdp
                       holders.rank(), holders.size(), at.shard_rank, at.shard_size, at.tp_rank, at.tp_size);
   }
   for (const MuonBucket& bucket : buckets_) plans_.push_back(plan_of(bucket));
-  if (!buckets_.empty()) holders_.connect_pairs();
+  if (!buckets_.empty()) holders_.connect_pairs(all_ranks(holders_.size()));
 }
 
 // Both ends of a message list its pieces in the order of the bucket.

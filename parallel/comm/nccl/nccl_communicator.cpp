@@ -78,7 +78,7 @@ class NcclCommunicator final : public Communicator {
   /// until the others make theirs. Here all ranks do; in a step of a pipeline, one might first wait for
   /// another communicator's call.
   void connect();
-  void connect_pairs() override;
+  void connect_pairs(const std::vector<int>& peers) override;
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
   }
@@ -171,16 +171,17 @@ void NcclCommunicator::connect() {
     void* zero = nccl_->scratch();
     check(ncclAllReduce(zero, zero, 1, ncclInt32, ncclSum, handle_->comm, stream), "ncclAllReduce");
   });
-  if (axis() == "pp") connect_pairs();  // other axes' sends and receives come in the same order on all ranks
 }
 
-void NcclCommunicator::connect_pairs() {
-  if (size() == 1 || std::exchange(handle_->has_pairs, true)) return;
+void NcclCommunicator::connect_pairs(const std::vector<int>& peers) {
+  std::vector<int> more;
+  for (int peer : peers)
+    if (peer != rank() && handle_->peers.insert(peer).second) more.push_back(peer);
+  if (more.empty()) return;
   connect_by([&](cudaStream_t stream) {
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      check(ncclSend(nccl_->scratch(), 1, ncclInt32, r, handle_->comm, stream), "ncclSend");
-      check(ncclRecv(nccl_->scratch(), 1, ncclInt32, r, handle_->comm, stream), "ncclRecv");
+    for (int peer : more) {
+      check(ncclSend(nccl_->scratch(), 1, ncclInt32, peer, handle_->comm, stream), "ncclSend");
+      check(ncclRecv(nccl_->scratch(), 1, ncclInt32, peer, handle_->comm, stream), "ncclRecv");
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -27,7 +28,7 @@ struct Handle {
   std::mutex use;  ///< held while `comm` is used, and for `aborted`
   ncclComm_t comm = nullptr;
   bool aborted = false;
-  bool has_pairs = false;  ///< every rank can send to every other; only the rank's own thread uses it
+  std::set<int> peers;  ///< to which messages can go, as far as that was asked for; of the rank's own thread
 };
 
 /// Keeps a handle for ever, of a communicator that the rank no longer waits for: NCCL's thread may still

@@ -79,7 +79,7 @@ TEST_CASE("key and value heads that ranks share over NCCL are trained as in one 
   for (const Layout& layout :
        {Layout{.tp = 4}, Layout{.dp_shard = 2, .tp = 4}, Layout{.tp = 4, .micro_batches = 2}}) {
     if (nccl_ranks(layout.world_size()) < layout.world_size()) return skip("NCCL needs a GPU for each rank");
-    DYNAMIC_SECTION(layout.mesh().describe()) {
+    DYNAMIC_SECTION(layout.mesh().describe() << ", micro-batches: " << layout.micro_batches) {
       const LayoutCurve cpu = train_on(whole, {}, 4, {DeviceType::cpu, 0});
       for (const StepForm form : {StepForm::plain, StepForm::graphs}) {
         const LayoutCurve curve = train_over_nccl(whole, layout, 4, form);
@@ -124,7 +124,8 @@ TEST_CASE("ranks whose steps send messages over NCCL are connected once the step
   };
   std::vector<Case> cases{{"Muon", with_heads(2, 2), {.dp_shard = 2}},
                           {"gradients in FP8", wide_float8_step(), {.dp_shard = 2}},
-                          {"blocks of rows", with_heads(2, 2), {.tp = 2}}};
+                          {"blocks of rows", with_heads(2, 2), {.tp = 2}},
+                          {"stages", with_heads(2, 2), {.micro_batches = 2, .pp = 2}}};
   give_matrices_to_muon(cases[0].whole);
   cases[1].whole.batch = 2;
   cases[1].whole = in_float8(cases[1].whole, {.enable_float8_gradient_all_to_all = true}, 1, 90);
@@ -134,9 +135,11 @@ TEST_CASE("ranks whose steps send messages over NCCL are connected once the step
       CHECK_NOTHROW(run_nccl_mesh(c.layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
         const Device gpu{DeviceType::cuda, rank};
         record_step(shape_on(c.whole, c.layout), gpu, *groups);
-        groups->world->state().set_timeout_seconds(10);
+        groups->world->state().set_timeout_seconds(30);
         Stream stream = Stream::cuda(rank), host = Stream::cpu();
-        Communicator& ranks = c.layout.tp > 1 ? *groups->tp : *groups->dp_shard;
+        Communicator& ranks = c.layout.tp > 1   ? *groups->tp
+                              : c.layout.pp > 1 ? *groups->pp
+                                                : *groups->dp_shard;
         const DeviceBuffer message(stream, DType::f32, {4});
         Request request;
         if (rank == 1) request = ranks.send(stream, {.tensor = message.tensor(), .to = 0, .label = "ahead"});

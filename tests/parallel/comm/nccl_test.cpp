@@ -43,6 +43,7 @@ TEST_CASE("NCCL: calls of tensor parallel do not queue behind what a pipeline re
   CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
     constexpr int64_t kCount = 1000;
     const auto pp = world.split("pp", {0, 1}), tp = world.split("tp", {0, 1});
+    pp->connect_pairs({0, 1});
     expect(world.carries_axes_apart(), "lanes are what this is about");
     Stream stream = stream_for(world);
     Values<float> sum(kCount), message(kCount);

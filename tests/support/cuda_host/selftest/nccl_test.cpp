@@ -9,6 +9,7 @@
 
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
+#include "parallel/comm/all_ranks.h"
 #include "parallel/comm/bootstrap.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/parallel/comm/communicator_conformance.h"
@@ -221,8 +222,8 @@ TEST_CASE("communicators of the same ranks share NCCL's, unless they run in diff
 TEST_CASE("ranks that have connected in pairs send before the others receive") {
   CHECK_NOTHROW(run_nccl_ranks({.ranks = 3}, [&](Communicator& control, Communicator& world) {
     const auto part = world.split("tp", {0, 1, 2});
-    for (Communicator* comm : {&world, part.get(), part.get()}) comm->connect_pairs();
-    world.state().set_timeout_seconds(5);
+    for (Communicator* comm : {&world, part.get(), part.get()}) comm->connect_pairs(all_ranks(3));
+    world.state().set_timeout_seconds(30);
     Stream stream = Stream::cuda(world.rank()), host = Stream::cpu();
     DeviceBuffer x(stream, DType::f32, {4}, std::vector<float>(4, 1.0f + static_cast<float>(world.rank())));
     for (Communicator* comm : {&world, part.get()}) {
