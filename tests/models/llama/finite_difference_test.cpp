@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include "tests/support/catch.h"
@@ -92,17 +94,20 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
           shard.master.as<float>()[i] = static_cast<float>(weights[i] + h * unit[i]);
         parameters.refresh_compute_copies();
         parameters.weights_changed();
-        if (variant != "z-loss") return run->validate(tokens);
-        const StepOutputs out = step();
-        return out.loss_sum + out.z_loss_sum;
+        run->validate(tokens);
+        const std::vector<float> losses = run->token_losses();
+        const double loss = std::accumulate(losses.begin(), losses.end(), 0.0);
+        return variant == "z-loss" ? loss + step().z_loss_sum : loss;
       };
-      // Steps that move the loss by about a hundredth of itself, and Richardson's extrapolation of two of
-      // them.
-      const double h = std::min(0.02 * 200 / size, 0.05);
+      // Steps that move the loss by about a hundredth of itself, but the parameter by little where its
+      // gradient is large, and Richardson's extrapolation of two of them.
+      const double h = std::min(0.02 * 200 / size, std::clamp(0.05 / size, 0.05, 0.5));
       auto central = [&](double by) { return (loss_at(by) - loss_at(-by)) / (2 * by); };
       const double got = (4 * central(h / 2) - central(h)) / 3;
       loss_at(0);
-      CHECK(got == Approx(expected).epsilon(5e-3).margin(2e-3));
+      // What the rounding of the losses, whose sum is one of doubles, makes of the difference.
+      constexpr double kRounding = 5e-6;
+      CHECK(got == Approx(expected).epsilon(5e-3).margin(4 * kRounding / h));
     }
   }
 }
