@@ -148,13 +148,19 @@ std::string advice_to_go_back(const CheckpointConfig& c, const std::string& fold
       return saved.step > step || !checkpoint::is_complete(saved);
     });
     if (steps.empty()) return "";
+    const auto begun_anew = [&](int64_t saved) -> std::string {
+      if (c.load_step != saved || newest == saved) return "";
+      return fmt::format(", which begins anew once the later checkpoints are moved out of {}", folder);
+    };
     const int64_t last = steps.back().step;
-    std::string text = fmt::format("; go on from step {0}: checkpoint.load_step {0}", last);
-    if (c.load_step == last && newest > last) {
-      text += fmt::format(", which begins anew once the later checkpoints are moved out of {}", folder);
+    std::string text =
+        fmt::format("; go on from step {0}: checkpoint.load_step {0}{1}", last, begun_anew(last));
+    if (steps.size() > 1) {
+      const int64_t before = steps.end()[-2].step;
+      const std::string how = begun_anew(before);
+      text += fmt::format(", or {}{}{} if the update of step {} broke the weights", before, how,
+                          how.empty() ? "" : ",", last);
     }
-    if (steps.size() > 1)
-      text += fmt::format(", or {} if the update of step {} broke the weights", steps.end()[-2].step, last);
     return text + "; with it, checkpoint.advance_data_steps leaves out data that is at fault";
   } catch (const std::exception& error) {
     log::warning("cannot tell which checkpoints there are: {}", error.what());

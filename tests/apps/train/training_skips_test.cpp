@@ -287,6 +287,15 @@ TEST_CASE(
   for (const auto& saved : checkpoint::list_steps(tiny / "run/checkpoint"))
     if (saved.step > 5) fs::remove_all(saved.path);
   CHECK(tiny.start("run", back)->state().step == 5);
+  // The branch may have saved a step before it broke.
+  finish(tiny, "branch", saving + Overrides{"--training.steps", "4"});
+  CHECK(has(message_of([&] {
+              tiny.start("branch",
+                         broken + Overrides{"--training.steps", "20", "--checkpoint.load_step", "3"})
+                  ->run();
+            }),
+            "checkpoint.load_step 4, or 3, which begins anew once the later checkpoints are moved out of " +
+                (tiny / "branch/checkpoint") + ", if the update of step 4 broke the weights; with it"));
   // Once steps are not skipped, older ones go as always.
   CHECK(finish(tiny, "run", saving + Overrides{"--training.steps", "8", "--checkpoint.load_step", "4"}, 4)
             .state.skipped_steps == 0);
