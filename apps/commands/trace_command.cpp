@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/commands/command_line.h"
@@ -16,6 +17,7 @@
 #include "core/io/json.h"
 #include "core/io/output_file.h"
 #include "core/listed.h"
+#include "core/number.h"
 #include "core/trace/chrome_trace.h"
 #include "core/trace/time_split.h"
 
@@ -51,12 +53,20 @@ TimeSplit split_of_events(const Json& file, const std::string& path) {
   return split_time(compute, communication);
 }
 
+/// rankN_trace.json.gz: others, such as all ranks merged, would count as one of them.
+bool is_of_one_rank(std::string_view name) {
+  constexpr std::string_view kBegin = "rank", kEnd = "_trace.json.gz";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
+  name.remove_prefix(kBegin.size());
+  return parse_number<int64_t>(name.substr(0, name.size() - kEnd.size())).has_value();
+}
+
 std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
   std::map<int64_t, RankFile> ranks;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string path = entry.path().string();
-    if (!path.ends_with("_trace.json.gz")) continue;
+    if (!is_of_one_rank(entry.path().filename().string())) continue;
     RankFile file{.path = path, .text = gunzip(read_file(path), path)};
     const Json json = Json::parse(file.text, path);
     const Json& about = json.at("ottava", path);
