@@ -239,8 +239,9 @@ double kept_cpu_peak(Precision precision, const PeakSearch& search) {
   Stream stream = Stream::cpu();
   Measured peak = measured_peak(stream, precision, entry || cache.file().empty() ? kSeconds : kSecondsIfKept);
   peak.flops_per_second = std::max(peak.flops_per_second, highest);
-  cache.write({peak.entry(precision)});
-  return peak.flops_per_second;
+  const Decisions::Entry found = peak.entry(precision);
+  cache.write({found});
+  return parse_peak(found);  // in the digits that later runs will read
 }
 
 bool multiplies_float8(Device device) {
