@@ -150,7 +150,8 @@ void MasterBootstrap::await_ranks(const Master& master) {
       tcp::Connection& connection = visitor.connection;
       const bool is_open = connection.read_available(tcp::kGreetingBytes);
       const auto text = connection.next(tcp::kGreetingBytes);
-      if (text && welcome(connection, *text)) return true;
+      // A rank that has not waited for the answer comes again.
+      if (text && is_open && welcome(connection, *text)) return true;
       if (!text && is_open && connection.is_open() && visitor.time.seconds() < kGreetingSeconds) return false;
       connection.send(fmt::format("this is rank 0 of {}", self_.size));
       return true;

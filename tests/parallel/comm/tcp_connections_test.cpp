@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "core/host_name.h"
 #include "parallel/comm/messages/exchange.h"
 #include "parallel/comm/sockets/doorman.h"
+#include "parallel/comm/sockets/held_port.h"
 #include "parallel/comm/sockets/tcp_port.h"
 #include "parallel/ranks/master.h"
 #include "tests/support/catch.h"
@@ -103,6 +105,14 @@ bool until_closed(const std::vector<tcp::Connection*>& connections) {
   return false;
 }
 
+// Greets and closes in one segment: whoever takes the connection finds both.
+void give_up_greeting(const std::string& endpoint, std::string_view text) {
+  tcp::Connection connection = tcp::connect_to(endpoint, 20);
+  const int yes = 1;
+  ::setsockopt(connection.descriptor(), IPPROTO_TCP, TCP_CORK, &yes, sizeof yes);
+  connection.send(text);
+}
+
 }  // namespace
 
 TEST_CASE("a connection that breaks is named after a while, long before the time limit") {
@@ -161,6 +171,21 @@ TEST_CASE("where the first address of the master's name leads to somebody else, 
   CHECK(bootstrap.own_address() == "has-two.invalid");  // over the loopback interface
   CHECK((bootstrap.all_gather("hello") == std::vector<std::string>{"and", "hello"}));
   others.join();
+}
+
+TEST_CASE("a connection that a rank gave up before rank 0 saw it takes no place") {
+  const HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  std::vector<std::string> said;
+  std::thread rank_1([&] {
+    give_up_greeting(fmt::format("127.0.0.1;;{}", port.number()), "ottava rank 1 of 2");
+    MasterBootstrap bootstrap(master, {1, 2}, 20);
+    said = bootstrap.all_gather("here");
+  });
+  MasterBootstrap bootstrap(master, {0, 2}, 20);
+  CHECK((bootstrap.all_gather("too") == std::vector<std::string>{"too", "here"}));
+  rank_1.join();
+  CHECK((said == std::vector<std::string>{"too", "here"}));
 }
 
 TEST_CASE("where the first address of a rank leads to somebody else, its messages go to the next") {
