@@ -83,7 +83,8 @@ bool Doorman::receive(Visitor& visitor) {
   const auto text = connection.next(tcp::kGreetingBytes);
   if (!text) return !is_open || !connection.is_open() || visitor.time.seconds() >= options_.greeting_seconds;
   const int from = rank_in(*text, options_);
-  if (from < 0) return true;
+  // One that has gone did not wait for the answer; what it came with may be later than its next connection.
+  if (from < 0 || !is_open) return true;
   connection.send(answer(options_.token, from, options_.rank));
   const std::lock_guard lock(mutex_);
   arrived_[from] = std::move(connection);

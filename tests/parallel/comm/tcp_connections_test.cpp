@@ -238,6 +238,27 @@ TEST_CASE("a connection for another rank is closed, and takes no place") {
   CHECK(x == 'x');
 }
 
+TEST_CASE("a connection that a rank gave up takes no place of the one that it made instead") {
+  Played rank_1;
+  auto state = std::make_shared<RankState>(0, 2);
+  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{.broken_seconds = 0.3});
+  const tcp::Connection right = rank_1.to_rank_0();
+  give_up_greeting(rank_1.endpoint, Doorman::greeting(Played::kToken, 1, 0));
+  tcp::Connection later = rank_1.to_rank_0(1);
+  REQUIRE(until_closed({&later}));  // so the doorman has seen the one before
+  const struct {
+    int64_t bytes = 1;
+    int32_t tag = 7, magic = 0x0a07a7a1;
+  } header;
+  ::send(right.descriptor(), &header, sizeof header, MSG_NOSIGNAL);
+  ::send(right.descriptor(), "x", 1, MSG_NOSIGNAL);
+  Exchange exchange(port, state);
+  char x = 0;
+  exchange.receive(&x, 1, 1, 7);
+  exchange.finish();
+  CHECK(x == 'x');
+}
+
 TEST_CASE("visitors that do not say who they are take no more than 64 places of a rank, and not for long") {
   Played rank_1;
   auto state = std::make_shared<RankState>(0, 2);
