@@ -282,7 +282,7 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds, const
   fail<CommError>(
       "tcp", "{} cannot be reached from {} on port {} (tried {}{}) within {} s: check names and firewall",
       parts[0], host_name(), parts[2], parts[1].empty() ? parts[0] : parts[1],
-      wrong.empty() ? "" : fmt::format("; somebody else answers at {}", fmt::join(wrong, ", ")),
+      wrong.empty() ? "" : fmt::format("; somebody else answers at {}, or nobody", fmt::join(wrong, ", ")),
       timeout_seconds);
 }
 

@@ -24,8 +24,8 @@ constexpr int64_t kTurnBytes = 8 << 20;
 
 // How long the other rank's doorman has to answer before another address is tried.
 constexpr double kAnswerSeconds = 10;
-// For one look at the time: all attempts of one connect_to().
-constexpr std::chrono::minutes kLongestAttempts{1};
+// Between two looks at the time: a name may take as long to be looked up.
+constexpr std::chrono::seconds kLongestAttempt{10};
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -76,23 +76,25 @@ MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int ta
 // A rank that has failed waits for nobody: who settles its calls does not wait for long. One that is stopped
 // is waited for, as in every call: it takes connections, but does not answer.
 void TcpPort::connect(int rank) {
+  WaitedTime time(WaitedTime::Clock::now(), kLongestAttempt);
+  bool is_silent = false;
   const auto check = [&] {
     if (state_->failed()) throw CommError(state_->failure());
+    const bool is_late = time.seconds() > state_->timeout_seconds();
+    if (is_late && is_silent) throw CommError(state_->timeout_message());
   };
-  bool is_silent = false;
   const auto is_right = [&](tcp::Connection& connection) {
     const Answer answer = answer_of(connection, rank);
     is_silent |= answer == Answer::none;
     return answer == Answer::right;
   };
-  WaitedTime time(WaitedTime::Clock::now(), kLongestAttempts);
   while (!peers_[rank].out.is_open()) {
     try {
       peers_[rank].out = tcp::connect_to(endpoints_[rank], options_.connect_seconds,
                                          {.after_each = check, .is_right = is_right});
     } catch (const CommError&) {
       check();
-      if (!std::exchange(is_silent, false) || time.seconds() > state_->timeout_seconds()) throw;
+      if (!std::exchange(is_silent, false)) throw;
     }
   }
 }
@@ -100,7 +102,8 @@ void TcpPort::connect(int rank) {
 TcpPort::Answer TcpPort::answer_of(tcp::Connection& connection, int rank) const {
   constexpr double kLookSeconds = 0.25;
   if (!connection.send(Doorman::greeting(token_, state_->rank(), rank))) return Answer::wrong;
-  for (WaitedTime time; time.seconds() < kAnswerSeconds && !state_->failed();) {
+  const double most = std::min(kAnswerSeconds, state_->timeout_seconds());
+  for (WaitedTime time; time.seconds() < most && !state_->failed();) {
     if (const auto text = connection.read(kLookSeconds, tcp::kGreetingBytes))
       return *text == Doorman::answer(token_, state_->rank(), rank) ? Answer::right : Answer::wrong;
     if (!connection.read_available(tcp::kGreetingBytes)) return Answer::wrong;

@@ -188,6 +188,19 @@ TEST_CASE("a connection that a rank gave up before rank 0 saw it takes no place"
   CHECK((said == std::vector<std::string>{"too", "here"}));
 }
 
+TEST_CASE("a rank that does not answer, being stopped, is waited for until the time limit of the call") {
+  Played rank_1;
+  auto state = std::make_shared<RankState>(0, 2);
+  state->set_timeout_seconds(0.5);
+  auto port = std::make_shared<TcpPort>(rank_1, "127.0.0.1", state, TcpPort::Options{});
+  const int64_t call = state->enter({.axis = "world", .label = "x"});
+  Exchange exchange(port, state);
+  const char x = 0;
+  CHECK_THROWS_WITH(exchange.send(&x, 1, 1, 0),
+                    Contains("[comm] rank 0: barrier 'x'") && Contains("made no progress for 0.5 s"));
+  state->leave(call);
+}
+
 TEST_CASE("where the first address of a rank leads to somebody else, its messages go to the next") {
   AddressListener other("127.0.0.2", 0), right("127.0.0.1", other.port());
   Played rank_1;
