@@ -105,6 +105,7 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
 void MasterBootstrap::await_ranks(const Master& master) {
   connections_.resize(self_.size);
   if (self_.size == 1) return;
+  tcp::allow_open_files(self_.size);
   tcp::Listener listener = [&] {
     try {
       return tcp::Listener(master.port);

@@ -4,8 +4,10 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -116,6 +118,19 @@ TEST_CASE("ranks tell each other a few bytes through the master") {
     conformance::expect(bootstrap.own_address() == "127.0.0.1", "own address {}", bootstrap.own_address());
   });
   for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("more ranks meet than rank 0 may open files at first") {
+  constexpr int kRanks = 60;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{std::min<rlim_t>(kRanks, before.rlim_max), before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  const auto meet_all = [&](int rank) { MasterBootstrap(master, {rank, kRanks}, 20).all_gather("here"); };
+  for (const std::string& error : run_ranks(kRanks, meet_all)) CHECK(error == "");
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 TEST_CASE("ranks meet over IPv6") {
