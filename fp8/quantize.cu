@@ -140,7 +140,12 @@ __global__ void __launch_bounds__(kTileThreads, kReadsAtOnce<T> ? 4 : 5) tensor_
       scale_of_tile<kFormat, Granularity::tensor>(a, t, *a.to.amax, blockIdx.x == 0 && threadIdx.x == 0);
   uint32_t largest = 0;
   write_uniform<kFormat>(a, t, scale, [&](int p) {
-    const Sixteen x = kReadsAtOnce<T> ? all[kReadsAtOnce<T> ? p : 0] : load_of_tile(a, t, p);
+    const Sixteen x = [&] {
+      if constexpr (kReadsAtOnce<T>)
+        return all[p];
+      else
+        return load_of_tile(a, t, p);
+    }();
     if (a.to.largest) largest = max(largest, largest_bits(x));
     return x;
   });

@@ -86,7 +86,12 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
       }
     }
     for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
-      const NormPacks<P> packs = kAtOnce && k < kPacks ? kept[kAtOnce ? k : 0] : load(start, c);
+      const NormPacks<P> packs = [&] {
+        if constexpr (kAtOnce) {
+          if (k < kPacks) return kept[k];
+        }
+        return load(start, c);
+      }();
       const P weight = load_pack<T, kSize>(a.weight, c);
       if (kKeeps && !kAtOnce && k < kPacks) kept[kKeeps ? k : 0] = packs;
 #pragma unroll
