@@ -80,7 +80,7 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
   Evaluator evaluator(
       {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence}, device,
       [&](const MemoryPlan& plan) {
-        require_memory_for_model("the model with a pass of questions", plan, device, compute, [&](int64_t) {
+        require_memory_for_model("the model with a pass of questions", plan, device, [&](int64_t) {
           return pass.batch > 1 ? "Lower --batch or --seq-len" : "Lower --seq-len";
         });
       });

@@ -82,7 +82,6 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
   const Device device = parse_device(c.device);
   auto generator = std::make_unique<Generator>(options, device, [&](const MemoryPlan& plan) {
     require_memory_for_model(fmt::format("the model with {}", counted(capacity, "token")), plan, device,
-                             options.compute,
                              [&](int64_t available) { return advice(c, options, plan, available); });
   });
   load_weights(model, generator->parameters(), generator->stream());

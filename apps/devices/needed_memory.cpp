@@ -6,6 +6,16 @@
 #include "parallel/comm/solo_communicator.h"
 
 namespace ottava {
+namespace {
+
+int64_t bytes_of(const MemoryPlan& plan, MemoryCategory category) {
+  int64_t bytes = 0;
+  for (const PlannedAllocation& a : plan.persistent)
+    if (a.category == category) bytes += a.bytes;
+  return bytes;
+}
+
+}  // namespace
 
 std::string size_text(int64_t bytes) {
   double b = bytes;
@@ -23,25 +33,26 @@ std::string too_large_text(std::string_view what, const MemoryPlan& plan, Device
                      }));
 }
 
-void require_memory_for_model(std::string_view what, const MemoryPlan& plan, Device device, DType compute,
+void require_memory_for_model(std::string_view what, const MemoryPlan& plan, Device device,
                               const std::function<std::string(int64_t available)>& advice) {
   SoloCommunicator alone;
   const int64_t available = memory_for_rank(device, alone);
   if (plan.total_bytes() <= available) return;
   fail<MemoryError>("memory", "{}. {}", too_large_text(what, plan, device, available),
-                    weight_bytes(plan) < available ? advice(available)
-                    : compute == DType::f32
-                        ? "Choose a device with more memory"
-                        : "Choose --dtype float32, for which the weights need no copy in bfloat16, "
-                          "or a device with more memory");
+                    weight_bytes(plan) < available ? advice(available) : advice_on_weights(plan, available));
+}
+
+std::string advice_on_weights(const MemoryPlan& plan, int64_t available) {
+  const int64_t masters = bytes_of(plan, MemoryCategory::parameters);
+  return masters < weight_bytes(plan) && masters < available
+             ? "Choose --dtype float32, for which the weights need no copy in bfloat16, or a device with "
+               "more "
+               "memory"
+             : "Choose a device with more memory";
 }
 
 int64_t weight_bytes(const MemoryPlan& plan) {
-  int64_t bytes = 0;
-  for (const PlannedAllocation& a : plan.persistent) {
-    if (a.category == MemoryCategory::parameters || a.category == MemoryCategory::compute) bytes += a.bytes;
-  }
-  return bytes;
+  return bytes_of(plan, MemoryCategory::parameters) + bytes_of(plan, MemoryCategory::compute);
 }
 
 }  // namespace ottava

@@ -7,6 +7,7 @@
 
 #include "apps/commands/eval_command.h"
 #include "apps/commands/generate_command.h"
+#include "apps/devices/needed_memory.h"
 #include "core/io/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
@@ -56,12 +57,24 @@ std::string refusal_of_eval(const TemporaryFolder& folder, const std::string& dt
 TEST_CASE("a model whose weights do not fit is refused before they are read") {
   const TemporaryFolder folder;
   write_model(folder);
-  CHECK_THAT(refusal_of_generate(folder, "bfloat16"),
+  const std::string dtype = GENERATE("bfloat16", "float32");
+  CHECK_THAT(refusal_of_generate(folder, dtype),
              Contains("[memory] the model with ") && Contains(" tokens needs ") &&
                  Contains(" GiB on cpu, but only ") && Contains(" are free for this rank; largest items: ") &&
-                 Contains(". Choose --dtype float32, for which the weights need no copy in bfloat16, or a "));
-  CHECK_THAT(refusal_of_generate(folder, "float32"), Contains(". Choose a device with more memory"));
-  CHECK_THAT(refusal_of_eval(folder, "float32"),
-             Contains("[memory] the model with a pass of questions needs ") &&
                  Contains(". Choose a device with more memory"));
+  CHECK_THAT(refusal_of_eval(folder, dtype), Contains("[memory] the model with a pass of questions needs ") &&
+                                                 Contains(". Choose a device with more memory"));
+}
+
+TEST_CASE("weights that do not fit with their copies are advised to go without them where that is enough") {
+  const auto plan_with = [](int64_t copies) {
+    MemoryPlan plan;
+    plan.persistent = {{.name = "w", .category = MemoryCategory::parameters, .bytes = 400}};
+    if (copies > 0)
+      plan.persistent.push_back({.name = "w bf16", .category = MemoryCategory::compute, .bytes = copies});
+    return plan;
+  };
+  CHECK_THAT(advice_on_weights(plan_with(200), 500), Contains("--dtype float32"));
+  CHECK(advice_on_weights(plan_with(200), 300) == "Choose a device with more memory");
+  CHECK(advice_on_weights(plan_with(0), 300) == "Choose a device with more memory");
 }
