@@ -65,7 +65,8 @@ inline constexpr float kLog2e = 1.44269504088896341f;
 
 /// The same for results that are rounded to bf16: to 3e-6, a thousandth of that rounding's error. With
 /// AVX-512 6 instructions in place of 9: 2^floor(y) times the minimax polynomial of degree 4. There y may be
-/// anything: smaller y than -126 give subnormal numbers and 0, larger ones than 127 infinity.
+/// anything: smaller y than -126 give subnormal numbers, for which NoSubnormals has zero, and 0, larger ones
+/// than 127 infinity.
 [[gnu::always_inline]] inline Vec exp2_for_bf16(Vec y) {
 #if defined(__AVX512F__)
   const Vec r = bits_as<Vec>(_mm512_reduce_ps(bits_as<__m512>(y), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));

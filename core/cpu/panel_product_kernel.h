@@ -127,16 +127,18 @@ inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64
   }
 }
 
-/// Rows are divided evenly, so that no group is small. `ahead` is a panel of B; each group fetches a part of
+/// Rows are divided evenly, so that no group is small; one group needs no division, which attention's parts
+/// with their short sums would notice. `ahead` is a panel of B; each group fetches a part of
 /// it.
 template <Panels panels, int vectors>
 inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns,
                         const float* ahead) {
   constexpr int64_t kRowBytes = kPanelColumns * sizeof(float);
-  const int64_t groups = (t.m + kSumRows - 1) / kSumRows, panel_bytes = t.k * kRowBytes,
+  const int64_t groups = t.m <= kSumRows ? 1 : (t.m + kSumRows - 1) / kSumRows, panel_bytes = t.k * kRowBytes,
                 group_bytes = t.k / kTermsPerLine * kLineBytes;
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t first = t.m * g / groups, count = t.m * (g + 1) / groups - first, fetched = g * group_bytes;
+  for (int64_t g = 0, first = 0, end = 0; g < groups; ++g, first = end) {
+    end = g + 1 == groups ? t.m : t.m * (g + 1) / groups;
+    const int64_t count = end - first, fetched = g * group_bytes;
     const SumBlock block{t.a + first * t.a_row, b, c + first * t.c_row, t.c_row,
                          reinterpret_cast<const char*>(ahead) + (fetched < panel_bytes ? fetched : 0)};
     if (columns >= vectors * kRegisterLanes) {

@@ -42,15 +42,21 @@ inline float row_maximum(const SoftmaxTile& s, int64_t row, Visible v) {
   return top > before ? top : before;
 }
 
-template <class T>
+/// 2^y for probabilities of bf16 tensors, or of f32 ones.
+template <bool bf16_tensors>
+inline Vec power_of_two(Vec y) {
+  return bf16_tensors ? exp2_for_bf16(y) : exp2(y);
+}
+
+template <class T, bool bf16_tensors>
 void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
   const ScoreTile& t = s.tile;
   const float* scores = t.scores + i * t.stride;
   T* probabilities = static_cast<T*>(s.probabilities) + i * t.stride;
   Vec total{}, more{};
   for (int64_t j = v.first; j < v.last; j += kStep) {
-    const Vec p = exp2(load(scores + j) * t.scale_log2 - top);
-    const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - top);
+    const Vec p = power_of_two<bf16_tensors>(load(scores + j) * t.scale_log2 - top);
+    const Vec q = power_of_two<bf16_tensors>(load(scores + j + kLanes) * t.scale_log2 - top);
     total += p;
     more += q;
     store_tile(probabilities + j, p, q);
@@ -70,8 +76,8 @@ void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
 
 // The maxima of several rows come first: each is a chain of dependent instructions for which the next row's
 // exponentials would wait.
-template <class T>
-void softmax(const SoftmaxTile& s) {
+template <class T, bool bf16_tensors>
+void softmax_tile(const SoftmaxTile& s) {
   constexpr int64_t kTogether = 16;
   const ScoreTile& t = s.tile;
   Visible visible[kTogether];
@@ -84,7 +90,7 @@ void softmax(const SoftmaxTile& s) {
     }
     for (int64_t i = 0; i < rows; ++i) {
       if (visible[i].begin < visible[i].end) {
-        softmax_row<T>(s, first + i, visible[i], top[i]);
+        softmax_row<T, bf16_tensors>(s, first + i, visible[i], top[i]);
       } else {
         clear_hidden(static_cast<T*>(s.probabilities) + (first + i) * t.stride, visible[i], t.stride);
       }
@@ -93,7 +99,12 @@ void softmax(const SoftmaxTile& s) {
 }
 
 template <class T>
-void gradient(const GradientTile& g) {
+void softmax(const SoftmaxTile& s) {
+  s.tile.is_bf16 ? softmax_tile<T, true>(s) : softmax_tile<T, false>(s);
+}
+
+template <class T, bool bf16_tensors>
+void gradient_tile(const GradientTile& g) {
   const ScoreTile& t = g.tile;
   for (int64_t i = 0; i < t.rows; ++i) {
     float* scores = t.scores + i * t.stride;
@@ -105,8 +116,8 @@ void gradient(const GradientTile& g) {
     const int64_t at = i / t.queries * g.head_stride + i % t.queries;
     const float lse_log2 = g.lse[at] * kLog2e, delta = g.delta[at];
     for (int64_t j = v.first; j < v.last; j += kStep) {
-      const Vec p = exp2(load(scores + j) * t.scale_log2 - lse_log2);
-      const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - lse_log2);
+      const Vec p = power_of_two<bf16_tensors>(load(scores + j) * t.scale_log2 - lse_log2);
+      const Vec q = power_of_two<bf16_tensors>(load(scores + j + kLanes) * t.scale_log2 - lse_log2);
       const Vec dp = load(dprobabilities + j) - delta, dq = load(dprobabilities + j + kLanes) - delta;
       store_tile(probabilities + j, p, q);
       store_tile(dscores + j, p * dp, q * dq);
@@ -114,6 +125,11 @@ void gradient(const GradientTile& g) {
     clear_hidden(probabilities, v, t.stride);
     clear_hidden(dscores, v, t.stride);
   }
+}
+
+template <class T>
+void gradient(const GradientTile& g) {
+  g.tile.is_bf16 ? gradient_tile<T, true>(g) : gradient_tile<T, false>(g);
 }
 
 // Rows are multiples of 16 bytes and mostly shorter than 256: a call of memcpy for each would cost more than

@@ -118,7 +118,8 @@ class Forward {
                                          .queries = queries,
                                          .first_query = position,
                                          .document_start = starts,
-                                         .scale_log2 = scale_log2_},
+                                         .scale_log2 = scale_log2_,
+                                         .is_bf16 = t_.dtype == DType::bf16},
                                         d);
     for (int64_t g = 0; g < t_.group; ++g) {
       products_->pack(

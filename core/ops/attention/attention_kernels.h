@@ -18,6 +18,7 @@ struct ScoreTile {
   int64_t first_query = 0, first_key = 0;
   const int32_t* document_start = nullptr;  ///< of the first query; may be null
   float scale_log2 = 0;                     ///< log2(e) / sqrt(D)
+  bool is_bf16 = false;  ///< the tensors are: exponentials are exp2_for_bf16(), with NoSubnormals
 };
 
 /// One step of the online softmax, in powers of two: with m the new maximum of scale_log2 * scores,

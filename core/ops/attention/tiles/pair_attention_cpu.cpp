@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "core/cpu/no_subnormals.h"
 #include "core/cpu/pair_product_kernel.h"
 #include "core/ops/attention/score_rows_kernel.h"
 #include "core/ops/attention/tiles/pair_kernels.h"
@@ -249,10 +248,7 @@ class PartSoftmax {
   alignas(64) bf16 probabilities_[kPairPanel * kGroup];
 };
 
-void attend(const SoftmaxTile& s, const PairPart& part) {
-  const NoSubnormals none;
-  PartSoftmax(s, part).run();
-}
+void attend(const SoftmaxTile& s, const PairPart& part) { PartSoftmax(s, part).run(); }
 
 class PartGradient {
  public:
@@ -349,10 +345,7 @@ class PartGradient {
   alignas(64) float scores_[kPairPanel * kGroup], dprobabilities_[kPairPanel * kGroup];
 };
 
-void differentiate(const GradientTile& g, const PairPart& part, float* dq) {
-  const NoSubnormals none;
-  PartGradient(g, part).run(dq);
-}
+void differentiate(const GradientTile& g, const PairPart& part, float* dq) { PartGradient(g, part).run(dq); }
 
 }  // namespace
 

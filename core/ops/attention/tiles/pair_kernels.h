@@ -18,7 +18,8 @@ struct PairPart {
 /// Kernels of PairProducts.
 struct PairAttentionKernels {
   /// TileProducts::attend() and differentiate() for at most kPairPanel rows. Probabilities and dscores are
-  /// written as a B whose rows are terms, in tiles of 32 rows (zeros past the tile's own) by 16 keys.
+  /// written as a B whose rows are terms, in tiles of 32 rows (zeros past the tile's own) by 16 keys. To be
+  /// called with subnormal numbers taken for zero (TileProducts::Use).
   void (*attend)(const SoftmaxTile&, const PairPart&);
   void (*differentiate)(const GradientTile&, const PairPart&, float* dq);
 };

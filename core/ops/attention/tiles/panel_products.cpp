@@ -3,10 +3,16 @@
 namespace ottava::cpu {
 namespace {
 
-/// Rows that lie one after the other serve as the A of scores and as what columns() sums.
-bool lies_as_rows(Operand operand) { return operand == Operand::left || operand == Operand::summed; }
+// A head dimension whose rows are half of a panel's. In a panel they would leave every second line of the L1
+// cache empty.
+constexpr int64_t kHalfPanel = kPanelColumns / 2;
 
 }  // namespace
+
+bool PanelProducts::lies_as_rows(Operand operand) const {
+  return operand == Operand::left || operand == Operand::summed ||
+         (operand == Operand::right && t_.heads.head_dim == kHalfPanel);
+}
 
 bool PanelProducts::packs_alike(Operand one, Operand other) const {
   return one == other || (lies_as_rows(one) && lies_as_rows(other));
@@ -59,6 +65,7 @@ void PanelProducts::rows(int, const ScoreTile& t, const void* p, const char* b, 
                      .a_depth = 1,
                      .b = reinterpret_cast<const float*>(b),
                      .b_panel = kPanelColumns * all,
+                     .b_depth = lies_as_rows(Operand::right) ? d : kPanelColumns,
                      .c = c,
                      .c_row = d,
                      .m = t.rows,

@@ -24,6 +24,10 @@ class PanelProducts final : public StepwiseProducts {
  private:
   /// So few rows that their scores stay in the L1 cache.
   static constexpr int64_t kPartRows = 14;
+
+  /// Whether an operand's rows are packed one after the other, in no panels: as the A of scores, as what
+  /// columns() sums, and as the B of sums if a row is half as long as a panel's.
+  bool lies_as_rows(Operand operand) const;
 };
 
 }  // namespace ottava::cpu

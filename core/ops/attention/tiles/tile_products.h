@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/cpu/matmul_cache.h"
+#include "core/cpu/no_subnormals.h"
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/attention/tiles/attention_tiles.h"
 #include "core/round_up.h"
@@ -36,15 +38,20 @@ class TileProducts {
                                                   MatmulCache* cache);
   virtual ~TileProducts() = default;
 
-  /// Held by a thread while it multiplies.
+  /// Held by a thread while it multiplies. With bf16 tensors, whose exponentials may be subnormal, it treats
+  /// such numbers as zero meanwhile.
   class Use {
    public:
-    explicit Use(const TileProducts& products) : products_(products) { products_.begin_thread(); }
+    explicit Use(const TileProducts& products) : products_(products) {
+      if (products_.t_.dtype == DType::bf16) flushed_.emplace();
+      products_.begin_thread();
+    }
     Use(const Use&) = delete;
     ~Use() { products_.end_thread(); }
 
    private:
     const TileProducts& products_;
+    std::optional<NoSubnormals> flushed_;
   };
 
   /// Bytes of `count` packed rows of an operand.

@@ -18,14 +18,14 @@ using namespace ottava::test;
 
 namespace {
 
-/// f32 results of one product, computed that way.
+/// Results of one product, computed that way.
 std::vector<float> product_of(cpu::Bf16Products way, MatmulKind kind, const Problem& p,
                               const std::vector<float>& a, const std::vector<float>& b,
-                              const std::vector<float>* before = nullptr) {
+                              const std::vector<float>* before = nullptr, DType result = DType::f32) {
   Stream stream = Stream::cpu();
   stream.matmul_cache().set_products({.matmul = way});
   DeviceBuffer a_buffer(stream, DType::bf16, p.a, a), b_buffer(stream, DType::bf16, p.b, b),
-      out(stream, DType::f32, p.out);
+      out(stream, result, p.out);
   if (before) out.upload(*before);
   const Matmul args{.kind = kind, .a = a_buffer, .b = b_buffer, .out = out, .accumulate = before != nullptr};
   Workspace workspace(stream, args);
@@ -86,13 +86,19 @@ TEST_CASE(
 }
 
 TEST_CASE("a widened product of more terms than its panels hold at once") {
-  // 32 MiB of panels are two of 32 columns here.
-  const Size s{131072, 3, 100};
+  // In f32 8 MiB of panels are 16,384 terms of all four, else 32 MiB all terms of one.
+  const Size s{131072 + 300, 3, 100};
   const Problem p = problem_of(MatmulKind::weight_gradient, s);
-  const auto a = normal_values(p.a.numel(), 1, DType::bf16), b = normal_values(p.b.numel(), 2, DType::bf16);
-  const Reference want = reference(MatmulKind::weight_gradient, p, a, b);
-  check_close(product_of(cpu::Bf16Products::widened, MatmulKind::weight_gradient, p, a, b), want.product,
-              tolerance(DType::f32, 1, p.terms), want.size);
+  const auto a = normal_values(p.a.numel(), 1, DType::bf16), b = normal_values(p.b.numel(), 2, DType::bf16),
+             before = normal_values(p.out.numel(), 3);
+  Reference want = reference(MatmulKind::weight_gradient, p, a, b);
+  const auto product = [&](DType result, const std::vector<float>* from) {
+    return product_of(cpu::Bf16Products::widened, MatmulKind::weight_gradient, p, a, b, from, result);
+  };
+  check_close(product(DType::bf16, nullptr), want.product, tolerance(DType::bf16, 1, p.terms), want.size);
+  check_close(product(DType::f32, nullptr), want.product, tolerance(DType::f32, 1, p.terms), want.size);
+  for (size_t i = 0; i < before.size(); ++i) want.product[i] += static_cast<double>(before[i]);
+  check_close(product(DType::f32, &before), want.product, tolerance(DType::f32, 1, p.terms), want.size);
 }
 
 TEST_CASE("products without instructions for them are refused") {
