@@ -49,19 +49,20 @@ def output(command):
     return done.stdout
 
 
-def attention_ceiling(head_dim, products):
+def attention_ceiling(head_dim, products, in_bf16):
     """Of the GEMM peak, forward (2 products) and backward (5) together: core/ops/attention/attention_cpu.cpp. Softmax goes at the rate
     of AVX-512's multiply-adds, of which the GEMM peak is so many times (`products`): 1 without instructions for pairs of bf16."""
-    softmax = 5 if products > 1.5 else 7
-    return 7 / (2 * (head_dim + softmax * products) / head_dim + 5 * (head_dim + 3 * products) / head_dim)
+    softmax, gradient = 5 if in_bf16 else 7, 2 if in_bf16 and products < 1.5 else 3
+    return 7 / (2 * (head_dim + softmax * products) / head_dim + 5 * (head_dim + gradient * products) / head_dim)
 
 
-def ceiling_of(text, head_dim, products):
+def ceiling_of(text, head_dim, products, in_bf16):
     """Milliseconds of a step whose products run at the GEMM peak, its attention at its own ceiling, the rest as it does."""
     total = 0
     for label, ms, utilization in re.findall(r"^(\S+) +([0-9.]+) +-?[0-9.]+% +[0-9.]+ +([0-9.]+)%$", text, re.MULTILINE):
         part = float(utilization) / 100
-        total += float(ms) * (1 if part == 0 else part / attention_ceiling(head_dim, products) if label == "attention.core" else part)
+        at_most = attention_ceiling(head_dim, products, in_bf16) if label == "attention.core" else 1
+        total += float(ms) * (part / at_most if part else 1)
     return total
 
 
@@ -76,7 +77,7 @@ def ottava(a, name):
     if not all(found):
         sys.exit(f"ottava bench printed no figure for {patterns[found.index(None)]}:\n{text[-2000:]}")
     figures = [float(f.group(1)) for f in found]
-    return [*figures, 100 * ceiling_of(text, head_dim, max(figures[1] / figures[2], 1)) / 1e3 / figures[-1]]
+    return [*figures, 100 * ceiling_of(text, head_dim, max(figures[1] / figures[2], 1), name in IN_BF16) / 1e3 / figures[-1]]
 
 
 def pytorch(a, run, opponent):
@@ -138,8 +139,8 @@ def main():
         print(rows[key], flush=True)
         PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights (in rows that say fp32, all of it in FP32), fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
-                        "at the GEMM peak, its attention at 70% and 84% of it at head dimension 16, 90% and 96% at 64 (forward, backward:\n"
-                        "core/ops/attention/attention_cpu.cpp, which also has those of bf16 multiplied in pairs), and everything else as it is.\n\n"
+                        "at the GEMM peak, its attention at 76% and 89% of it at head dimension 16, 93% and 97% at 64 (forward, backward:\n"
+                        "core/ops/attention/attention_cpu.cpp, which also has those of f32 and of bf16 multiplied in pairs), and everything else as it is.\n\n"
                         + HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|\n"
                         + "".join(rows[k] + "\n" for k in itertools.product(MODELS, ("eager", "compiled")) if k in rows))
         put_into_results()

@@ -22,7 +22,7 @@ common=(--training.dataset_path "$text" --job.dump_folder "$work/run" --checkpoi
   echo "Utilization is FLOPs as computed / time / GEMM peak: the best rate of products seen in the run, or kept from an earlier one; the rate of f32"
   echo "multiply-adds in the caches stands beside it. Figures of shared machines vary by tens of percent: compare ratios within one run."
   echo "Predicted ceiling of the debug model at 2048 tokens (head dimension 16): its attention is bound by exponentials, not by products"
-  echo "(core/ops/attention/attention_cpu.cpp), so that the whole step can reach 91% of the GEMM rate where products are f32 multiply-adds, 85%"
+  echo "(core/ops/attention/attention_cpu.cpp), so that the whole step can reach 94% of the GEMM rate where products are f32 multiply-adds, 85%"
   echo "where Zen 4 multiplies bf16, and 75% of AMX's."
 } >"$out"
 
