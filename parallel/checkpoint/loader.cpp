@@ -148,8 +148,7 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
 
 }  // namespace
 
-Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group,
-                         const LoadOptions& options) {
+Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group) {
   Manifest manifest;
   Layout layout;
   TensorsByName saved;
@@ -165,7 +164,6 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
   if (group.rank() == 0) say_what_begins_anew(folder, saved, layout);
   std::vector<uint64_t> checksums;
   group.together([&] { checksums = read_shards(folder, saved, layout, into); });
-  if (!options.verify) return manifest;
   group.sum(checksums);
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
     if (!saved.contains(layout.tensors[t].entry.name)) continue;
@@ -191,7 +189,7 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
     const std::string path(line);
     try {
       if (options.before_each) group.together([&] { options.before_each(path); });
-      Manifest manifest = load_checkpoint(path, into, group, options);
+      Manifest manifest = load_checkpoint(path, into, group);
       return LoadedCheckpoint{path, std::move(manifest)};
     } catch (const FileError& error) {
       if (load_step >= 0) throw;

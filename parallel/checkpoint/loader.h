@@ -11,25 +11,20 @@
 
 namespace ottava::checkpoint {
 
-struct LoadOptions {
-  /// Whether the checksum of every tensor is compared as it is read.
-  bool verify = true;
-  /// load_newest(): called with the folder of each checkpoint before it is tried, to clear state that this
-  /// checkpoint may not hold. If it throws FileError on any rank, that checkpoint is passed over. May be
-  /// null.
-  std::function<void(const std::string& folder)> before_each = nullptr;
-  /// load_newest(): checkpoints of earlier steps are ignored.
-  int64_t first_step = 0;
-};
-
 /// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are
 /// converted to those of the shards. Moments of parameters that another update rule trained are left as they
-/// are, and rank 0 says so. Throws FileError for a broken checkpoint and for one with
-/// weights that are not finite; ConfigError for one of another model, for one without the optimizer state
-/// asked for, and if ranks see different checkpoints; the same on all ranks. After an error the contents of
-/// the shards are undefined.
-Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group,
-                         const LoadOptions& options = {});
+/// are, and rank 0 says so. Throws FileError for a broken checkpoint and for one with weights that are not
+/// finite; ConfigError for one of another model, for one without the optimizer state asked for, and if ranks
+/// see different checkpoints; the same on all ranks. After an error the contents of the shards are undefined.
+Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group);
+
+struct LoadOptions {
+  /// Called with the folder of each checkpoint before it is tried, to clear state that this checkpoint may
+  /// not hold. If it throws FileError on any rank, that checkpoint is passed over. May be null.
+  std::function<void(const std::string& folder)> before_each = nullptr;
+  /// Checkpoints of earlier steps are ignored.
+  int64_t first_step = 0;
+};
 
 struct LoadedCheckpoint {
   std::string path;
