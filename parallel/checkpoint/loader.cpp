@@ -110,9 +110,7 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
 bool is_export(const std::string& path) {
   if (std::filesystem::exists(path + "/" + safetensors_index_name("optimizer"))) return false;
   try {
-    return std::ranges::none_of(open_checkpoint(path).tensors, [](const Manifest::Tensor& tensor) {
-      return tensor.file.starts_with("optimizer");
-    });
+    return !open_checkpoint(path).has_optimizer();
   } catch (const FileError&) {  // loading names it
     return false;
   }
