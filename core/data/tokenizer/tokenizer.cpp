@@ -237,8 +237,6 @@ bool Tokenizer::cuts_as_qwen2() const {
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   std::string text;
   for (int32_t id : ids) {
-    bool unknown = id < 0 || id >= vocab_size();
-    if (unknown && options.unknown_ids == DecodeOptions::UnknownIds::drop) continue;
     std::string_view bytes = token_bytes(id);
     if (impl_->special[id] && options.special_tokens == DecodeOptions::SpecialTokens::drop) continue;
     text.append(bytes);

@@ -22,15 +22,10 @@ struct EncodeOptions {
   SpecialText special_text = SpecialText::parse;
 };
 
-/// What decode() does with special tokens and unknown ids.
+/// What decode() does with special tokens.
 struct DecodeOptions {
   enum class SpecialTokens { keep, drop };
-  enum class UnknownIds {
-    refuse,  ///< throw DataError
-    drop     ///< a model whose vocabulary is padded beyond the tokenizer's may sample such ids
-  };
   SpecialTokens special_tokens = SpecialTokens::keep;
-  UnknownIds unknown_ids = UnknownIds::refuse;
 };
 
 /// A byte-level BPE tokenizer, as described by HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen. Ids
@@ -68,8 +63,8 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   /// `text` as encode() cuts it into tokens: in Normalization Form C if the file asks for it.
   std::string normalized(std::string_view text) const;
-  /// The bytes of the ids, concatenated; a model's output need not be valid UTF-8. Throws DataError for ids
-  /// that `options` refuse.
+  /// The bytes of the ids, concatenated; a model's output need not be valid UTF-8. Throws DataError for an
+  /// id outside the vocabulary.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
   /// Whether words are cut as those of Qwen2: Normalization Form C, then the pattern of that tokenizer alone.
