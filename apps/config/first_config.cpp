@@ -13,6 +13,7 @@ namespace ottava {
 namespace {
 
 constexpr double kTokensPerParameter = 20, kMostEpochs = 4, kUtilization = 0.5;
+constexpr double kBytesPerToken = 3.5;  // of a tokenizer that was trained on such a text
 
 struct Size {
   int64_t dim, layers, head_dim;
@@ -58,7 +59,7 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
                       counted(in.text_bytes, "byte"), kLeastBytes);
   }
   const double flops = in.minutes * 60 * in.flops_per_second * kUtilization;
-  const double text_tokens = in.text_bytes / in.bytes_per_token;
+  const double text_tokens = in.text_bytes / kBytesPerToken;
   const int64_t vocabulary = in.vocabulary > 0 ? in.vocabulary : first_vocabulary(in.text_bytes);
   const double most_tokens = kMostEpochs * text_tokens;
   const double best =

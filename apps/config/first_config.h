@@ -9,11 +9,10 @@ namespace ottava {
 
 /// What a first configuration is made for.
 struct FirstConfigInputs {
-  int64_t text_bytes = 0;        ///< decompressed, about
-  double flops_per_second = 0;   ///< of the matrix products that training will do
-  double minutes = 60;           ///< that training should take
-  int64_t vocabulary = 0;        ///< 0: chosen by the text, for a tokenizer yet to be trained
-  double bytes_per_token = 3.5;  ///< of such a tokenizer on such a text
+  int64_t text_bytes = 0;       ///< decompressed, about
+  double flops_per_second = 0;  ///< of the matrix products that training will do
+  double minutes = 60;          ///< that training should take
+  int64_t vocabulary = 0;       ///< 0: chosen by the text, for a tokenizer yet to be trained
 };
 
 /// A model, a batch and a number of steps that fit the time without reading the text more often than is

@@ -262,9 +262,9 @@ std::string decimation_text(const std::vector<RunHistory>& runs, size_t points) 
 
 std::string report_page(const std::vector<RunHistory>& runs, const std::vector<std::string>& unreadable,
                         const PageOptions& options) {
-  constexpr size_t kAllPoints = 12000;  // of a curve, over all runs
-  const size_t points =
-      std::max<size_t>(100, std::min(options.points, kAllPoints / std::max<size_t>(1, runs.size())));
+  constexpr size_t kLeastPoints = 100, kMostPoints = 1000;  // of a curve
+  constexpr size_t kAllPoints = 12000;                      // of the curves of all runs in one chart
+  const size_t points = std::clamp(kAllPoints / std::max<size_t>(1, runs.size()), kLeastPoints, kMostPoints);
   const std::string names = listed(runs, [](const RunHistory& run) { return run.name; });
   std::string html =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"

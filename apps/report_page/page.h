@@ -12,7 +12,6 @@ struct PageOptions {
   int baseline = 0;         ///< index of the run that others are compared with
   std::string x = "steps";  ///< what charts begin with: "steps", "tokens", "hours"
   double now = 0;           ///< Unix seconds
-  size_t points = 1000;     ///< of a curve, at most; fewer where there are many runs
 };
 
 /// One HTML page that needs nothing else: what became of the runs, their curves in common charts, time by

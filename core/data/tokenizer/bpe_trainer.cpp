@@ -19,6 +19,7 @@ namespace ottava::tokenizer {
 namespace {
 
 constexpr int32_t kBytes = 256;
+constexpr int64_t kLeastCount = 2;  // pairs seen less often are not merged
 
 /// What the rules say, and the 256 bytes.
 TokenizerDefinition base_definition(WordRules rules) {
@@ -128,12 +129,12 @@ TokenizerDefinition BpeTrainer::train() const {
   PairCounts counts(state_->words);
   while (d.tokens.size() < model_size) {
     PairCounts::Best best = counts.best();
-    if (best.count < o.min_count) {
+    if (best.count < kLeastCount) {
       const auto largest = std::ssize(d.tokens) + std::ssize(o.special_tokens);
       throw TooLittleText(
           fmt::format("the text has pairs that occur at least {} times for only {} tokens, expected {}: use "
                       "more text ({}, {} so far) or a vocabulary of at most {}",
-                      o.min_count, d.tokens.size(), model_size, counted(bytes(), "byte"),
+                      kLeastCount, d.tokens.size(), model_size, counted(bytes(), "byte"),
                       counted(distinct_words(), "different word"), largest),
           largest);
     }

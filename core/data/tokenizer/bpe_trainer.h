@@ -27,7 +27,6 @@ struct BpeTrainerOptions {
   std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};  ///< they get the last ids
   std::string bos_token = "<|begin_of_text|>";  ///< one of them, put before every text; or empty
   std::string eos_token = "<|end_of_text|>";
-  int64_t min_count = 2;  ///< pairs seen less often are not merged
 };
 
 /// The texts do not have enough repeated pairs for the vocabulary asked for.
