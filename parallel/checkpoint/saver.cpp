@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -191,10 +192,11 @@ void CheckpointSaver::finish() {
 }
 
 std::string CheckpointSaver::unfinished_text(std::string_view why) const {
-  std::string newest = "there is no earlier one";
+  std::string newest = "there is no complete one";
   try {
-    if (const std::vector<SavedStep> steps = list_steps(options_.folder); !steps.empty())
-      newest = fmt::format("{} is the newest complete one", steps.back().path);
+    const std::vector<SavedStep> steps = list_steps(options_.folder);
+    const auto complete = std::find_if(steps.rbegin(), steps.rend(), is_complete);
+    if (complete != steps.rend()) newest = fmt::format("{} is the newest complete one", complete->path);
   } catch (const std::exception& error) {
     newest = fmt::format("the newest complete one is not known: {}", error.what());
   }

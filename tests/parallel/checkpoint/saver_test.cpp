@@ -253,6 +253,24 @@ TEST_CASE("saving a step again replaces it as a whole") {
   CHECK(load(folder.path(), 3) == 7);
 }
 
+TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has its manifest") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  fs::create_directory(folder / "step-5");
+  saver.begin(checkpoint_of(rank, 7));
+  CHECK(saver.unfinished_text("why") ==
+        "the checkpoint of step 7 was being written and stays unfinished (why): "
+        "there is no complete one");
+  saver.finish();
+  fs::create_directory(folder / "step-8");
+  saver.begin(checkpoint_of(rank, 9));
+  CHECK_THAT(saver.unfinished_text("why"), Contains("/step-7 is the newest complete one"));
+}
+
 TEST_CASE("requests that cannot be met are refused") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
