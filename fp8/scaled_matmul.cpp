@@ -95,10 +95,10 @@ void check(const ScaledProduct& args) {
   }
 }
 
-/// Checks, for plain FP8 on a GPU, what all tensor cores refuse.
 bool is_native(const Stream& stream, const ScaledProduct& args) {
   return stream.target().is_gpu() && !args.emulate;
 }
+/// And, for plain FP8 on a GPU, what all tensor cores refuse.
 void check(const Stream& stream, const ScaledProduct& args) {
   check(args);
   if (!is_native(stream, args)) return;

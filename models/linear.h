@@ -68,25 +68,25 @@ class Linear {
          Float8Product::Producers producers, Overlap overlap = Overlap::bulk);
 
   const std::string& name() const { return name_; }
-  /// Where the producer of the input [n,K] is to write it for forward(context, ..., saved): values and, if
-  /// the layer wants it, their amax; or only codes, if the layer reads nothing else and their scales are
-  /// known as they are written. If the layer keeps its input (saved is not null), the latter also needs the
-  /// other orientation's scales, or transpose-invariant ones.
+  /// Where the producer of the input (`shape`: x of LinearStyle) is to write it for forward(context, ...,
+  /// saved): values and, if the layer wants it, their amax; or only codes, if the layer reads nothing else
+  /// and their scales are known as they are written. Where the layer keeps its input (saved is not null),
+  /// these must be scales of earlier steps: codes with others serve y, but not the weight gradient.
   LinearOperand place_input(const StepContext& context, std::string_view name, Shape shape,
                             const LinearInput* saved) const;
-  /// Returns y [n,O] and keeps in `saved`, unless it is null, what the weight gradient needs.
+  /// Returns y of LinearStyle and keeps in `saved`, unless it is null, what the weight gradient needs.
   Allocation forward(const StepContext& context, const LinearOperand& x, LinearInput* saved) const;
   /// What forward() would keep, for an input that was recomputed.
   LinearInput keep(const StepContext& context, const Allocation& x) const;
 
-  /// Where the producer of dy [n,O] is to write it: into `dy`, with its amax or with codes for the input
+  /// Where the producer of dy (like y) is to write it: into `dy`, with its amax or with codes for the input
   /// gradient. The weight gradient reads dy itself, or quantizes it column-wise.
   LinearOperand place_output_gradient(const StepContext& context, const Allocation& dy) const;
   /// For a dy that another rank made: with its amax, if the layer takes a producer's amax.
   LinearOperand received_output_gradient(const StepContext& context, Allocation dy) const;
   LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
-  /// Returns dx [n,K] of this rank's tokens, and does what weight_gradient() does. Column style gathers x
-  /// beside the product for dx, and sums dx over ranks beside the product for the weight gradient.
+  /// Returns dx, of the shape of x, and does what weight_gradient() does. Column style gathers x beside the
+  /// product for dx, and sums dx over ranks beside the product for the weight gradient.
   Allocation backward(const StepContext& context, LinearOutputGradient& gradient, LinearInput saved) const;
   Allocation input_gradient(const StepContext& context, LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient, or leaves that to context.deferred, which then

@@ -20,11 +20,11 @@ struct Session {
 /// ConfigError.
 log::RankView rank_in_log(const Launch& launch = detect_launch());
 
-/// Finds out how the process was launched, connects the ranks, chooses device and threads, and checks that
-/// all ranks run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks
-/// that both are the same on all ranks and that these ranks can do what the configuration asks of them, and
-/// calls body. Returns the exit code. A single process throws whatever goes wrong; among several, each rank
-/// logs it and the code is 1.
+/// Finds out how the process was launched, chooses threads and device, connects the ranks, and checks that
+/// all run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks that
+/// both are the same on all ranks and that these ranks can do what the configuration asks of them, and calls
+/// body. Returns the exit code. A single process throws whatever goes wrong; among several, each rank logs it
+/// and the code is 1.
 int run_session(const Config& config, const std::function<void(Session&)>& body);
 
 }  // namespace ottava

@@ -161,8 +161,8 @@ class Communicator {
   std::unique_ptr<Communicator> split(std::string axis, const std::vector<int>& ranks);
 
   /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Drops
-  /// calls of this rank that are under way over MPI or TCP; when it returns, none of them uses its buffers.
-  /// Never throws.
+  /// calls of this rank that are under way over MPI or TCP, and waits until none of them uses its buffers,
+  /// though at most ten seconds for what a transport has begun. Never throws.
   void abort(const std::string& reason) noexcept;
 
   RankState& state() const { return *state_; }

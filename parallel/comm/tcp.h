@@ -80,8 +80,8 @@ struct Attempts {
   /// Called when somebody else answers at every address; may throw to give up.
   std::function<void()> after_all_wrong = {};
 };
-/// Tries the endpoint's addresses, then all those of its host's name, of IPv4 before those of IPv6, until the
-/// time is up. Throws CommError.
+/// Tries the loopback if the host is this one, the endpoint's addresses, then all those of its host's name,
+/// of IPv4 before those of IPv6, until the time is up. Throws CommError.
 Connection connect_to(const std::string& endpoint, double timeout_seconds, const Attempts& attempts = {});
 
 }  // namespace ottava::tcp

@@ -88,7 +88,7 @@ class Fsdp {
   const ParameterShard& shard(int parameter) const { return shards_[parameter]; }
   const FsdpOptions& options() const { return options_; }
 
-  /// Writes the initial masters (parameter_spec.h), moments of zero, and working copies.
+  /// Writes the initial masters (initialise_shard.h), moments of zero, and working copies.
   void initialise(uint64_t seed);
   /// Sets the moments of both update rules to zero.
   void clear_moments();

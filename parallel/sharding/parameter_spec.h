@@ -23,7 +23,8 @@ struct Initialisation {
   double cut = 3;  ///< truncated_normal: bound in units of std
 };
 
-/// What a parameter does in the model. Decides FP8 policy, optimizer groups and what may be quantized.
+/// What a parameter does in the model. Only a `linear` one may be moved by Muon, have a gradient that travels
+/// as FP8, or be kept as FP8 codes in place of values.
 enum class ParameterRole { embedding, norm, linear, bias, output };
 
 /// What turns a gradient into a new weight: AdamW, with two moments, or Muon, with one moment and whole
@@ -35,7 +36,7 @@ struct ParameterPart {
   std::string name;     ///< short name, "wq": what policies and filters match
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
   int64_t rows = 0;     ///< global
-  /// Indivisible groups of rows (heads, for attention; 16-row units or rows otherwise). With more
+  /// Indivisible groups of rows (heads, for attention; else single rows). With more
   /// tensor-parallel ranks than groups, neighbouring ranks hold the same group and the lowest of them owns it
   /// (KV heads, tp > kv heads).
   int64_t groups = 0;
@@ -89,7 +90,8 @@ struct ShardRun {
   Tensor of(const Tensor& shard) const { return shard.slice(local_row, local_row + rows()); }
 };
 
-/// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError if tp_size does not divide a part.
+/// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError if tp_size does not divide the
+/// columns to be cut, or neither divides a part's groups nor is a multiple of them.
 Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size);
 /// Ranks that hold the same rows of a part: tp / groups where it has fewer groups than there are ranks,
 /// else 1.
