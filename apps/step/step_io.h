@@ -41,10 +41,9 @@ struct StepOutputs {
   /// this rank's sum of token losses over all micro-batches, without z-losses; in a pipeline all ranks have
   /// the last stage's
   double loss_sum = 0;
-  double z_loss_sum = 0;     ///< the same for z-losses
-  double grad_norm = 0;      ///< global, before clipping
-  int64_t valid_tokens = 0;  ///< as given
-  bool skipped = false;      ///< nothing moved
+  double z_loss_sum = 0;  ///< the same for z-losses
+  double grad_norm = 0;   ///< global, before clipping
+  bool skipped = false;   ///< nothing moved
   Skip why = kNotSkipped;
   std::array<float, 4> spike = {};  ///< SkipSpike::found
   SpikeWindow spikes = {};          ///< after the step

@@ -69,7 +69,6 @@ StepOutputs Trainer::step(StepProfile* profile) {
                     .update_after = checkpoints_->end_of_copies()};
   const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
   StepOutputs out = engine_->train_step(*tokens, inputs, profile);
-  out.valid_tokens = inputs.valid_tokens;
   if (sources_) sources_->add(*data_, out.sequence_losses);
   state_.step += 1;
   state_.schedule_step += 1;
