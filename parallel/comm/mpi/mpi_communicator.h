@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/host_communicator.h"
 
 /// MPI as transport: moves CPU tensors, and GPU tensors through pinned host memory, so that several ranks may
 /// share a GPU.
@@ -27,7 +27,7 @@ struct WorldOptions {
   double timeout_seconds = 300;
   /// Longer blocks go in pieces: MPI counts are 32-bit, and only whole messages show progress.
   int64_t largest_message_bytes = int64_t{1} << 26;
-  int64_t workspace_bytes = 4 << 20;  ///< of one half of the pipeline of reductions, shared by up to 64 peers
+  int64_t workspace_bytes = kMessageWorkspaceBytes;
 };
 /// Starts MPI and returns the communicator of all ranks. Only under an MPI launcher (launch.h). Once per
 /// process. Throws CommError, also when the library is missing.
