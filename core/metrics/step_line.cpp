@@ -5,18 +5,21 @@
 #include <cmath>
 
 namespace ottava {
-
-std::string with_commas(int64_t number) {
-  std::string digits = std::to_string(number < 0 ? -number : number);
-  for (int64_t i = std::ssize(digits) - 3; i > 0; i -= 3) digits.insert(i, ",");
-  return number < 0 ? "-" + digits : digits;
-}
+namespace {
 
 std::string rate_text(const StepMetrics& m) {
   const std::string rate = with_commas(std::llround(m.tokens_per_second));
   if (m.devices == 1) return rate;
   return fmt::format("{} per rank, {} in all", rate,
                      with_commas(std::llround(m.tokens_per_second * m.devices)));
+}
+
+}  // namespace
+
+std::string with_commas(int64_t number) {
+  std::string digits = std::to_string(number < 0 ? -number : number);
+  for (int64_t i = std::ssize(digits) - 3; i > 0; i -= 3) digits.insert(i, ",");
+  return number < 0 ? "-" + digits : digits;
 }
 
 std::string step_line(const StepMetrics& m, bool colors) {
