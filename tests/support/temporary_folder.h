@@ -4,8 +4,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace ottava {
 
@@ -25,6 +27,13 @@ class TemporaryFolder {
   }
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  /// Writes a file, making folders, and returns its path.
+  std::string write(const std::string& name, std::string_view bytes) const {
+    const std::filesystem::path path = *this / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return path.string();
+  }
 
  private:
   std::string path_;

@@ -12,6 +12,7 @@
 #include "core/data/corpus.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/io/descriptor.h"
+#include "core/io/file.h"
 #include "core/parallel_for.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
@@ -24,7 +25,7 @@ using namespace ottava::data::test;
 namespace {
 
 // BOS is 260, EOS 261; the vocabulary has 262.
-std::string write_tokenizer(const DataFolder& folder) {
+std::string write_tokenizer(const TemporaryFolder& folder) {
   folder.write("tokenizer/tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
   folder.write("tokenizer/tokenizer.json", ottava::test::SmallTokenizer{}.json());
   return folder / "tokenizer";
@@ -39,7 +40,7 @@ std::string lines(int count) {
 }  // namespace
 
 TEST_CASE("training on prepared shards sees the tokens that training on the text sees") {
-  DataFolder folder;
+  TemporaryFolder folder;
   DataPrepareOptions o{.sources = {folder.write("text/a.jsonl", lines(1000))},
                        .tokenizer = write_tokenizer(folder)};
   o.output = folder / "made/shards/";
@@ -94,7 +95,7 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
 }
 
 TEST_CASE("what an interrupted preparation left is removed by the next, unless another process writes it") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string left = folder.write("shards.incomplete-aaaaaa/tokens-00000.bin", "x"),
                     held = folder.write("shards.incomplete-bbbbbb/tokens-00000.bin", "x"),
                     other = folder.write("shards-2.incomplete-aaaaaa/tokens-00000.bin", "x");
@@ -113,7 +114,7 @@ TEST_CASE("what an interrupted preparation left is removed by the next, unless a
 }
 
 TEST_CASE("inspect tells all that is wrong with records, and shows what is left") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write(
       "a.jsonl", "{\n" + lines(30) + "{\"body\": 1}\n{\"text\": \"not UTF-8: \xff\"}\n{\"text\": \"\"}\n");
   for (const bool has_tokenizer : {false, true}) {
@@ -135,7 +136,7 @@ TEST_CASE("inspect tells all that is wrong with records, and shows what is left"
 }
 
 TEST_CASE("inspect says that it counts only the beginning of a large compressed file, which is one block") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string tokenizer = write_tokenizer(folder);
   for (const int count : {100, 260'000}) {
     const std::string path = folder.write("a.jsonl.gz", ottava::data::test::gzip(lines(count)));
@@ -150,7 +151,7 @@ TEST_CASE("inspect says that it counts only the beginning of a large compressed 
 }
 
 TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string path =
       folder.write("a.txt", "first line\nsecond \u20ac" + std::string(300, 'x') + "<|endoftext|>other");
   std::ostringstream out;
@@ -167,13 +168,13 @@ TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
 }
 
 TEST_CASE("a shard whose tokens changed is found by its checksum") {
-  DataFolder folder;
+  TemporaryFolder folder;
   DataPrepareOptions o{.sources = {folder.write("a.jsonl", lines(10))},
                        .tokenizer = write_tokenizer(folder),
                        .output = folder / "out"};
   std::ostringstream out;
   prepare_data(o, out);
-  std::string shard = slurp(folder / "out/tokens-00000.bin");
+  std::string shard = read_file(folder / "out/tokens-00000.bin");
   shard[150] ^= 1;
   folder.write("out/tokens-00000.bin", shard);
   DataInspectOptions inspect{.sources = {folder / "out"}};
@@ -184,7 +185,7 @@ TEST_CASE("a shard whose tokens changed is found by its checksum") {
 }
 
 TEST_CASE("prepare writes everything or nothing, and over nothing") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::ostringstream out;
   std::string tokenizer = write_tokenizer(folder), good = folder.write("good.jsonl", lines(10));
   DataPrepareOptions o{.sources = {good}, .tokenizer = tokenizer, .output = folder / "out"};
@@ -225,7 +226,7 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
 }
 
 TEST_CASE("files are read as what --format says they are") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string ids;
   for (int i = 0; i < 50; ++i) put(ids, static_cast<uint16_t>(i));
   std::ostringstream seen;
@@ -247,7 +248,7 @@ TEST_CASE("files are read as what --format says they are") {
 }
 
 TEST_CASE("of documents that several threads refuse, the first is named, however late") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const Corpus corpus(find_data_files({folder.write("a.jsonl", lines(40))}), {});
   TextEncoder encoder = byte_encoder();
   encoder.encode = [](std::string_view text, std::vector<int32_t>&) {

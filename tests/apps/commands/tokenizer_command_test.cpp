@@ -1,7 +1,5 @@
 #include "apps/commands/tokenizer_command.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -23,31 +21,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("ottava_tokenizer_command_" + std::to_string(::getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name) << text;
-    return (path / name).string();
-  }
-};
-
 const std::string kShipped = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
 
 }  // namespace
 
 TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read alike") {
-  Folder folder;
+  TemporaryFolder folder;
   std::string sentence = "the theory of these things is that they thicken\n";
   std::string all, lines;
   for (int i = 0; i < 8; ++i) all += sentence;
   for (int i = 0; i < 8; ++i)
     lines += R"({"body":"the theory of these things is that they thicken"})"
              "\n";
-  TokenizerTrainOptions options{.sources = {folder.write("a.txt", all)},
-                                .output_folder = (folder.path / "new/tok").string(),
-                                .vocab_size = 270};
+  TokenizerTrainOptions options{
+      .sources = {folder.write("a.txt", all)}, .output_folder = folder / "new/tok", .vocab_size = 270};
   std::ostringstream out;
   tokenizer_train(options, out);
   CHECK(out.str().find("(270 tokens)") != std::string::npos);
@@ -57,46 +44,46 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
 
   options.sources = {folder.write("a.jsonl", lines)};
   options.text_key = "body";
-  options.output_folder = (folder.path / "json").string();
+  options.output_folder = folder / "json";
   tokenizer_train(options, out);
   CHECK(Tokenizer::load(options.output_folder)->encode(" the").size() == 1);
 
   options.text_key = "absent";
-  options.output_folder = (folder.path / "absent").string();
+  options.output_folder = folder / "absent";
   CHECK_THROWS_AS(tokenizer_train(options, out), DataError);
   options.text_key = "body";
-  options.output_folder = (folder.path / "never").string();
+  options.output_folder = folder / "never";
   options.vocab_size = 5000;
   CHECK_THROWS_AS(tokenizer_train(options, out), DataError);
-  CHECK_FALSE(fs::exists(folder.path / "never"));
-  options.output_folder = (folder.path / "new/tok").string();
+  CHECK_FALSE(fs::exists(folder / "never"));
+  options.output_folder = folder / "new/tok";
   CHECK_THROWS_WITH(tokenizer_train(options, out),
                     Catch::Contains("new/tok/tokenizer.json already exists, and models") &&
                         Catch::Contains("--overwrite to replace it"));
   options.output_folder = "";
   CHECK_THROWS_WITH(tokenizer_train(options, out), "[tokenizer train] no output folder is given");
-  options.output_folder = (folder.path / "a.txt/below").string();
+  options.output_folder = folder / "a.txt/below";
   options.vocab_size = 270;
   CHECK_THROWS_AS(tokenizer_train(options, out), FileError);
 }
 
 TEST_CASE("a tokenizer that cannot be replaced as a whole stays as it was") {
-  Folder folder;
+  TemporaryFolder folder;
   TokenizerTrainOptions options{.sources = {folder.write("a.txt", std::string(200, 'a'))},
-                                .output_folder = folder.path.string(),
+                                .output_folder = folder.path(),
                                 .vocab_size = 258,
                                 .overwrites = true};
   folder.write("tokenizer_config.json", "old");
-  fs::create_directory(folder.path / "tokenizer.json");
+  fs::create_directory(folder / "tokenizer.json");
   std::ostringstream out;
   CHECK_THROWS_WITH(tokenizer_train(options, out), Contains("tokenizer.json: it is a folder"));
-  CHECK(read_file((folder.path / "tokenizer_config.json").string()) == "old");
-  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 3);
+  CHECK(read_file(folder / "tokenizer_config.json") == "old");
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 3);
   CHECK(out.str().empty());
 }
 
 TEST_CASE("encode, decode and inspect print what a pipe can use") {
-  Folder folder;
+  TemporaryFolder folder;
   std::string text = "A dictionary of English.\n";
   std::ostringstream ids, wrapped, pieces, back, from_file, about;
   tokenizer_encode({.tokenizer = kShipped, .text = text}, ids);
@@ -118,8 +105,7 @@ TEST_CASE("encode, decode and inspect print what a pipe can use") {
                     "[tokenizer decode] '-3' is not a token id");
   CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "9999999999"}, back), DataError);
   CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "2256"}, back), DataError);
-  CHECK_THROWS_AS(tokenizer_encode({.tokenizer = kShipped, .file = (folder.path / "absent").string()}, back),
-                  FileError);
+  CHECK_THROWS_AS(tokenizer_encode({.tokenizer = kShipped, .file = folder / "absent"}, back), FileError);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include "core/ops/elementwise.h"
 #include "fp8/amax_history.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/tiny_training.h"
 
 // Recipe `delayed` is the one with a state: what fills it, what must not touch it, and how it travels through
@@ -65,15 +66,6 @@ Ended finish(const TinyTraining& tiny, const std::string& run, const Overrides& 
   CHECK(r->state().step == from);
   CHECK(r->run() == Trainer::End::completed);
   return {everything_of(*r.trainer), history_of(*r.trainer)};
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 }  // namespace

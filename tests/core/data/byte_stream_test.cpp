@@ -28,7 +28,7 @@ std::string noise(size_t bytes) {
 }  // namespace
 
 TEST_CASE("streams give the content whatever the steps it is read in") {
-  DataFolder folder;
+  TemporaryFolder folder;
   // Larger than the input buffer also when compressed, so that it is refilled; repeats make the output run
   // ahead.
   std::string content = noise(400000) + std::string(3000000, 'a') + noise(1000);
@@ -46,7 +46,7 @@ TEST_CASE("streams give the content whatever the steps it is read in") {
 }
 
 TEST_CASE("members and frames in a row are one content") {
-  DataFolder folder;
+  TemporaryFolder folder;
   CHECK(read_all(folder.write("x.gz", gzip("one ") + gzip("") + gzip("two") + std::string(5, '\0')),
                  Compression::gzip, 3) == "one two");
   CHECK(read_all(folder.write("x.zst", zstd("one ") + zstd("") + zstd("two")), Compression::zstd, 3) ==
@@ -54,7 +54,7 @@ TEST_CASE("members and frames in a row are one content") {
 }
 
 TEST_CASE("damaged compressed files are refused wherever the damage is") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string content = noise(5000), gz = gzip(content), zst = zstd(content);
   auto problem = [&](const std::string& bytes, Compression compression) {
     std::string path = folder.write("x", bytes);

@@ -52,7 +52,7 @@ std::string random_text(uint64_t seed, int64_t words, uint64_t separator_every) 
 }  // namespace
 
 TEST_CASE("blocks of any size together hold every document once, in order") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 500; ++i)
     lines += fmt::format("{{\"text\": \"{} {}\"}}\n", i, std::string(static_cast<size_t>(i % 90), 'y'));
@@ -72,7 +72,7 @@ TEST_CASE("blocks of any size together hold every document once, in order") {
 }
 
 TEST_CASE("text without separators is cut near where blocks end and every byte is in one block") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string text = random_text(2, 300000, 0);
   auto files = find_data_files({folder.write("a.txt", text)});
   Corpus corpus(files, {.block_bytes = 400000, .max_text_bytes = 500});
@@ -91,7 +91,7 @@ TEST_CASE("text without separators is cut near where blocks end and every byte i
 }
 
 TEST_CASE("compressed files hold the documents of what they compress") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string text = random_text(3, 30000, 300), lines;
   for (int i = 0; i < 5000; ++i) lines += fmt::format("{{\"text\": \"{}\"}}\n", i);
   auto plain = find_data_files({folder.write("a.txt", text), folder.write("b.jsonl", lines)});
@@ -113,7 +113,7 @@ TEST_CASE("compressed files hold the documents of what they compress") {
 }
 
 TEST_CASE("small files share blocks") {
-  DataFolder folder;
+  TemporaryFolder folder;
   for (int i = 0; i < 100; ++i) folder.write(fmt::format("{:03}.txt", i), fmt::format("file number {}", i));
   for (int i = 0; i < 20; ++i)
     folder.write(fmt::format("z{:03}.txt.gz", i), gzip(fmt::format("packed {}", i)));
@@ -123,14 +123,14 @@ TEST_CASE("small files share blocks") {
 }
 
 TEST_CASE("a byte order mark is no text") {
-  DataFolder folder;
+  TemporaryFolder folder;
   auto files = find_data_files({folder.write("a.jsonl", "\xef\xbb\xbf{\"text\": \"x\"}\n"),
                                 folder.write("b.txt", "\xef\xbb\xbfhello")});
   CHECK((all_documents(Corpus(files, {})) == std::vector<std::string>{"{\"text\": \"x\"}", "hello"}));
 }
 
 TEST_CASE("lines are counted for errors, in compressed files too") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string lines = "1\n22\n333\n";
   Corpus corpus(find_data_files({folder.write("a.jsonl", lines), folder.write("a.jsonl.gz", gzip(lines))}),
                 {});

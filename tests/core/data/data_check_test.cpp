@@ -24,7 +24,7 @@ LoaderOptions options(const std::string& path, BadRecords bad = BadRecords::erro
 }  // namespace
 
 TEST_CASE("a look through the data finds what training would stumble over") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 40; ++i)
     lines += R"({"text": "some text"})"
@@ -58,7 +58,7 @@ TEST_CASE("a look through the data finds what training would stumble over") {
 }
 
 TEST_CASE("what the time did not reach is looked at in the background") {
-  DataFolder folder;
+  TemporaryFolder folder;
   // Few and long records: the thread that looks through them is of the lowest priority, and the machine may
   // be busy.
   const std::string line = R"({"text": ")" + std::string(8000, 'x') + "\"}\n", junk = "not JSON\n";
@@ -120,7 +120,7 @@ TEST_CASE("what the time did not reach is looked at in the background") {
 }
 
 TEST_CASE("bad records are left out, the same ones every time, and counted") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string line = R"({"text": "abcdefghijklmnopqrstuvwxyz"})"
                            "\n",
                     junk = "not JSON\n";
@@ -145,7 +145,7 @@ TEST_CASE("bad records are left out, the same ones every time, and counted") {
 }
 
 TEST_CASE("bare token ids are what the user says they are") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string u16, u32;
   for (int i = 0; i < 100; ++i) put(u16, static_cast<uint16_t>(i)), put(u32, static_cast<uint32_t>(i));
   for (const auto& [name, bytes, format] : {std::tuple{"train16.bin", u16, Format::tokens_u16},

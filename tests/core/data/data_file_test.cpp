@@ -32,7 +32,7 @@ std::string listed_in(const std::string& path) { return fmt::format("@{}", path)
 }  // namespace
 
 TEST_CASE("files, folders, globs and lists, in byte order within each") {
-  DataFolder folder;
+  TemporaryFolder folder;
   for (const char* name : {"b.txt", "a/2.jsonl", "a/10.jsonl", "a/x/deep.md", "a/.hidden/no.txt", "a/.no.txt",
                            "a/model.safetensors", "a/README.md", "a/x/LICENSE.txt", "c.txt"}) {
     folder.write(name, "x");
@@ -50,7 +50,7 @@ TEST_CASE("files, folders, globs and lists, in byte order within each") {
 }
 
 TEST_CASE("lists may begin with a byte order mark, and names hold a number sign") {
-  DataFolder folder;
+  TemporaryFolder folder;
   for (const char* name : {"a.txt", "b#2.txt", "#c.txt"}) folder.write(name, "x");
   folder.write("list",
                "\xef\xbb\xbf"
@@ -59,7 +59,7 @@ TEST_CASE("lists may begin with a byte order mark, and names hold a number sign"
 }
 
 TEST_CASE("what a folder names data and has none of is said") {
-  DataFolder folder;
+  TemporaryFolder folder;
   folder.write("data/a.txt", "x");
   std::filesystem::create_symlink(folder / "data/a.txt", folder / "data/b.txt");
   REQUIRE(::mkfifo((folder / "data/pipe.txt").c_str(), 0600) == 0);
@@ -77,7 +77,7 @@ TEST_CASE("what a folder names data and has none of is said") {
 }
 
 TEST_CASE("formats are known by name, shards by their first bytes") {
-  DataFolder folder;
+  TemporaryFolder folder;
   auto format = [&](const std::string& name, const std::string& bytes) {
     DataFile file = find_data_files({folder.write(name, bytes)})[0];
     return fmt::format("{} {}", name_of(file.format), static_cast<int>(file.compression));
@@ -96,7 +96,7 @@ TEST_CASE("formats are known by name, shards by their first bytes") {
 }
 
 TEST_CASE("files that were exchanged are noticed by a sample of their content") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string text(20000, 'x');
   uint64_t before = find_data_files({folder.write("a.txt", text)})[0].content;
   for (size_t at : {size_t{0}, text.size() / 2, text.size() - 1}) {
@@ -108,7 +108,7 @@ TEST_CASE("files that were exchanged are noticed by a sample of their content") 
 }
 
 TEST_CASE("sources that cannot be read") {
-  DataFolder folder;
+  TemporaryFolder folder;
   auto data = [](std::vector<std::string> sources) {
     return message_of<DataError>([&] { find_data_files(sources); });
   };
@@ -150,7 +150,7 @@ TEST_CASE("sources that cannot be read") {
 
 TEST_CASE("a folder that may not be read is named") {
   if (::geteuid() == 0) return ottava::test::skip("root may read every folder");
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string closed = folder / "closed";
   std::filesystem::create_directories(closed);
   std::filesystem::permissions(closed, std::filesystem::perms::none);

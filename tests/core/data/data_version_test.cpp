@@ -20,7 +20,7 @@ void touch(const std::string& path) {
 }  // namespace
 
 TEST_CASE("a change between the samples of a file shows in the version of its data, a copy does not") {
-  DataFolder folder, other;
+  TemporaryFolder folder, other;
   std::string text(100'000, 'a');
   const auto found = [](const std::string& path) { return find_data_files({path}); };
   const std::vector<DataFile> before = found(folder.write("a.txt", text));
@@ -39,7 +39,7 @@ TEST_CASE("a change between the samples of a file shows in the version of its da
 }
 
 TEST_CASE("the version of much data follows the times of its files") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::vector<DataFile> files = find_data_files(
       {folder.write("a.txt", std::string(600, 'a')), folder.write("b.txt", std::string(600, 'b'))});
   CHECK(version_of(files, 1200).starts_with("whole "));
@@ -51,7 +51,7 @@ TEST_CASE("the version of much data follows the times of its files") {
 }
 
 TEST_CASE("the table of a Megatron shard is part of its version") {
-  DataFolder folder;
+  TemporaryFolder folder;
   folder.write("a.bin", "tokens");
   folder.write("a.idx", "table");
   const std::vector<DataFile> files{{.path = folder / "a.bin", .format = Format::megatron_shard}};

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,22 +12,6 @@
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::data::test {
-
-class DataFolder : public TemporaryFolder {
- public:
-  /// Writes a file, making folders, and returns its path.
-  std::string write(const std::string& name, std::string_view bytes) const {
-    std::filesystem::path path = *this / name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return path.string();
-  }
-};
-
-inline std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// One id per byte, BOS 256, EOS 257.
 inline TextEncoder byte_encoder() {
@@ -69,6 +52,28 @@ inline bool has(std::string_view text, std::string_view part) {
     INFO(text);                                   \
     CHECK(::ottava::data::test::has(text, part)); \
   } while (false)
+
+/// JSON lines of texts with an even number of bytes: with BOS and EOS, windows of two tokens drop nothing.
+inline std::string numbered_lines(int first, int count) {
+  std::string lines;
+  for (int i = first; i < first + count; ++i) {
+    std::string text =
+        fmt::format("document {:05}{}", i, std::string(static_cast<size_t>(i * 7 % 60 / 2 * 2), 'x'));
+    lines += fmt::format("{{\"id\": {}, \"text\": \"{}\"}}\n", i, text);
+  }
+  return lines;
+}
+
+/// Of a loader of bytes over small blocks.
+inline LoaderOptions options_for(const std::string& source, int64_t seq_len = 1) {
+  LoaderOptions o;
+  o.sources = {source};
+  o.encoder = byte_encoder();
+  o.seq_len = seq_len;
+  o.seed = 7;
+  o.block_bytes = 2000;
+  return o;
+}
 
 /// Inputs and the last target of samples [first, first + count): the tokens of the windows.
 inline std::vector<int32_t> windows(TokenLoader& loader, int64_t seq_len, int64_t first, int64_t count) {

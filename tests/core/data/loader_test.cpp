@@ -19,27 +19,6 @@ using namespace ottava::data::test;
 
 namespace {
 
-// JSON lines of texts with an even number of bytes: with BOS and EOS, windows of two tokens drop nothing.
-std::string numbered_lines(int first, int count) {
-  std::string lines;
-  for (int i = first; i < first + count; ++i) {
-    std::string text =
-        fmt::format("document {:05}{}", i, std::string(static_cast<size_t>(i * 7 % 60 / 2 * 2), 'x'));
-    lines += fmt::format("{{\"id\": {}, \"text\": \"{}\"}}\n", i, text);
-  }
-  return lines;
-}
-
-LoaderOptions options_for(const std::string& source, int64_t seq_len = 1) {
-  LoaderOptions o;
-  o.sources = {source};
-  o.encoder = byte_encoder();
-  o.seq_len = seq_len;
-  o.seed = 7;
-  o.block_bytes = 2000;
-  return o;
-}
-
 std::vector<std::string> documents_of(const std::vector<int32_t>& tokens) {
   std::vector<std::string> documents;
   for (int32_t id : tokens) {
@@ -61,7 +40,7 @@ int64_t epoch_length(const LoaderOptions& o) {
 }  // namespace
 
 TEST_CASE("every document comes exactly once per epoch, in an order that changes with epoch and seed") {
-  DataFolder folder;
+  TemporaryFolder folder;
   folder.write("a.jsonl", numbered_lines(0, 300));
   folder.write("b.jsonl", numbered_lines(300, 3));
   LoaderOptions o = options_for(folder.path());
@@ -98,7 +77,7 @@ TEST_CASE("every document comes exactly once per epoch, in an order that changes
 }
 
 TEST_CASE("sequential order is file order in every epoch") {
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 100)));
   o.order = Order::sequential;
   int64_t n = epoch_length(o);
@@ -110,7 +89,7 @@ TEST_CASE("sequential order is file order in every epoch") {
 }
 
 TEST_CASE("the sequence does not depend on threads, on ranks or on where reading begins") {
-  DataFolder folder;
+  TemporaryFolder folder;
   constexpr int64_t kSeq = 19;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), kSeq);
   int64_t total = epoch_length(o) * 5 / 2;
@@ -146,7 +125,7 @@ TEST_CASE("the sequence does not depend on threads, on ranks or on where reading
 }
 
 TEST_CASE("with an index file resuming tokenizes only what is read") {
-  DataFolder folder, index;
+  TemporaryFolder folder, index;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), 19);
   o.index_folder = index / "deep/er";
   std::atomic<int64_t> encoded{0};
@@ -176,7 +155,7 @@ TEST_CASE("with an index file resuming tokenizes only what is read") {
 }
 
 TEST_CASE("without an index resuming in a later epoch tokenizes the data once, not once for each epoch") {
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), 19);
   const int64_t n = epoch_length(o), first = 9 * n + n / 2;
   std::vector<int32_t> all;
@@ -202,7 +181,7 @@ TEST_CASE("without an index resuming in a later epoch tokenizes the data once, n
 }
 
 TEST_CASE("a block in which only the middle of a compressed file lies is no stumbling block") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string first = gzip(numbered_lines(0, 40)), second = gzip(numbered_lines(40, 400));
   folder.write("a.jsonl.gz", first), folder.write("b.jsonl.gz", second);
   LoaderOptions o = options_for(folder.path());
@@ -218,7 +197,7 @@ TEST_CASE("a block in which only the middle of a compressed file lies is no stum
     return block_order(corpus, Order::shuffled, o.seed, epoch).front();
   };
   for (o.seed = 0; begins_with(0) != 1 || begins_with(1) != 0;) ++o.seed;
-  DataFolder index;
+  TemporaryFolder index;
   o.index_folder = index.path();
   std::vector<int32_t> expected;
   {
@@ -231,7 +210,7 @@ TEST_CASE("a block in which only the middle of a compressed file lies is no stum
 }
 
 TEST_CASE("windows of a block do not overlap, its last partial window is dropped and counted") {
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions o = options_for(folder.write("a.txt", "abcdefghijklmnopqrstuvwxyz"), 4);
   TokenLoader loader(o);
   // BOS a-z EOS: 28 tokens, five windows of five, three tokens over.
@@ -249,7 +228,7 @@ TEST_CASE("windows of a block do not overlap, its last partial window is dropped
 }
 
 TEST_CASE("the time that a reader waited is counted") {
-  DataFolder folder;
+  TemporaryFolder folder;
   // One document, of which no window is ready before all of it is. On a loaded machine it can be, still,
   // before it is asked for.
   const LoaderOptions o = options_for(folder.write("a.txt", std::string(1 << 18, 'a')), 4);
@@ -263,7 +242,7 @@ TEST_CASE("the time that a reader waited is counted") {
 }
 
 TEST_CASE("document starts are positions within the window, 0 for a document that began before it") {
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions o = options_for(folder.write("a.txt", "abc<|endoftext|>\ndefghij"), 7);
   o.order = Order::sequential;
   TokenLoader loader(o);
@@ -274,102 +253,8 @@ TEST_CASE("document starts are positions within the window, 0 for a document tha
   CHECK(starts == std::vector<int32_t>{0, 0, 0, 0, 0, 5, 5});
 }
 
-TEST_CASE("errors of the loader") {
-  DataFolder folder;
-  std::string text = folder.write("a.txt", "short");
-  LoaderOptions o = options_for(text, 100);
-  SECTION("too little text says how much was there") {
-    TokenLoader loader(o);
-    std::string what = message_of<DataError>([&] { windows(loader, 100, 0, 1); });
-    CHECK_HAS(what, "1 file of 5 bytes, which make 1 document and 7 tokens in 1 block");
-    CHECK_HAS(what, "seq_len + 1 = 101");
-    CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }), "too small");
-  }
-  SECTION("a bad line ends the run where it is reached, with file, line and column") {
-    std::string lines = numbered_lines(0, 40) + "{\"text\": \"broken\n" + numbered_lines(40, 40);
-    LoaderOptions bad = options_for(folder.write("bad.jsonl", lines), 1);
-    for (int threads : {1, 3}) {
-      bad.threads = threads;
-      TokenLoader loader(bad);
-      std::string what = message_of<DataError>([&] { windows(loader, 1, 0, 100000); });
-      CHECK_HAS(what, "bad.jsonl' line 41, column 17: syntax error while parsing value - invalid string");
-      CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 100000); }), "line 41");
-    }
-  }
-  SECTION("a key that is not there") {
-    LoaderOptions other = options_for(folder.write("k.jsonl", "{\"content\": \"x\"}\n"), 1);
-    TokenLoader loader(other);
-    CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 1); }),
-              "line 1, column 17: the object has no key \"text\"");
-    other.text_key = "content";
-    TokenLoader good(other);
-    CHECK(windows(good, 1, 0, 1)[1] == 'x');
-  }
-  SECTION("nothing but bad records that are to be skipped") {
-    LoaderOptions bad = options_for(folder.write("m.jsonl", "{\"messages\": []}\n{\n[]\n"), 1);
-    bad.bad_records = BadRecords::skip;
-    bad.index_folder = folder / "index";
-    // The second time an index says that there is nothing.
-    for (int run = 0; run < 2; ++run) {
-      TokenLoader loader(bad);
-      const std::string what = message_of<DataError>([&] { windows(loader, 1, 0, 1); });
-      CHECK_HAS(what,
-                "m.jsonl' has only bad records: 3 records are skipped (training.bad_records: skip), "
-                "the first: ");
-      CHECK_HAS(what, "m.jsonl' line 1, column 17: the object has no key \"text\", only \"messages\"");
-    }
-  }
-  SECTION("what the tokenizer refuses names the file") {
-    o.encoder.encode = [](std::string_view, std::vector<int32_t>&) {
-      fail<DataError>("tokenizer", "no such text");
-    };
-    TokenLoader loader(o);
-    CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }),
-              "a.txt', document at byte 0: [tokenizer] no such text");
-  }
-  SECTION("a file that changes under the run") {
-    TokenLoader loader(o);
-    folder.write("a.txt", "longer than it was");
-    CHECK_HAS(
-        message_of<FileError>([&] { windows(loader, 100, 0, 1); }),
-        "changed while it was being read: 18 bytes, 5 when the run started; restore it, or start a new run");
-  }
-  SECTION("so do tokens and compressed files") {
-    LoaderOptions ids = options_for(folder.write("ids.bin", std::string(400, '\1')), 1);
-    ids.format = Format::tokens_u16;
-    TokenLoader tokens(ids);
-    folder.write("ids.bin", std::string(200, '\1'));
-    CHECK_HAS(message_of<FileError>([&] { windows(tokens, 1, 0, 1); }),
-              "changed while it was being read: 200 bytes");
-    const std::string packed = gzip(numbered_lines(0, 20));
-    TokenLoader texts(options_for(folder.write("a.jsonl.gz", packed), 1));
-    folder.write("a.jsonl.gz", gzip(numbered_lines(0, 40)));
-    CHECK_HAS(message_of<FileError>([&] { windows(texts, 1, 0, 1); }),
-              fmt::format("{} when the run started", packed.size()));
-  }
-  SECTION("impossible options") {
-    LoaderOptions bad = o;
-    bad.sources.clear();
-    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "no sources");
-    bad = o, bad.seq_len = 0;
-    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "seq_len is 0");
-    bad = o, bad.threads = 0;
-    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "threads is 0");
-    bad = o, bad.block_bytes = 0;
-    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "block_bytes");
-    bad = o, bad.encoder.encode = nullptr;
-    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "no tokenizer");
-    TokenLoader loader(o);
-    CHECK_HAS(message_of<DataError>([&] { loader.read(-1, 1, {}); }), "samples -1");
-  }
-  SECTION("an index folder that cannot be") {
-    o.index_folder = text + "/index";
-    CHECK_HAS(message_of<FileError>([&] { TokenLoader{o}; }), "cannot write into the folder");
-  }
-}
-
 TEST_CASE("a loader that is thrown away in the middle of its work stops") {
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 2000)), 3);
   o.threads = 3;
   for (int i = 0; i < 20; ++i) {
@@ -380,7 +265,7 @@ TEST_CASE("a loader that is thrown away in the middle of its work stops") {
 }
 
 TEST_CASE("the fingerprint follows the data and what is done with it, not where it lies") {
-  DataFolder a, b;
+  TemporaryFolder a, b;
   std::string lines = numbered_lines(0, 10), other = numbered_lines(1, 10);
   LoaderOptions o = options_for(a.write("x.jsonl", lines));
   uint64_t first = TokenLoader(o).fingerprint();
@@ -398,7 +283,7 @@ TEST_CASE("the fingerprint follows the data and what is done with it, not where 
 
 TEST_CASE("where BOS and EOS are one token, one of it stands between documents") {
   using Ids = std::vector<int32_t>;
-  DataFolder folder;
+  TemporaryFolder folder;
   const auto tokenizer = Tokenizer::parse(ottava::test::SmallTokenizer{}.json(),
                                           R"({"bos_token":"<s>","eos_token":"<s>"})", "t");
   LoaderOptions o{.sources = {folder.write("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cd\"}\n")},
@@ -417,7 +302,7 @@ TEST_CASE("where BOS and EOS are one token, one of it stands between documents")
 }
 
 TEST_CASE("how many documents text with separators has does not depend on the length of windows") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string document = std::string(5000, 'x') + "\n\n" + std::string(5000, 'y');
   const std::string source = folder.write("a.txt", document + "<|endoftext|>\n" + document);
   for (const int64_t seq_len : {16, 2000}) {
@@ -430,7 +315,7 @@ TEST_CASE("how many documents text with separators has does not depend on the le
 TEST_CASE(
     "a run that had two tokens between documents does not go on unnoticed with one; of shards nothing "
     "changes") {
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions before = options_for(folder.write("a.jsonl", numbered_lines(0, 10)));
   before.encoder.eos_id = before.encoder.bos_id;
   LoaderOptions now = before;

@@ -39,7 +39,7 @@ class Sources {
 
  private:
   inline static const std::vector<std::pair<std::string, int>> kTexts{{"a", 20000}, {"b", 7000}, {"c", 900}};
-  DataFolder folder_;
+  TemporaryFolder folder_;
 };
 
 struct Read {
@@ -137,7 +137,7 @@ TEST_CASE("windows of an epoch are counted or estimated before training") {
   CHECK(counted.samples_per_epoch() == count);
   CHECK(counted.estimate_samples() == static_cast<double>(count));
 
-  DataFolder folder;
+  TemporaryFolder folder;
   LoaderOptions short_one = sources.options("a");
   short_one.sources = {folder.write("short.txt", "too short")};
   CHECK_HAS(message_of<DataError>([&] { TokenLoader(short_one).estimate_samples(); }),

@@ -4,6 +4,7 @@
 
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
+#include "core/io/file.h"
 #include "tests/core/data/shards.h"
 
 using namespace ottava;
@@ -52,7 +53,7 @@ void overwrite(std::string& bytes, size_t at, T value) {
 }  // namespace
 
 TEST_CASE("bare ids of another width or behind a header are not taken for ids") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const auto open = [&](const std::string& bytes, Format format) {
     return TokenShard::open(folder.write("ids.bin", bytes), format)->tokens();
   };
@@ -86,14 +87,14 @@ TEST_CASE("bare ids of another width or behind a header are not taken for ids") 
   CHECK_HAS(problem("\x93NUMPY\x01" + u16, Format::tokens_u16), "save it with ndarray.tofile");
   write_ottava(folder / "ottava.bin", byte_encoder(), {{1, 2, 3}});
   for (const Format format : {Format::tokens_u16, Format::tokens_u32}) {
-    CHECK_HAS(problem(slurp(folder / "ottava.bin"), format), "leave training.format: auto");
+    CHECK_HAS(problem(read_file(folder / "ottava.bin"), format), "leave training.format: auto");
     CHECK_HAS(problem(llmc<uint16_t>(20240520, 1, {{1, 2}}), format), "leave training.format: auto");
     CHECK_HAS(problem(llmc<uint32_t>(20240801, 7, {{1, 2}}), format), "leave training.format: auto");
   }
 }
 
 TEST_CASE("every shard format gives its documents, in blocks of any size") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::vector<std::pair<std::string, Tokens>> shards;
   for (int32_t vocab_size : {60000, 70000}) {
     Tokens documents = make_documents(500, 1, vocab_size);
@@ -125,7 +126,7 @@ TEST_CASE("every shard format gives its documents, in blocks of any size") {
 }
 
 TEST_CASE("blocks of shards are counted as reading them would, and a sample far ahead is found at once") {
-  DataFolder folder;
+  TemporaryFolder folder;
   write_ottava(folder / "a.bin", vocabulary(60000), make_documents(3000, 1, 50));
   folder.write("b.bin", llmc<uint16_t>(20240520, 1, make_documents(3000, 50256, 50)));
   LoaderOptions o{.sources = {folder.path()}, .encoder = vocabulary(60000), .seq_len = 10, .seed = 3};
@@ -158,7 +159,7 @@ TEST_CASE("blocks of shards are counted as reading them would, and a sample far 
 }
 
 TEST_CASE("llm.c tokens without delimiters become documents of bounded length") {
-  DataFolder folder;
+  TemporaryFolder folder;
   Tokens one(1);
   for (int i = 0; i < 1000; ++i) one[0].push_back(i);
   Tokens read = read_documents(folder.write("x.bin", llmc<uint16_t>(20240520, 1, one)), 2000, 1 << 20);
@@ -169,7 +170,7 @@ TEST_CASE("llm.c tokens without delimiters become documents of bounded length") 
 }
 
 TEST_CASE("pieces of a long llm.c document that follow one another are one document to attention") {
-  DataFolder folder;
+  TemporaryFolder folder;
   // Pieces of a hundred tokens: three of the first document, one of the second.
   Tokens documents(2);
   for (int i = 0; i < 250; ++i) documents[0].push_back(i == 0 ? 50256 : i);
@@ -207,7 +208,7 @@ TEST_CASE("pieces of a long llm.c document that follow one another are one docum
 }
 
 TEST_CASE("of bare ids pieces are counted, which are no documents") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string ids;
   for (int i = 0; i < 250; ++i) put(ids, static_cast<uint16_t>(i));
   LoaderOptions o{.sources = {folder.write("x.bin", ids)},
@@ -221,7 +222,7 @@ TEST_CASE("of bare ids pieces are counted, which are no documents") {
 }
 
 TEST_CASE("an id outside the vocabulary names file, byte and id") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string path = folder.write("x.bin", llmc<uint16_t>(20240520, 1, {{50256, 5, 6}, {50256, 7}}));
   CHECK_HAS(message_of<DataError>([&] { read_documents(path, 50000, 100); }),
             "x.bin' has token id 50256 at byte 1024, but the vocabulary has 50000 (0 to 49999)");
@@ -231,7 +232,7 @@ TEST_CASE("an id outside the vocabulary names file, byte and id") {
 }
 
 TEST_CASE("training refuses shards of another tokenizer") {
-  DataFolder folder;
+  TemporaryFolder folder;
   write_ottava(folder / "x.bin", byte_encoder(), make_documents(10, 1, 50));
   LoaderOptions o{.sources = {folder.path()}, .encoder = byte_encoder(), .seq_len = 4};
   TokenLoader loader(o);
@@ -246,7 +247,7 @@ TEST_CASE("training refuses shards of another tokenizer") {
 }
 
 TEST_CASE("the writer refuses ids outside its vocabulary and leaves no shard before it is finished") {
-  DataFolder folder;
+  TemporaryFolder folder;
   ShardWriter writer(folder / "x.bin", byte_encoder());
   CHECK_HAS(message_of<DataError>([&] { writer.append(std::vector<int32_t>{1, 258}); }), "token id 258");
   CHECK_HAS(message_of<DataError>([&] { find_data_files({folder / "x.bin"}); }), "all of them empty");
@@ -258,7 +259,7 @@ TEST_CASE("the writer refuses ids outside its vocabulary and leaves no shard bef
 }
 
 TEST_CASE("a document that the writer refuses leaves nothing in the shard") {
-  DataFolder folder;
+  TemporaryFolder folder;
   ShardWriter writer(folder / "x.bin", byte_encoder());
   writer.append(std::vector<int32_t>{1, 2, 3});
   CHECK_THROWS_AS(writer.append(std::vector<int32_t>{7, 8, 258}), DataError);
@@ -268,7 +269,7 @@ TEST_CASE("a document that the writer refuses leaves nothing in the shard") {
 }
 
 TEST_CASE("the writer keeps a few megabytes and writes the rest as it comes") {
-  DataFolder folder;
+  TemporaryFolder folder;
   ShardWriter writer(folder / "x.bin", byte_encoder());
   const std::vector<int32_t> document(3 << 20, 65);  // 6 MiB
   writer.append(document);
@@ -283,9 +284,9 @@ TEST_CASE("the writer keeps a few megabytes and writes the rest as it comes") {
 }
 
 TEST_CASE("damaged shards of ours") {
-  DataFolder folder;
+  TemporaryFolder folder;
   write_ottava(folder / "x.bin", byte_encoder(), make_documents(100, 1, 50));
-  const std::string good = slurp(folder / "x.bin");
+  const std::string good = read_file(folder / "x.bin");
   auto problem = [&](std::string bytes) {
     std::string path = folder.write("x.bin", bytes);
     return message_of<FileError>([&] { read_documents(path, 258, 200); });
@@ -311,7 +312,7 @@ TEST_CASE("damaged shards of ours") {
 }
 
 TEST_CASE("damaged llm.c shards") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string good = llmc<uint16_t>(20240520, 1, make_documents(20, 50256, 50));
   auto problem = [&](const std::string& bytes) {
     std::string path = folder.write("x.bin", bytes);
@@ -331,7 +332,7 @@ TEST_CASE("damaged llm.c shards") {
 }
 
 TEST_CASE("damaged Megatron pairs") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const Tokens documents = make_documents(50, 2, 100);
   const MegatronPair good = megatron(8, documents);
   auto problem = [&](MegatronPair pair) {

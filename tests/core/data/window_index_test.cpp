@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "core/io/file.h"
 #include "core/log.h"
 #include "tests/core/data/fixture.h"
 #include "tests/core/data/shards.h"
@@ -28,7 +29,7 @@ size_t files_in(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("what is known is kept in a file and read again") {
-  DataFolder folder;
+  TemporaryFolder folder;
   {
     WindowIndex index(folder.path(), 5, 4);
     CHECK_FALSE(index.find(2));
@@ -50,7 +51,7 @@ TEST_CASE("what is known is kept in a file and read again") {
 }
 
 TEST_CASE("processes that share a folder add to each other's file, readers write nothing") {
-  DataFolder folder;
+  TemporaryFolder folder;
   WindowIndex a(folder.path(), 1, 8), b(folder.path(), 1, 8), late(folder.path(), 1, 8),
       reader(folder.path(), 1, 8, IndexAccess::read_only);
   a.set(0, {count(1)});
@@ -88,7 +89,7 @@ TEST_CASE("processes that share a folder add to each other's file, readers write
 }
 
 TEST_CASE("a damaged index is not used and is replaced") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string path;
   {
     WindowIndex index(folder.path(), 1, 3);
@@ -96,7 +97,7 @@ TEST_CASE("a damaged index is not used and is replaced") {
     index.save();
     path = index.path();
   }
-  const std::string good = slurp(path);
+  const std::string good = read_file(path);
   auto known = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary) << bytes;
     return WindowIndex(folder.path(), 1, 3).known();
@@ -128,7 +129,7 @@ TEST_CASE("a damaged index is not used and is replaced") {
 }
 
 TEST_CASE("an index that is there and cannot be used is named, one that is not there is not") {
-  DataFolder folder;
+  TemporaryFolder folder;
   CapturedOutput output;
   WindowIndex index(folder / "index", 1, 2);
   CHECK(output.text() == "");
@@ -146,7 +147,7 @@ TEST_CASE("an index that is there and cannot be used is named, one that is not t
 }
 
 TEST_CASE("the table of a Megatron shard decides where blocks are cut, so its time is part of the key") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const MegatronPair pair = megatron(8, {{1, 2, 3}, {4, 5}});
   folder.write("a.bin", pair.bin);
   const std::string table = folder.write("a.idx", pair.idx);
@@ -164,7 +165,7 @@ TEST_CASE("the table of a Megatron shard decides where blocks are cut, so its ti
 }
 
 TEST_CASE("a folder that cannot be written") {
-  DataFolder folder;
+  TemporaryFolder folder;
   std::string file = folder.write("file", "x");
   CHECK_HAS(message_of<FileError>([&] { WindowIndex(file + "/x", 1, 1); }), "cannot write into the folder");
   CHECK(WindowIndex(file + "/x", 1, 1, IndexAccess::read_only).known() == 0);

@@ -1,15 +1,13 @@
 #include "core/data/tokenizer/tokenizer.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "core/error.h"
 #include "tests/core/data/tokenizer/small_tokenizer.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using ottava::test::SmallTokenizer;
@@ -37,13 +35,6 @@ std::string random_bytes(size_t count, uint64_t seed) {
   }
   return text;
 }
-
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("ottava_tokenizer_test_" + std::to_string(::getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path / name) << text; }
-};
 
 }  // namespace
 
@@ -211,8 +202,8 @@ TEST_CASE("fingerprints tell what decides ids from layout") {
 }
 
 TEST_CASE("files: a folder, a file, and what can be wrong with them") {
-  Folder folder;
-  std::string path = folder.path.string();
+  TemporaryFolder folder;
+  std::string path = folder.path();
   CHECK_THROWS_WITH(Tokenizer::load(path), "[tokenizer] " + path +
                                                "/tokenizer.json does not exist; expected a "
                                                "tokenizer.json or a folder with one (tokenizer.model and "
@@ -221,7 +212,7 @@ TEST_CASE("files: a folder, a file, and what can be wrong with them") {
   CHECK_THROWS_AS(Tokenizer::load(path + "/absent.json"), FileError);
   folder.write("tokenizer.json", SmallTokenizer{}.json());
   CHECK_FALSE(Tokenizer::load(path)->bos_id());
-  CHECK(Tokenizer::load(path)->files() == std::vector<fs::path>{folder.path / "tokenizer.json"});
+  CHECK(Tokenizer::load(path)->files() == std::vector<fs::path>{folder / "tokenizer.json"});
   folder.write("tokenizer_config.json", kConfig);
   CHECK(Tokenizer::load(path + "/tokenizer.json")->bos_id() == 260);
   folder.write("tokenizer_config.json", "");
@@ -229,7 +220,7 @@ TEST_CASE("files: a folder, a file, and what can be wrong with them") {
   folder.write("tokenizer_config.json", kConfig);
   folder.write("tokenizer.json", SmallTokenizer{}.json().substr(0, 1500));
   CHECK_THROWS_AS(Tokenizer::load(path), FileError);
-  fs::resize_file(folder.path / "tokenizer.json", (uintmax_t{256} << 20) + 1);  // sparse
+  fs::resize_file(folder / "tokenizer.json", (uintmax_t{256} << 20) + 1);  // sparse
   CHECK_THROWS_WITH(Tokenizer::load(path),
                     Catch::Contains("has 268435457 bytes, expected at most 268435456"));
 }
