@@ -7,7 +7,7 @@
 #include "apps/data/training_data.h"
 #include "core/error.h"
 #include "parallel/sharding/rank_groups.h"
-#include "tests/support/captured_output.h"
+#include "tests/apps/data/mixed_training.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/tiny_training.h"
@@ -17,34 +17,8 @@ using namespace ottava::test;
 using Catch::Matchers::Contains;
 using Overrides = TinyTraining::Overrides;
 
-namespace {
-
-/// Three texts: two of some length, one of a few windows.
-class Mixed : public TinyTraining {
- public:
-  Mixed() {
-    std::ofstream(*this / "web.txt") << generated_text(200, 11);
-    std::ofstream(*this / "books.txt") << generated_text(80, 12);
-    std::ofstream(*this / "notes.txt") << generated_text(6, 13);
-  }
-  /// `rest` of each source's table: "weight: 3".
-  Overrides of(const std::string& web, const std::string& books, const std::string& notes,
-               const Overrides& more = {}) const {
-    auto source = [&](const std::string& name, const std::string& rest) {
-      return "{name: " + name + ", path: " + (*this / (name + ".txt")) + ", " + rest + "}";
-    };
-    const std::string all =
-        "[" + source("web", web) + ", " + source("books", books) + ", " + source("notes", notes) + "]";
-    Overrides out{"--training.dataset_path", "[]", "--training.mixture", all};
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
-  }
-};
-
-}  // namespace
-
 TEST_CASE("a mixture with stages goes on from any step bit for bit") {
-  Mixed mixed;
+  MixedTraining mixed;
   const Overrides all = mixed.of("weight: 3", "weight: 1", "weight: 0",
                                  {"--training.mixture_stages", "[{from_step: 4, weights: [1, 1, 2]}]",
                                   "--lr_scheduler.total_steps", "8", "--checkpoint.enable", "true"});
@@ -82,7 +56,7 @@ TEST_CASE("a mixture with stages goes on from any step bit for bit") {
 }
 
 TEST_CASE("every layout reads the same tokens of the same sources") {
-  Mixed mixed;
+  MixedTraining mixed;
   const Overrides overrides = mixed.of("weight: 3", "weight: 2", "weight: 1");
   const TinyTraining::Run run = mixed.start("layouts", overrides);
   const Experiment& experiment = run.trainer->experiment();
@@ -144,7 +118,7 @@ TEST_CASE("every layout reads the same tokens of the same sources") {
 }
 
 TEST_CASE("tokens, share, epochs and loss of each source are logged") {
-  Mixed mixed;
+  MixedTraining mixed;
   mixed
       .start("logged", mixed.of("weight: 3", "weight: 2", "weight: 1", {"--training.local_batch_size", "6"}))
       ->run();
@@ -181,7 +155,7 @@ TEST_CASE("tokens, share, epochs and loss of each source are logged") {
 }
 
 TEST_CASE("a source is seen as often as its repeat says") {
-  Mixed mixed;
+  MixedTraining mixed;
   const TinyTraining::Run run = mixed.start("repeat", mixed.of("repeat: 1", "repeat: 2", "repeat: 3"));
   const auto& sources = run.trainer->data().loader().sources();
   double all = 0;
@@ -196,7 +170,7 @@ TEST_CASE("a source is seen as often as its repeat says") {
 }
 
 TEST_CASE("data that grew under a mixture without weights is what a resumed run names") {
-  Mixed mixed;
+  MixedTraining mixed;
   const Overrides repeats = mixed.of("repeat: 1", "repeat: 2", "repeat: 3", {"--checkpoint.enable", "true"});
   const Overrides longer{"--training.steps", "12"};
   mixed.start("run", repeats)->run();
@@ -217,120 +191,8 @@ TEST_CASE("data that grew under a mixture without weights is what a resumed run 
   CHECK(mixed.start("run", given)->run() == Trainer::End::completed);
 }
 
-TEST_CASE("a source that would be seen too often is refused before training") {
-  Mixed mixed;
-  CHECK_THAT(message_of([&] {
-               mixed.start("often", mixed.of("weight: 1", "weight: 1", "weight: 8, max_epochs: 2",
-                                             {"--training.steps", "200"}));
-             }),
-             Contains("[training.mixture] notes would be seen ") && Contains(" times by step 200") &&
-                 Contains("its max_epochs is 2"));
-  // Above 4 times it is warned of, unless a limit says that it is meant.
-  const auto warned_of = [&](const std::string& notes) {
-    const CapturedOutput captured;
-    mixed.start("warned", mixed.of("weight: 1", "weight: 1", notes, {"--training.steps", "200"}));
-    return captured.text();
-  };
-  CHECK_THAT(warned_of("weight: 8"),
-             Contains("WARNING") && Contains("training.mixture: notes would be seen ") &&
-                 Contains("; more than 4 passes begin to cost quality") && !Contains("mixture: web"));
-  CHECK_THAT(warned_of("weight: 8, max_epochs: 1000"), !Contains("times by step"));
-  CHECK_THAT(warned_of("weight: 0.01"), !Contains("times by step"));
-  std::ofstream(mixed / "notes.txt") << "too short";
-  CHECK_THAT(message_of([&] { mixed.start("short", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
-             Contains("the dataset is too small: '" + (mixed / "notes.txt")));
-}
-
-TEST_CASE("a source near its max_epochs is counted, so that what begins is not refused later") {
-  Mixed mixed;
-  const auto of = [&](const std::string& limit) {
-    return mixed.of("weight: 1", "weight: 1", "weight: 8" + limit, {"--training.steps", "40"});
-  };
-  const TinyTraining::Run run = mixed.start("count", of(""));
-  const data::MixedLoader& data = run.trainer->data().loader();
-  const double epochs =
-      static_cast<double>(data.mixture().counts(40 * run.trainer->experiment().global_batch)[2]) /
-      static_cast<double>(data.sources()[2].loader->count_samples());
-  const auto limit = [&](double share) { return fmt::format(", max_epochs: {}", share * epochs); };
-  CHECK_THAT(message_of([&] { mixed.start("over", of(limit(0.98))); }),
-             Contains(fmt::format("notes would be seen {:.1f} times by step 40", epochs)));
-  CHECK(mixed.start("under", of(limit(1.02)))->run() == Trainer::End::completed);
-}
-
-TEST_CASE("how often a source is seen depends on the batches that there were") {
-  Mixed mixed;
-  const auto of = [&](const std::string& limit, const char* steps, const char* batch) {
-    return mixed.of("weight: 1", "weight: 1", "weight: 8" + limit,
-                    {"--training.steps", steps, "--training.local_batch_size", batch, "--checkpoint.enable",
-                     "true", "--checkpoint.last_save_model_only", "false"});
-  };
-  TinyTraining::Run run = mixed.start("run", of("", "10", "1"));
-  CHECK(run->run() == Trainer::End::completed);
-  data::MixedLoader& data = run->data().loader();
-  const auto windows = static_cast<double>(data.sources()[2].loader->count_samples());
-  const auto epochs_after = [&](int64_t samples) {
-    return static_cast<double>(data.mixture().counts(samples)[2]) / windows;
-  };
-  const double limit = epochs_after(10 + 10 * 4) * 1.01;
-  CHECK(epochs_after(20 * 4) > limit);
-  CHECK(mixed.start("run", of(fmt::format(", max_epochs: {}", limit), "20", "4"))->run() ==
-        Trainer::End::completed);
-  CHECK_THAT(message_of([&] { mixed.start("run", of(fmt::format(", max_epochs: {}", limit), "30", "1")); }),
-             Contains(" times by step 30") && Contains("its max_epochs is "));
-}
-
-TEST_CASE("mixtures that mean nothing are refused with the key") {
-  Mixed mixed;
-  auto message = [&](const Overrides& overrides) {
-    return message_of([&] { mixed.config("x", overrides); });
-  };
-  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "repeat: 2")),
-             Contains("training.mixture: some sources have a weight and others a repeat"));
-  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "text_key: t")),
-             Contains("2 of 3 sources have a weight"));
-  CHECK_THAT(message(mixed.of("weight: -1", "weight: 1", "weight: 1")),
-             Contains("weight: expected a number >= 0"));
-  CHECK_THAT(message(mixed.of("weight: 0", "weight: 0", "weight: 0")), Contains("all weights are 0"));
-  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0.000001")), Contains("less than 1/65536"));
-  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0")),
-             Contains("notes has weight 0 in every stage"));
-  auto stages = [&](const std::string& text) {
-    return message(mixed.of("weight: 1", "weight: 1", "weight: 1", {"--training.mixture_stages", text}));
-  };
-  CHECK_THAT(stages("[{from_step: 5, weights: [1, 2]}]"),
-             Contains("the stage from step 5 has 2 weights, expected 3"));
-  CHECK_THAT(stages("[{from_step: 5, weights: [1, 2, x]}]"),
-             Contains("expected a number, got the string \"x\""));
-  CHECK_THAT(stages("[{from_step: 5, weights: [1, 2, 3]}, {from_step: 5, weights: [1, 1, 1]}]"),
-             Contains("the stage from step 5 is listed after the one from step 5"));
-  CHECK_THAT(message({"--training.mixture", "[{name: a b, path: x, weight: 1}]"}),
-             Contains("the name \"a b\" is not valid") && Contains("training.dataset_path is set as well"));
-  CHECK_THAT(message({"--training.mixture", "[{name: web, path: [], weight: 1}]"}),
-             Contains("training.mixture: web has no path"));
-  CHECK_THAT(message({"--validation.enable", "true", "--validation.datasets", "[{name: own, path: []}]"}),
-             Contains("validation.datasets: own has no path"));
-  CHECK_THAT(message({"--training.mixture_stages", "[{from_step: 5, weights: [1]}]"}),
-             Contains("stages change the weights of training.mixture, which is not set"));
-}
-
-TEST_CASE("what is wrong with weights is said with the file and the line") {
-  Mixed mixed;
-  const std::string file = mixed / "job.yaml";
-  std::ofstream(file) << "training:\n  mixture:\n    - {name: web, path: x, weight: 1}\n"
-                      << "    - {name: books, path: y, weight: -2}\n";
-  CHECK_THAT(message_of([&] { load_config(file, {}); }),
-             Contains(file + ":4:38: training.mixture[1].weight: expected a number >= 0"));
-  std::ofstream(file) << "training:\n  mixture:\n    - {name: web, path: x, weight: 0}\n"
-                      << "    - {name: books, path: y, weight: 0}\n";
-  CHECK_THAT(message_of([&] { load_config(file, {}); }),
-             Contains(file + ":3:5: training.mixture: ") && Contains("all weights are 0"));
-  std::ofstream(mixed / "notes.txt").close();
-  CHECK_THAT(message_of([&] { mixed.start("empty", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
-             Contains("the dataset is empty: 1 file in '" + (mixed / "notes.txt") + "', all of them empty"));
-}
-
 TEST_CASE("stages of a mixture begin at their steps, whatever the run has read before") {
-  Mixed mixed;
+  MixedTraining mixed;
   const auto with = [&](int steps, int batch, const Overrides& more = {}) {
     Overrides out = mixed.of(
         "weight: 3", "weight: 1", "weight: 0",
@@ -371,7 +233,7 @@ TEST_CASE("stages of a mixture begin at their steps, whatever the run has read b
 }
 
 TEST_CASE("data that is left out leaves a mixture's stages at their steps") {
-  Mixed mixed;
+  MixedTraining mixed;
   auto with = [&](int steps, const Overrides& more) {
     Overrides out =
         mixed.of("weight: 3", "weight: 1", "weight: 0",
@@ -398,7 +260,7 @@ TEST_CASE("data that is left out leaves a mixture's stages at their steps") {
 }
 
 TEST_CASE("bench data says how fast data is read, and what the mixture takes of it") {
-  Mixed mixed;
+  MixedTraining mixed;
   std::ostringstream out;
   const Overrides overrides =
       mixed.of("weight: 1", "weight: 1", "weight: 1",
@@ -414,7 +276,7 @@ TEST_CASE("bench data says how fast data is read, and what the mixture takes of 
 }
 
 TEST_CASE("validation sets by name have a loss each") {
-  Mixed mixed;
+  MixedTraining mixed;
   const Overrides common{"--validation.enable",           "true", "--validation.seq_len", "32",
                          "--validation.local_batch_size", "2",    "--validation.freq",    "8"};
   auto with = [&](const Overrides& more) {
