@@ -5,6 +5,7 @@
 #include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // The layer cut among tensor-parallel ranks, in both styles, against the straight-through formula in FP64.
@@ -128,7 +129,7 @@ std::vector<Rank> run(const Case& what) {
       mine.dy[i] *=
           i < static_cast<size_t>(outputs) || i % static_cast<size_t>(outputs) == 0 ? 0x1p-22f : 1.0f;
     RankGroups dry(make_dry_run_world(world.rank(), kRanks), make_dry_run_world(world.rank(), kRanks), mesh);
-    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), mesh);
+    RankGroups ranks = groups_over(world, mesh);
     CostRecorder recorder;
     plan_and_run(recorder, [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
       pass(what, stream, arena, arena.is_recording() ? dry : ranks, workspace_bytes, mine);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <numeric>
 #include <optional>
 #include <random>
 
@@ -15,6 +14,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 namespace ottava::test {
@@ -182,18 +182,11 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
   return out;
 }
 
-std::vector<int> everyone(const Layout& layout) {
-  std::vector<int> ranks(static_cast<size_t>(layout.world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const Layout& layout, int steps,
                        Device device) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
   run_thread_ranks(how, [&](Communicator& world) {
-    auto groups = std::make_unique<RankGroups>(world.split("world", everyone(layout)),
-                                               world.split("world", everyone(layout)), layout.mesh());
+    auto groups = std::make_unique<RankGroups>(groups_over(world, layout.mesh()));
     ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups), device);
   });
   return combine(whole, layout, std::move(ranks));
@@ -247,7 +240,7 @@ void run_nccl_mesh(const Layout& layout,
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& control) {
     CommunicatorBootstrap bootstrap(control);
     auto world = nccl::make_world(bootstrap, control.shared_state(), {.gpu = control.rank()});
-    body(std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world),
+    body(std::make_unique<RankGroups>(control.split("world", all_ranks(control.size())), std::move(world),
                                       layout.mesh()),
          control.rank());
   });

@@ -1,6 +1,5 @@
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 
 #include "core/io/file.h"
 #include "core/log.h"
@@ -9,6 +8,7 @@
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // Runs that begin from a checkpoint: their own, another run's, parts of one, a broken one.
@@ -273,10 +273,8 @@ TEST_CASE("a run that goes on with other batches is told of them") {
             more);
     const CapturedOutput log;
     run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
-      std::vector<int> all(ranks);
-      std::iota(all.begin(), all.end(), 0);
       const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
-      RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+      RankGroups groups = groups_over(world, e.mesh);
       Trainer(e, groups, {DeviceType::cpu, 0}, nullptr).run();
     });
     return log.text();

@@ -13,6 +13,7 @@
 #include "tests/core/data/compress.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // From lines of conversations to what ranks read.
@@ -165,7 +166,7 @@ TEST_CASE(
     const Config c = chats.config("shared", all + Overrides{"--parallelism.context_parallel_degree", "2"});
     run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       const Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+      RankGroups ranks = groups_over(world, e.mesh);
       log::set_rank({world.rank(), 2, world.rank() != 0});
       Trainer(e, ranks, {DeviceType::cpu, 0}, nullptr).run();
     });

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -153,12 +153,10 @@ TEST_CASE(
   std::vector<std::string> errors(ranks);
   const auto run_all = [&](const std::string& more) {
     run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
-      std::vector<int> all(ranks);
-      std::iota(all.begin(), all.end(), 0);
       Config c = tiny.config("run", overrides);
       c.validation.dataset_path = {world.rank() == 0 ? first : second};
       const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
-      RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+      RankGroups groups = groups_over(world, e.mesh);
       Trainer trainer(e, groups, {DeviceType::cpu, 0}, nullptr);
       if (world.rank() == ranks - 1 && !more.empty()) std::ofstream(changed) << text << more;
       errors[world.rank()] = message_of([&] { trainer.run(); });
@@ -195,12 +193,10 @@ TEST_CASE(
                                                   std::to_string(ranks)};
   const auto run_all = [&](const std::string& name, const std::function<void(Trainer&, int rank)>& work) {
     run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
-      std::vector<int> all(ranks);
-      std::iota(all.begin(), all.end(), 0);
       Config c = tiny.config(name, overrides);
       c.training.dataset_path = {world.rank() == 0 ? first : second};
       const Experiment e = resolve_experiment(c, load_tokenizer(c), ranks);
-      RankGroups groups(world.split("world", all), world.split("world", all), e.mesh);
+      RankGroups groups = groups_over(world, e.mesh);
       Trainer trainer(e, groups, {DeviceType::cpu, 0}, nullptr);
       work(trainer, world.rank());
     });

@@ -7,6 +7,7 @@
 #include "core/cuda/fused_attention.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_training.h"
 
@@ -142,7 +143,7 @@ TEST_CASE("ranks that share sequences choose their attention as others do, and d
       overrides.insert(overrides.end(), more.begin(), more.end());
       const Config c = tiny.config("unused", overrides);
       Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+      RankGroups ranks = groups_over(world, e.mesh);
       settle_decisions(e, ranks, {DeviceType::cuda, world.rank()}, DecisionSource::checkpoint);
       choices[static_cast<size_t>(world.rank())] = chosen(e);
     });

@@ -2,12 +2,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <optional>
 
 #include "core/log.h"
 #include "tests/apps/decide/settled_by_two.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_groups.h"
 
 // What two ranks settle: for a model that fits any machine, and for one that fits none. Only `meta` runs.
 
@@ -136,7 +136,7 @@ TEST_CASE("what memory allows is what will be decided, and is not recorded") {
     test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       const auto rank = static_cast<size_t>(world.rank());
       const Experiment open = resolve_experiment(job.config(fp8), nullptr, 2);
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), open.mesh);
+      RankGroups ranks = test::groups_over(world, open.mesh);
       const Experiment e = as_memory_allows(open, ranks, {DeviceType::cpu, 0});
       allowed[rank] = e.shape.parameters;
       recorded[rank] = e.decisions.entries.size();

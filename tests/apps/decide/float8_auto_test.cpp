@@ -10,6 +10,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // quantize.linear.float8.auto: FP8 where it was measured to be faster, as a recorded decision that rank 0
@@ -83,7 +84,7 @@ class Job {
       const auto rank = static_cast<size_t>(world.rank());
       const Config& mine = rank == 1 && of_rank_1 ? *of_rank_1 : config;
       settled[rank] = std::make_unique<Experiment>(resolve_experiment(mine, nullptr, 2, compute_capability));
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
+      RankGroups ranks = groups_over(world, settled[rank]->mesh);
       refusals[rank] = message_of([&] {
         settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
       });

@@ -8,6 +8,7 @@
 #include "apps/decide/decide.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 namespace ottava::test {
@@ -20,7 +21,7 @@ inline Experiment settled_by_two(const Config& config, DecisionSource source) {
   run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const auto rank = static_cast<size_t>(world.rank());
     settled[rank] = std::make_unique<Experiment>(resolve_experiment(config, nullptr, 2));
-    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
+    RankGroups ranks = groups_over(world, settled[rank]->mesh);
     try {
       settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
     } catch (const ConfigError& error) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 
 #include "tests/support/catch.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -62,7 +62,7 @@ TEST_CASE("collectives that a step waits for are timed on their ranks; those bes
   std::atomic<int> wrong = 0;  // assertions belong to one thread
   run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const Experiment e = tiny(2, {"--parallelism.tensor_parallel_degree", "2"});
-    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+    RankGroups ranks = groups_over(world, e.mesh);
     Stream stream = Stream::cpu();
     const auto order_of = [](std::string axis, std::string_view collective, std::string label, bool beside) {
       RecordedOrder order;
@@ -90,11 +90,9 @@ TEST_CASE("collectives that a step waits for are timed on their ranks; those bes
 TEST_CASE("maxima of amaxes in recorded steps are timed, among the ranks of a pipeline's stage too") {
   const auto waited = [](int ranks, const std::vector<std::string>& more) {
     std::vector<double> out(static_cast<size_t>(ranks));
-    std::vector<int> everyone(out.size());
-    std::iota(everyone.begin(), everyone.end(), 0);
     run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
       const Experiment e = tiny(ranks, more);
-      RankGroups groups(world.split("world", everyone), world.split("world", everyone), e.mesh);
+      RankGroups groups = groups_over(world, e.mesh);
       Stream stream = Stream::cpu();
       const StepPlan step = record_first_rank(e.shape, kCpu, e.mesh);
       out[static_cast<size_t>(world.rank())] = waited_milliseconds(stream, groups, step.order);

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // How two ranks settle in which layers tensor parallel overlaps in blocks.
@@ -61,7 +62,7 @@ Experiment settled(const Decisions& saved, const std::vector<std::string>& more 
   run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const auto rank = static_cast<size_t>(world.rank());
     out[rank] = std::make_unique<Experiment>(experiment(more));
-    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), out[rank]->mesh);
+    RankGroups ranks = groups_over(world, out[rank]->mesh);
     refusals[rank] = message_of([&] { settle_overlap(*out[rank], ranks, {DeviceType::cpu, 0}, saved); });
   });
   CHECK(refusals[0] == refusals[1]);

@@ -15,6 +15,7 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // What a run says of its model besides the loss.
@@ -300,9 +301,7 @@ TEST_CASE("a rank that fails while prompts are continued is named by the others"
   std::latch over(2);
   run_thread_ranks({.ranks = 2, .timeout_seconds = 10}, [&](Communicator& world) {
     const int rank = world.rank();
-    EngineRun run(shape,
-                  std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
-                                               Mesh({.dp_shard = 2}, 2)),
+    EngineRun run(shape, std::make_unique<RankGroups>(groups_over(world, Mesh({.dp_shard = 2}, 2))),
                   {DeviceType::cpu, 0});
     run->parameters().initialise(7);
     const std::vector<int32_t> tokens{1, 2};
@@ -331,8 +330,7 @@ TEST_CASE("what a lost rank left unfinished is refused: logits of prompts and su
     std::string error;
     std::latch over(2);
     run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
-      auto ranks = std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
-                                                layout.mesh());
+      auto ranks = std::make_unique<RankGroups>(groups_over(world, layout.mesh()));
       if (world.rank() == 0) {
         ranks->coordinates.units = shape.pipeline.units_of(0);
         ranks->pp = std::make_unique<EndingEarly>(*ranks->pp, "validation loss");

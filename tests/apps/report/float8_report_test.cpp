@@ -9,6 +9,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -42,8 +43,8 @@ Watched watch(const Float8Config& config, int steps, int64_t micro_batches = 1,
     whole.micro_batches = micro_batches;
     whole.model_options.recompute.assign(2, recompute);
     EngineRun run(in_float8(whole, config),
-                  std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
-                                               Mesh({.dp_replicate = 1, .dp_shard = 2, .tp = 1}, 2)),
+                  std::make_unique<RankGroups>(
+                      groups_over(world, Mesh({.dp_replicate = 1, .dp_shard = 2, .tp = 1}, 2))),
                   {DeviceType::cpu, 0});
     run->parameters().initialise(7);
     const int64_t tokens = 32 * micro_batches;

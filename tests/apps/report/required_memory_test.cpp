@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -54,7 +55,7 @@ TEST_CASE(
   std::vector<std::string> messages(2);
   test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(config, nullptr, 2);
-    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+    RankGroups ranks = test::groups_over(world, e.mesh);
     const StepPlan plan = record_step(e.shape, kHost, ranks);
     try {
       require_memory(e, plan.memory, kHost, *ranks.control);

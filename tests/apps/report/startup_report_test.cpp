@@ -12,6 +12,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -30,13 +31,11 @@ Config config_with(const std::vector<std::string>& more) {
 /// What rank 0 of `ranks` says at start.
 std::string report(int ranks, const std::vector<std::string>& more) {
   const Config config = config_with(more);
-  std::vector<int> everyone(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) everyone[static_cast<size_t>(rank)] = rank;
   log::set_level(log::Level::info);
   const CapturedOutput log;
   test::run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(config, nullptr, ranks);
-    RankGroups groups(world.split("world", everyone), world.split("world", everyone), e.mesh);
+    RankGroups groups = test::groups_over(world, e.mesh);
     const StepPlan plan = record_step(e.shape, {DeviceType::cpu, 0}, groups);
     if (world.rank() == 0) log_startup_report(e, plan, {DeviceType::cpu, 0}, groups);
   });

@@ -5,6 +5,7 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // Whole steps whose gradients travel in FP8 (parallel/sharding/float8_exchange.h), ranks as threads. What
@@ -55,9 +56,7 @@ TEST_CASE(
   std::vector<std::vector<int>> skipped(kRanks);
   std::vector<std::string> named(kRanks);
   run_thread_ranks({.ranks = kRanks}, [&](Communicator& world) {
-    EngineRun run(shape,
-                  std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
-                                               layout.mesh()),
+    EngineRun run(shape, std::make_unique<RankGroups>(groups_over(world, layout.mesh())),
                   {DeviceType::cpu, 0});
     run->parameters().initialise(7);
     const ParameterShard& embedding = run->parameters().shard(0);

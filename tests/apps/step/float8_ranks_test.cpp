@@ -2,12 +2,12 @@
 #include <bit>
 #include <cmath>
 #include <functional>
-#include <numeric>
 
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // What ranks must have in common from step to step: the histories of recipe delayed, and weights that are
@@ -27,11 +27,7 @@ HostTokens host(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
 void on_ranks(const TrainingShape& whole, const Layout& layout,
               const std::function<void(EngineRun&, int rank)>& body) {
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
-    std::vector<int> everyone(static_cast<size_t>(layout.world_size()));
-    std::iota(everyone.begin(), everyone.end(), 0);
-    EngineRun run(shape_on(whole, layout),
-                  std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone),
-                                               layout.mesh()),
+    EngineRun run(shape_on(whole, layout), std::make_unique<RankGroups>(groups_over(world, layout.mesh())),
                   {DeviceType::cpu, 0});
     run->parameters().initialise(7);
     body(run, world.rank());

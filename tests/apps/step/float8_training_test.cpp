@@ -7,6 +7,7 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_training.h"
 
@@ -225,11 +226,7 @@ TEST_CASE("an infinity in one rank's weight makes every rank skip the same step,
             layout);
         std::vector<std::vector<int>> skipped(static_cast<size_t>(layout.world_size()));
         run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
-          std::vector<int> everyone(static_cast<size_t>(world.size()));
-          std::iota(everyone.begin(), everyone.end(), 0);
-          EngineRun run(shape,
-                        std::make_unique<RankGroups>(world.split("world", everyone),
-                                                     world.split("world", everyone), layout.mesh()),
+          EngineRun run(shape, std::make_unique<RankGroups>(groups_over(world, layout.mesh())),
                         {DeviceType::cpu, 0});
           run->parameters().initialise(7);
           int w2 = 0;

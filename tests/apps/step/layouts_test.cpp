@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "tests/apps/step/whole_step.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/traffic_formula.h"
 
@@ -154,11 +154,7 @@ RoundedSlices train_equal_slices(int tp) {
   const std::vector<std::vector<float>> none(ranks);
   RoundedSlices out{none, none, none};
   run_thread_ranks({.ranks = tp}, [&](Communicator& world) {
-    std::vector<int> all(ranks);
-    std::iota(all.begin(), all.end(), 0);
-    EngineRun run(shape,
-                  std::make_unique<RankGroups>(world.split("world", all), world.split("world", all),
-                                               Layout{.tp = tp}.mesh()),
+    EngineRun run(shape, std::make_unique<RankGroups>(groups_over(world, Layout{.tp = tp}.mesh())),
                   {DeviceType::cpu, 0});
     run->parameters().initialise(7);
     for (int p : {block.w13, block.w2}) {

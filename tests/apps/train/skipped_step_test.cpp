@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "core/ops/elementwise.h"
 #include "tests/support/catch.h"
@@ -11,6 +10,7 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -34,11 +34,8 @@ struct Run {
 std::string describe_on_rank(const Run& what, Communicator& world, Device device) {
   const TrainingShape shape = shape_on(tiny_shape(tiny_llama(), what.micro_batches, 8),
                                        {.micro_batches = what.micro_batches, .pp = what.stages});
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
   EngineRun run(shape,
-                std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone),
-                                             Mesh({.pp = what.stages}, world.size())),
+                std::make_unique<RankGroups>(groups_over(world, Mesh({.pp = what.stages}, world.size()))),
                 device);
   Fsdp& parameters = run->parameters();
   parameters.initialise(7);
@@ -134,11 +131,10 @@ Float8Outcome skip_on_rank(const Float8Run& what, Communicator& world) {
   TrainingShape whole = float8_step();
   whole.batch = 1;
   const TrainingShape shape = in_float8(whole, what.config, what.tp);
-  EngineRun run(
-      shape,
-      std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
-                                   Mesh({.dp_replicate = 1, .dp_shard = 2 / what.tp, .tp = what.tp}, 2)),
-      {DeviceType::cpu, 0});
+  EngineRun run(shape,
+                std::make_unique<RankGroups>(
+                    groups_over(world, Mesh({.dp_replicate = 1, .dp_shard = 2 / what.tp, .tp = what.tp}, 2))),
+                {DeviceType::cpu, 0});
   Fsdp& parameters = run->parameters();
   parameters.initialise(7);
   auto poison = [&](const ParameterShard& shard, int64_t row) {

@@ -17,6 +17,7 @@
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 // Steps whose gradient is not finite.
@@ -162,7 +163,7 @@ TEST_CASE("of two ranks' errors, only the one that both throw completes the save
                                                      "--parallelism.data_parallel_replicate_degree", "2"});
     run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       const Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+      RankGroups ranks = groups_over(world, e.mesh);
       Trainer trainer(e, ranks, {DeviceType::cpu, 0}, nullptr);
       before(trainer, world.rank());
       errors[world.rank()] = message_of([&] { trainer.run(); });

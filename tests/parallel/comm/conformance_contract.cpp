@@ -1,7 +1,7 @@
 #include <array>
-#include <numeric>
 
 #include "core/cost.h"
+#include "parallel/comm/all_ranks.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 
 namespace ottava::conformance {
@@ -139,9 +139,7 @@ void counts_bytes(Communicator& world) {
 
 void splits_share_counters(Communicator& world) {
   Stream stream = stream_for(world);
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  auto same = world.split("dp_shard", everyone);
+  auto same = world.split("dp_shard", all_ranks(world.size()));
   auto alone = world.split("tp", {world.rank()});
   expect(same->size() == world.size() && same->rank() == world.rank() && same->axis() == "dp_shard", "split");
   expect(alone->size() == 1 && alone->rank() == 0 && alone->world_ranks()[0] == world.rank(), "split alone");

@@ -12,6 +12,7 @@
 #include "parallel/sharding/rank_groups.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -290,8 +291,7 @@ TEST_CASE("ranks agree or are refused together") {
 TEST_CASE("a mesh has its communicators") {
   CHECK_NOTHROW(test::run_thread_ranks({.ranks = 8, .timeout_seconds = 60}, [](Communicator& world) {
     Mesh mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 8);
-    const std::vector<int> all{0, 1, 2, 3, 4, 5, 6, 7};
-    RankGroups groups(world.split("control", all), world.split("world", all), mesh);
+    RankGroups groups = test::groups_over(world, mesh);
     Stream stream = Stream::cpu();
     auto total = [&](Communicator& comm) {
       std::vector<double> x(1, world.rank());
@@ -314,8 +314,7 @@ TEST_CASE("a mesh has its communicators") {
 TEST_CASE("a mesh of stages and parts of sequences has its communicators") {
   CHECK_NOTHROW(test::run_thread_ranks({.ranks = 8, .timeout_seconds = 60}, [](Communicator& world) {
     Mesh mesh({.pp = 2, .dp_shard = 2, .cp = 2}, 8);
-    const std::vector<int> all{0, 1, 2, 3, 4, 5, 6, 7};
-    RankGroups groups(world.split("control", all), world.split("world", all), mesh);
+    RankGroups groups = test::groups_over(world, mesh);
     Stream stream = Stream::cpu();
     auto members = [&](Communicator& comm) {
       std::vector<int64_t> ranks(static_cast<size_t>(comm.size()));

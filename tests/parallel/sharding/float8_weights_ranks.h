@@ -2,13 +2,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <vector>
 
 #include "core/cost.h"
 #include "fp8/recipe.h"
 #include "parallel/sharding/fsdp.h"
 #include "parallel/sharding/initialise_shard.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/values.h"
 
@@ -75,10 +75,7 @@ struct Rank {
 inline void on_ranks(const Setting& s, const std::function<void(Rank&)>& body) {
   const int count = s.shards * s.tp;
   run_thread_ranks({.ranks = count}, [&](Communicator& world) {
-    std::vector<int> everyone(static_cast<size_t>(count));
-    std::iota(everyone.begin(), everyone.end(), 0);
-    RankGroups ranks(world.split("world", everyone), world.split("world", everyone),
-                     Mesh({.dp_shard = s.shards, .tp = s.tp}, count));
+    RankGroups ranks = groups_over(world, Mesh({.dp_shard = s.shards, .tp = s.tp}, count));
     auto run = [&](Stream& stream, Arena& arena) {
       Fsdp fsdp(stream, arena, ranks, weights(s.is_mx()), options_of(s));
       Rank rank{ranks, stream, arena, fsdp, arena.is_recording()};

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <numeric>
 
 #include "core/cost.h"
 #include "core/ops/elementwise.h"
@@ -14,6 +13,7 @@
 #include "parallel/sharding/rank_groups.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/values.h"
 
@@ -140,10 +140,8 @@ Result update_on(const Layout& layout, MuonOptions options) {
   const Mesh mesh({.dp_replicate = layout.replicas, .dp_shard = layout.shards, .tp = layout.tp}, size);
   Result result;
   std::mutex mutex;
-  std::vector<int> all(static_cast<size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
   run_thread_ranks({.ranks = size}, [&](Communicator& world) {
-    RankGroups ranks(world.split("world", all), world.split("world", all), mesh);
+    RankGroups ranks = groups_over(world, mesh);
     CostRecorder recorder;
     Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0}), cpu = Stream::cpu();
     Arena recording;
