@@ -2,8 +2,9 @@
 
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -13,7 +14,54 @@
 
 namespace ottava {
 
+namespace {
+
 namespace fs = std::filesystem;
+
+struct Replacement {
+  std::string path;
+  std::function<void(const std::string& temporary)> write;
+};
+
+void replace_atomically(std::span<const Replacement> files) {
+  // Several processes, on several machines, may write the same path at once.
+  std::random_device random;
+  std::vector<std::string> temporaries;
+  try {
+    for (const Replacement& file : files) {
+      std::error_code none;
+      if (fs::is_directory(file.path, none))
+        fail<FileError>("file", "cannot replace {}: it is a folder", file.path);
+      temporaries.push_back(fmt::format("{}.tmp{:08x}{:08x}", file.path, random(), random()));
+      file.write(temporaries.back());
+    }
+    for (size_t i = 0; i < files.size(); ++i) rename_file("file", temporaries[i], files[i].path);
+  } catch (...) {
+    for (const std::string& temporary : temporaries) ::unlink(temporary.c_str());
+    throw;
+  }
+  for (const Replacement& file : files) {
+    const fs::path folder = fs::path(file.path).parent_path();
+    sync_folder(folder.empty() ? "." : folder.string());
+  }
+}
+
+void copy_file_synced(const std::string& from, const std::string& to) {
+  constexpr int64_t kPiece = int64_t{4} << 20;
+  const File source = File::open_for_reading(from);
+  File copy = File::create(to);
+  const int64_t size = source.size();
+  std::vector<char> piece(static_cast<size_t>(std::min(size, kPiece)));
+  for (int64_t done = 0; done < size; done += std::ssize(piece)) {
+    const auto bytes = static_cast<size_t>(std::min(size - done, kPiece));
+    source.read_at(piece.data(), bytes, done);
+    copy.write_uncached(piece.data(), bytes, done);
+  }
+  copy.sync();
+  copy.close();
+}
+
+}  // namespace
 
 void write_file_atomically(const std::string& path, std::string_view content) {
   const FileToWrite file{path, content};
@@ -21,26 +69,17 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 }
 
 void write_files_atomically(std::span<const FileToWrite> files) {
-  // Several processes, on several machines, may write the same path at once.
-  std::random_device random;
-  std::vector<std::string> temporaries;
-  try {
-    for (const FileToWrite& file : files) {
-      std::error_code none;
-      if (fs::is_directory(file.path, none))
-        fail<FileError>("file", "cannot replace {}: it is a folder", file.path);
-      temporaries.push_back(fmt::format("{}.tmp{:08x}{:08x}", file.path, random(), random()));
-      write_file_synced(temporaries.back(), file.content);
-    }
-    for (size_t i = 0; i < files.size(); ++i) rename_file("file", temporaries[i], files[i].path);
-  } catch (...) {
-    for (const std::string& temporary : temporaries) ::unlink(temporary.c_str());
-    throw;
-  }
+  std::vector<Replacement> replacements;
   for (const FileToWrite& file : files) {
-    const fs::path folder = fs::path(file.path).parent_path();
-    sync_folder(folder.empty() ? "." : folder.string());
+    replacements.push_back(
+        {file.path, [&](const std::string& temporary) { write_file_synced(temporary, file.content); }});
   }
+  replace_atomically(replacements);
+}
+
+void copy_file_atomically(const std::string& from, const std::string& path) {
+  const Replacement copy{path, [&](const std::string& temporary) { copy_file_synced(from, temporary); }};
+  replace_atomically({&copy, 1});
 }
 
 }  // namespace ottava

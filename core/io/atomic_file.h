@@ -20,4 +20,8 @@ struct FileToWrite {
 /// are replaced one after the other, in their order.
 void write_files_atomically(std::span<const FileToWrite> files);
 
+/// write_file_atomically() with the content of the file `from`, of which a few megabytes at a time are in
+/// memory.
+void copy_file_atomically(const std::string& from, const std::string& path);
+
 }  // namespace ottava

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 
 #include "core/error.h"
 #include "core/io/atomic_file.h"
@@ -48,10 +47,8 @@ JsonLines::JsonLines(const std::string& path, int64_t resumed_at, Cut cut) {
   }
   const File before = File::open_for_reading(path);
   end_ = kept_bytes(before, resumed_at);
-  if (cut == Cut::kept_apart && end_ < before.size()) {
-    write_file_atomically(unused_name(path + ".abandoned"),
-                          read_file(path, std::numeric_limits<int64_t>::max()));
-  }
+  if (cut == Cut::kept_apart && end_ < before.size())
+    copy_file_atomically(path, unused_name(path + ".abandoned"));
   file_ = File::open_for_writing(path);
   file_.truncate(end_);
 }

@@ -1,5 +1,9 @@
 #include "core/io/json_lines.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -109,6 +113,38 @@ TEST_CASE("JSON lines: of a long file only the end is read when a run resumes") 
   file.read_at(end.data(), end.size(), kLong);
   CHECK(end.starts_with("\n{\"step\":5}\n{\"step\":6}\n{\"step\":7,\"time\":"));
   CHECK(std::ranges::count(end, '\n') == 4);
+}
+
+TEST_CASE("JSON lines: a long file is kept apart a piece at a time") {
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  constexpr int64_t kLong = int64_t{150} << 20, kMemory = int64_t{100} << 20;
+  File::create(path).truncate(kLong);
+  const std::string lines = "\n{\"step\":5}\n{\"step\":6}\n";
+  File::open_for_writing(path).write_at(lines.data(), lines.size(), kLong);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto most = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + kMemory);
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_AS, &limit);
+    try {
+      JsonLines(path, 5, JsonLines::Cut::kept_apart);
+    } catch (const std::exception&) {
+      ::_exit(7);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(File::open_for_reading(path).size() == kLong + std::ssize(lines) / 2 + 1);
+  const File copy = File::open_for_reading(path + ".abandoned");
+  REQUIRE(copy.size() == kLong + std::ssize(lines));
+  std::string end(lines.size(), '\0');
+  copy.read_at(end.data(), end.size(), kLong);
+  CHECK(end == lines);
 }
 
 }  // namespace
