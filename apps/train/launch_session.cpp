@@ -116,7 +116,8 @@ void refuse_early(const Experiment& e, Device device, RankGroups& ranks) {
   });
 }
 
-void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
+void work(const Config& config, World& world, const std::function<void(Session&)>& body) {
+  const Device device = world.training_device;
   if (world.launch.world_size > 1)
     require_equal_everywhere(*world.control, "the ottava binary",
                              checkpoint::text_checksum(read_file("/proc/self/exe")));
@@ -170,14 +171,17 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
     prepare_nccl();
     if (config.debug.deterministic) pin_nccl_algorithms();
-    const Device device = device_of_rank(config, launch);
-    check_sm_budget(config.comm.sm_budget, device);
+    const auto find_device = [&] {
+      const Device device = device_of_rank(config, launch);
+      check_sm_budget(config.comm.sm_budget, device);
+      return device;
+    };
     run_rank(launch,
              {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds),
               .backend = config.comm.backend,
               .max_ctas = static_cast<int>(config.comm.sm_budget),
-              .device = device},
-             [&](World& world) { work(config, device, world, body); });
+              .find_device = find_device},
+             [&](World& world) { work(config, world, body); });
   } catch (const std::exception& error) {
     if (launch.world_size == 1) throw;
     return report_failure(launch, error);

@@ -22,13 +22,13 @@
 namespace ottava {
 namespace {
 
-bool wants_nccl(const WorldRequest& request) {
-  if (request.backend == "nccl" && request.device.type != DeviceType::cuda) {
-    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi, tcp or auto",
-                      to_string(request.device));
+bool wants_nccl(const std::string& backend, Device device) {
+  if (backend == "nccl" && !device.is_gpu()) {
+    const std::string why = cuda_unavailable_reason();
+    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}{}: use mpi, tcp or auto",
+                      to_string(device), why.empty() ? "" : fmt::format(" ({})", why));
   }
-  if (request.backend == "nccl") return true;
-  return request.backend == "auto" && request.device.type == DeviceType::cuda && nccl::available();
+  return backend == "nccl" || (backend == "auto" && device.is_gpu() && nccl::available());
 }
 
 bool is_known(const std::string& backend) {
@@ -91,13 +91,29 @@ void require_same_kind(Communicator& control, Device device) {
       kinds[0], places[0], rank, kinds[rank], places[rank]);
 }
 
+// What keeps this rank from doing it, and where; empty: nothing.
+std::string complaint_about(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const std::exception& error) {
+    return fmt::format("on {}: {}", host_name("its machine"), error_text(error));
+  }
+}
+
 void connect(World& world, const WorldRequest& request) {
   if (!is_known(request.backend)) {
     fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
   }
-  const bool by_nccl = wants_nccl(request);
   const Launch& launch = world.launch;
+  bool by_nccl = false;
+  const auto choose = [&] {
+    world.training_device = request.find_device();
+    by_nccl = wants_nccl(request.backend, world.training_device);
+    if (by_nccl && launch.world_size > 1) nccl::require_library();
+  };
   if (launch.world_size == 1) {  // whatever started it: there is nobody to find
+    choose();
     world.control = std::make_unique<SoloCommunicator>();
     return;
   }
@@ -112,12 +128,13 @@ void connect(World& world, const WorldRequest& request) {
   CommunicatorBootstrap bootstrap(*world.control);
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
                                           Ledger::Options{.last_seconds = request.last_seconds});
-  require_same_kind(*world.control, request.device);
+  require_no_complaint(*world.control, complaint_about(choose), "device");
+  require_same_kind(*world.control, world.training_device);
   if (!by_nccl) return;
-  require_own_gpus(bootstrap.all_gather(cuda::device_uuid(request.device.index)),
-                   bootstrap.all_gather(gpu_title(request.device.index)));
-  world.device = nccl::make_world(bootstrap, world.control->shared_state(),
-                                  {.gpu = request.device.index, .max_ctas = request.max_ctas});
+  const int gpu = world.training_device.index;
+  require_own_gpus(bootstrap.all_gather(cuda::device_uuid(gpu)), bootstrap.all_gather(gpu_title(gpu)));
+  world.device =
+      nccl::make_world(bootstrap, world.control->shared_state(), {.gpu = gpu, .max_ctas = request.max_ctas});
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct World {
   /// Moves tensors of the training device, if `control` does not (NCCL); else null.
   std::unique_ptr<Communicator> device;
   std::unique_ptr<Ledger> ledger;  ///< null for one process
+  Device training_device = {};     ///< of this rank
 
   /// For tensors of the training device.
   Communicator& tensors() const { return device ? *device : *control; }
@@ -32,8 +33,9 @@ struct WorldRequest {
   double init_timeout_seconds = 300;
   std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "tcp", "nccl"
   int max_ctas = 0;              ///< for NCCL: comm.sm_budget
-  Device device;                 ///< the training device of this rank
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
+  /// Chooses the training device of this rank, once ranks have met: what it throws, all ranks throw.
+  std::function<Device()> find_device = [] { return Device{}; };
 };
 
 /// Connects the ranks, runs `body`, and disconnects. After `body` all ranks meet once more, so that none

@@ -5,9 +5,14 @@ namespace ottava::nccl {
 
 bool available() { return false; }
 
-std::unique_ptr<Communicator> make_world(Bootstrap&, std::shared_ptr<RankState>, WorldOptions) {
+void require_library() {
   fail<CommError>(
       "nccl", "this binary was built without NCCL: use comm.backend mpi, or build with nccl.h and libnccl");
+}
+
+std::unique_ptr<Communicator> make_world(Bootstrap&, std::shared_ptr<RankState>, WorldOptions) {
+  require_library();
+  return nullptr;
 }
 
 }  // namespace ottava::nccl

@@ -9,6 +9,9 @@ namespace ottava::nccl {
 
 /// Whether this binary was built with NCCL.
 bool available();
+/// Throws DeviceError, naming the places searched, if NCCL is not installed here or too old, and CommError if
+/// this binary was built without it.
+void require_library();
 
 struct WorldOptions {
   int gpu = 0;  ///< of this process

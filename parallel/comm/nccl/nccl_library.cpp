@@ -1,5 +1,6 @@
 // NCCL's functions, found in its library at run time: the program also starts where NCCL is not installed,
 // and takes the one that comes with the toolkit, the system or pip (core/cuda/shared_library.h).
+#include <fmt/core.h>
 #include <nccl.h>
 
 #include "core/cuda/shared_library.h"
@@ -7,7 +8,14 @@
 namespace {
 
 const ottava::cuda::SharedLibrary& library() {
-  static const ottava::cuda::SharedLibrary opened("libnccl.so.2", "the NVIDIA NCCL library");
+  static const auto opened = [] {
+    ottava::cuda::SharedLibrary found(
+        "libnccl.so.2",
+        fmt::format("the NVIDIA NCCL library, as in pip's nvidia-nccl-cu{}", CUDART_VERSION / 1000));
+    decltype(&ncclCommSplit) newest = nullptr;  // of the functions below: one that has it has them all
+    found.find("ncclCommSplit", newest);
+    return found;
+  }();
   return opened;
 }
 

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/host_name.h"
 #include "core/io/file.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "tests/apps/step/launched_job.h"
@@ -73,6 +74,11 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
     std::ofstream(job.in("other"), std::ios::app) << "x";
     check_refused(launch_both(port, program, job.in("other") + job.train()), 2,
                   "the ottava binary differs between ranks");
+  }
+  SECTION("a device that one of them does not have") {
+    check_refused(
+        launch_both(port, program, "CUDA_VISIBLE_DEVICES= " + program + " --training.device cuda"), 2,
+        "rank 1 cannot continue: on " + host_name("its machine") + ": [device] 'cuda' cannot be used: ");
   }
   SECTION("folders that are not shared") {
     fs::create_directories(job.in("here"));

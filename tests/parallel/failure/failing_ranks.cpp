@@ -1,6 +1,7 @@
 // A program whose ranks fail in one way or another; failure_test.cpp starts it over TCP and under mpirun and
 // reads what it says.
 //     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -107,6 +108,19 @@ void run(World& world, const std::string& mode) {
   }
 }
 
+// The program again, which finds another library, without functions, under the name of NCCL's: the loader
+// reads its path when a program starts.
+void hide_nccl(char** argv) {
+  const std::string folder = std::getenv("OTTAVA_TEST_LIBRARIES");
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  if (path && folder == path) return;
+  Dl_info c_library{};
+  ::dladdr(reinterpret_cast<void*>(&::getpid), &c_library);
+  ::symlink(c_library.dli_fname, (folder + "/libnccl.so.2").c_str());
+  ::setenv("LD_LIBRARY_PATH", folder.c_str(), 1);
+  ::execv("/proc/self/exe", argv);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -114,11 +128,21 @@ int main(int argc, char** argv) {
   Launch launch = detect_launch();
   try {
     const std::string mode = argv[1];
-    const std::string backend = launch.launcher == Launcher::environment ? "tcp" : "mpi";
+    const bool asks_for_nccl = mode == "without_nccl";
+    if (asks_for_nccl && launch.rank == kVictim) hide_nccl(argv);
+    const std::string backend = asks_for_nccl                              ? "nccl"
+                                : launch.launcher == Launcher::environment ? "tcp"
+                                                                           : "mpi";
     // The absent rank is in no call, and nothing but its ledger can end it.
     const double last_seconds = mode.starts_with("absent") && launch.rank == kVictim ? 1 : 20;
     run_rank(launch,
-             {.init_timeout_seconds = 200, .backend = backend, .device = {}, .last_seconds = last_seconds},
+             {.init_timeout_seconds = 200,
+              .backend = backend,
+              .last_seconds = last_seconds,
+              .find_device =
+                  [&] {
+                    return asks_for_nccl ? Device{DeviceType::cuda, 0} : Device{};
+                  }},
              [&](World& world) { run(world, mode); });
   } catch (const std::exception& error) {
     return report_failure(launch, error);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
 #include "tests/support/temporary_folder.h"
@@ -192,4 +193,16 @@ TEST_CASE("ranks that disagree about a size are told so") {
                         "'layers.0 of 50000 elements'") &&
                    Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
   }
+}
+
+TEST_CASE("NCCL that one rank does not have ends all of them, and they say what to install") {
+  const ottava::TemporaryFolder folder;
+  Outcome o = launch("without_nccl",
+                     "OTTAVA_TEST_LIBRARIES=" + folder.path() + " " LAUNCH_PROGRAM " 4 --grace 20 --");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.all_say(4, " cannot continue: on "));
+  if (!ottava::nccl::available()) return;
+  CHECK(o.all_say(4, ": [cuda] the NVIDIA NCCL library, as in pip's nvidia-nccl-cu"));
+  CHECK(o.all_say(4, ": install "));
 }

@@ -1,9 +1,12 @@
 #include "parallel/ranks/world.h"
 
+#include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "tests/support/catch.h"
 
@@ -17,13 +20,40 @@ Launch started_by(Launcher launcher) {
   return {.launcher = launcher, .source = "a launcher of one rank", .master = {}};
 }
 
+// What each of three ranks throws.
+std::vector<std::string> errors_of_three(const std::string& backend,
+                                         const std::function<Device(int rank)>& device_of) {
+  const HeldPort port;
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.emplace_back([&, r] {
+      const Launch launch{.launcher = Launcher::environment,
+                          .rank = r,
+                          .world_size = 3,
+                          .source = "torchrun (RANK)",
+                          .master = {"127.0.0.1", port.number()}};
+      try {
+        run_rank(
+            launch,
+            {.init_timeout_seconds = 60, .backend = backend, .find_device = [&] { return device_of(r); }},
+            [](World&) {});
+      } catch (const ConfigError& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return errors;
+}
+
 }  // namespace
 
 TEST_CASE("a world of one rank needs no transport, whatever started it") {
   const Launcher launcher = GENERATE(Launcher::none, Launcher::mpi, Launcher::slurm, Launcher::environment);
   const std::string backend = GENERATE("auto", "mpi", "tcp");
   int ran = 0;
-  run_rank(started_by(launcher), {.backend = backend, .device = {}}, [&](World& world) {
+  run_rank(started_by(launcher), {.backend = backend}, [&](World& world) {
     CHECK((world.control->size() == 1 && world.control->rank() == 0));
     CHECK(&world.tensors() == world.control.get());
     ++ran;
@@ -36,42 +66,43 @@ TEST_CASE("ranks that a launcher started without MPI do not look for one another
                       .world_size = 2,
                       .source = "torchrun (RANK)",
                       .master = {.address = "127.0.0.1"}};
-  CHECK_THROWS_WITH(run_rank(launch, {.backend = "mpi", .device = {}}, [](World&) {}),
+  CHECK_THROWS_WITH(run_rank(launch, {.backend = "mpi"}, [](World&) {}),
                     "[world] comm.backend is mpi, but the ranks were started by torchrun (RANK): start them "
                     "with mpirun or srun --mpi=pmix, or set comm.backend to auto");
 }
 
 TEST_CASE("a world of one rank refuses a backend that its device has not") {
   const Launcher launcher = GENERATE(Launcher::none, Launcher::environment);
-  CHECK_THROWS_WITH(run_rank(started_by(launcher), {.backend = "nccl", .device = {}}, [](World&) {}),
+  CHECK_THROWS_WITH(run_rank(started_by(launcher), {.backend = "nccl"}, [](World&) {}),
                     Contains("comm.backend is nccl, but the device is cpu"));
-  CHECK_THROWS_WITH(run_rank(started_by(launcher), {.backend = "gloo", .device = {}}, [](World&) {}),
+  CHECK_THROWS_WITH(run_rank(started_by(launcher), {.backend = "gloo"}, [](World&) {}),
                     Contains("comm.backend is 'gloo'"));
 }
 
 TEST_CASE("ranks of which some have a GPU and others none refuse together") {
-  const HeldPort port;
-  std::vector<std::string> errors(3);
-  std::vector<std::thread> ranks;
-  for (int r = 0; r < 3; ++r) {
-    ranks.emplace_back([&, r] {
-      const Launch launch{.launcher = Launcher::environment,
-                          .rank = r,
-                          .world_size = 3,
-                          .source = "torchrun (RANK)",
-                          .master = {"127.0.0.1", port.number()}};
-      const Device device{r == 2 ? DeviceType::cpu : DeviceType::cuda, 0};
-      try {
-        run_rank(launch, {.init_timeout_seconds = 60, .backend = "tcp", .device = device}, [](World&) {});
-      } catch (const ConfigError& error) {
-        errors[static_cast<size_t>(r)] = error.what();
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  const std::vector<std::string> errors = errors_of_three("tcp", [](int rank) {
+    return Device{rank == 2 ? DeviceType::cpu : DeviceType::cuda, 0};
+  });
   for (const std::string& error : errors) {
     CHECK_THAT(error, Catch::StartsWith("[world] rank 0 trains on a GPU of ") &&
                           Contains(", but rank 2 on the CPU of ") &&
                           Catch::EndsWith(": all ranks need GPUs that can be used, or training.device cpu"));
+  }
+}
+
+TEST_CASE("a rank that cannot have its device, or not with NCCL, ends all of them with machine and reason") {
+  const auto [backend, says] = GENERATE(table<std::string, std::string>({
+      {"tcp", ": [device] 'cuda' cannot be used: it is on fire"},
+      {"nccl", ": [world] comm.backend is nccl, but the device is cpu"},
+  }));
+  const std::vector<std::string> errors = errors_of_three(backend, [&](int rank) -> Device {
+    if (rank == 1 && backend == "tcp") fail<DeviceError>("device", "'cuda' cannot be used: it is on fire");
+    std::this_thread::sleep_for(std::chrono::milliseconds(rank == 1 ? 0 : 300));
+    return {};
+  });
+  for (const std::string& error : errors) {
+    CHECK_THAT(error,
+               Catch::StartsWith(fmt::format("[ranks] rank {} cannot continue: on {}{}",
+                                             backend == "tcp" ? 1 : 0, host_name("its machine"), says)));
   }
 }
