@@ -188,6 +188,12 @@ OpenFiles allow_open_files(int ranks) {
   return result(limit.rlim_cur);
 }
 
+std::string missing_files_text(int rank, int ranks, const OpenFiles& files) {
+  return fmt::format(
+      "rank {} needs {} open files among {} ranks, but {} allows {}: raise ulimit -n there, or use MPI", rank,
+      files.needed, ranks, host_name("its machine"), files.allowed);
+}
+
 std::optional<BoundSocket> bind_port(int port) {
   for (const int family : {AF_INET6, AF_INET}) {
     BoundSocket bound{Descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0))};

@@ -48,6 +48,8 @@ struct OpenFiles {
 };
 /// Lets this process open the files that it needs among so many ranks, or as many as the machine allows.
 OpenFiles allow_open_files(int ranks);
+/// What `rank` of so many lacks, on which machine, and what to do, where its machine allows fewer.
+std::string missing_files_text(int rank, int ranks, const OpenFiles& files);
 
 struct BoundSocket {
   Descriptor descriptor;

@@ -29,6 +29,9 @@ constexpr double kAnswerSeconds = 10;
 // After this part of the time limit, which is a minute of the usual five, the log says who is waited for.
 constexpr double kFirstToldPart = 5;
 
+// What rank 0 has open besides a connection to each rank, generously.
+constexpr int kOwnFiles = 32;
+
 struct Visitor {
   tcp::Connection connection;
   WaitedTime time = WaitedTime();  ///< since it came
@@ -105,7 +108,9 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
 void MasterBootstrap::await_ranks(const Master& master) {
   connections_.resize(self_.size);
   if (self_.size == 1) return;
-  tcp::allow_open_files(self_.size);
+  // The others hear of other lacks once they are here.
+  if (const tcp::OpenFiles files = tcp::allow_open_files(self_.size); files.allowed < self_.size + kOwnFiles)
+    fail<CommError>("launch", "{}", tcp::missing_files_text(0, self_.size, files));
   tcp::Listener listener = [&] {
     try {
       return tcp::Listener(master.port);

@@ -16,10 +16,11 @@ class MasterBootstrap final : public Bootstrap {
   struct Self {
     int rank = 0, size = 1;
   };
-  /// Throws CommError if the port is taken, the master is not reached or is that of a job with another number
-  /// of ranks, ranks do not come (naming them), or two have the same number. Rank 0 sends other visitors away
-  /// and waits on; a rank that ends meanwhile may be started again. After a fifth of the time its log says
-  /// for whom it waits, and again each time that it has waited twice as long.
+  /// Throws CommError if the port is taken, rank 0 may not open a file for each rank, the master is not
+  /// reached or is that of a job with another number of ranks, ranks do not come (naming them), or two have
+  /// the same number. Rank 0 sends other visitors away and waits on; a rank that ends meanwhile may be
+  /// started again. After a fifth of the time its log says for whom it waits, and again each time that it has
+  /// waited twice as long.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }

@@ -27,6 +27,16 @@ constexpr double kAnswerSeconds = 10;
 // Between two looks at the time: a name may take as long to be looked up.
 constexpr std::chrono::seconds kLongestAttempt{10};
 
+// A rank that left alone would be waited for.
+void require_open_files(Bootstrap& bootstrap) {
+  const int rank = bootstrap.rank(), ranks = bootstrap.size();
+  const tcp::OpenFiles files = tcp::allow_open_files(ranks);
+  const bool is_short = files.allowed < files.needed;
+  for (const std::string& said :
+       bootstrap.all_gather(is_short ? tcp::missing_files_text(rank, ranks, files) : ""))
+    if (!said.empty()) fail<CommError>("tcp", "{}", said);
+}
+
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace
@@ -34,12 +44,7 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
                  Options options)
     : state_(std::move(state)), options_(options), peers_(bootstrap.size()) {
-  const tcp::OpenFiles files = tcp::allow_open_files(bootstrap.size());
-  if (files.allowed < files.needed) {
-    fail<CommError>("tcp",
-                    "{} ranks need {} open files, but this machine allows {}: raise ulimit -n, or use MPI",
-                    bootstrap.size(), files.needed, files.allowed);
-  }
+  require_open_files(bootstrap);
   token_ = job_token(bootstrap);
   doorman_.emplace(Doorman::Options{.token = token_,
                                     .rank = bootstrap.rank(),

@@ -6,6 +6,8 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -131,6 +133,30 @@ TEST_CASE("more ranks meet than rank 0 may open files at first") {
   const auto meet_all = [&](int rank) { MasterBootstrap(master, {rank, kRanks}, 20).all_gather("here"); };
   for (const std::string& error : run_ranks(kRanks, meet_all)) CHECK(error == "");
   CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
+TEST_CASE("rank 0 does not wait for more ranks than it may have connections") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{100, 100};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    std::string said;
+    try {
+      MasterBootstrap(master, {0, 90}, 200);
+    } catch (const CommError& error) {
+      said = error.what();
+    }
+    ::_exit(said == fmt::format("[launch] rank 0 needs 526 open files among 90 ranks, but {} allows 100: "
+                                "raise ulimit -n there, or use MPI",
+                                host_name("its machine"))
+                ? 0
+                : 7);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("ranks meet over IPv6") {

@@ -2,6 +2,7 @@
 // reads what it says.
 //     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
 #include <dlfcn.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -121,6 +122,14 @@ void hide_nccl(char** argv) {
   ::execv("/proc/self/exe", argv);
 }
 
+// The victim comes to the others long before them.
+void leave_few_files(bool is_victim) {
+  constexpr rlim_t kFew = 64;
+  if (!is_victim) return pause_ms(kUntilTheLedgerKnows);
+  const rlimit limit{kFew, kFew};
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -130,6 +139,7 @@ int main(int argc, char** argv) {
     const std::string mode = argv[1];
     const bool asks_for_nccl = mode == "without_nccl";
     if (asks_for_nccl && launch.rank == kVictim) hide_nccl(argv);
+    if (mode.starts_with("few_files")) leave_few_files(launch.rank == (mode.ends_with("0") ? 0 : kVictim));
     const std::string backend = asks_for_nccl                              ? "nccl"
                                 : launch.launcher == Launcher::environment ? "tcp"
                                                                            : "mpi";

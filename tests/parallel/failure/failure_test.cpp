@@ -206,3 +206,14 @@ TEST_CASE("NCCL that one rank does not have ends all of them, and they say what 
   CHECK(o.all_say(4, ": [cuda] the NVIDIA NCCL library, as in pip's nvidia-nccl-cu"));
   CHECK(o.all_say(4, ": install "));
 }
+
+TEST_CASE("a rank that may not open the files it needs ends all of them, and they say which and where") {
+  const auto [mode, says] = GENERATE(table<std::string, std::string>(
+      {{"few_files", "[tcp] rank 2 needs 268 open files among 4 ranks, but "},
+       {"few_files0", "[tcp] rank 0 needs 268 open files among 4 ranks, but "}}));
+  Outcome o = launch(mode);
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.all_say(4, says));
+  CHECK(o.all_say(4, " allows 64: raise ulimit -n there, or use MPI"));
+}
