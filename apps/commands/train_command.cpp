@@ -8,6 +8,7 @@
 
 #include "apps/checkpoints/steps_to_load.h"
 #include "apps/commands/command_line.h"
+#include "apps/config/outputs.h"
 #include "apps/decide/decide.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/run_lock.h"
@@ -40,6 +41,13 @@ std::vector<RunLock> locks_of(const Config& c) {
   return locks;
 }
 
+/// What killed ranks of earlier runs left. To be called with the locks held, while no rank writes.
+void remove_leftovers(const Config& c) {
+  for (const std::string& folder : output_folders(c))
+    for (const std::string& path : remove_half_written(folder))
+      log::info("Removing {}, which a killed process left half written", path);
+}
+
 }  // namespace
 
 int run_train_command(const TrainCommand& command) {
@@ -51,7 +59,9 @@ int run_train_command(const TrainCommand& command) {
     const bool is_first = session.ranks.is_first();
     std::vector<RunLock> locks;
     fail_together(*session.ranks.control, "job", [&] {
-      if (is_first) locks = locks_of(config);
+      if (!is_first) return;
+      locks = locks_of(config);
+      remove_leftovers(config);
     });
     // The end of epochs is known only once the trainer has counted the data.
     if (!config.training.epochs) {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/io/folder.h"
+
 namespace ottava {
 namespace fs = std::filesystem;
 namespace {
@@ -103,6 +105,23 @@ void check_outputs(const Config& config, config::Problems& problems) {
                  other->what, other->path.string(),
                  other->key.empty() ? "" : fmt::format(" ({})", other->key));
   }
+}
+
+std::vector<std::string> output_folders(const Config& config) {
+  std::vector<std::string> folders;
+  for (const Output& o : outputs_of(config)) {
+    const fs::path folder = o.kind == Kind::folder ? o.path : o.path.parent_path();
+    folders.push_back(folder.empty() ? "." : folder.string());
+  }
+  std::ranges::sort(folders);
+  const auto doubles = std::ranges::unique(folders);
+  folders.erase(doubles.begin(), doubles.end());
+  for (size_t i = 0, count = folders.size(); i < count; ++i) {
+    if (!is_there(folders[i])) continue;
+    for (const std::string& name : names_in(folders[i]))
+      if (name.starts_with("iteration_")) folders.push_back(folders[i] + "/" + name);
+  }
+  return folders;
 }
 
 }  // namespace ottava

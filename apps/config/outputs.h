@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "apps/config/config.h"
 
 namespace ottava {
@@ -8,5 +11,8 @@ namespace ottava {
 /// run writes a file, nothing else can be, neither a file nor a folder. Folders may be shared.
 /// Also for a path that only a shell would expand, and for an empty job.dump_folder.
 void check_outputs(const Config& config, config::Problems& problems);
+
+/// The folders in which the run's files are, those of each traced step among them.
+std::vector<std::string> output_folders(const Config& config);
 
 }  // namespace ottava

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <random>
@@ -18,6 +19,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kMark = ".tmp";
+constexpr size_t kDigits = 16;
+
+bool is_temporary(std::string_view name) {
+  if (name.size() <= kMark.size() + kDigits) return false;
+  const std::string_view end = name.substr(name.size() - kMark.size() - kDigits);
+  return end.starts_with(kMark) &&
+         end.find_first_not_of("0123456789abcdef", kMark.size()) == std::string_view::npos;
+}
+
 struct Replacement {
   std::string path;
   std::function<void(const std::string& temporary)> write;
@@ -32,7 +43,7 @@ void replace_atomically(std::span<const Replacement> files) {
       std::error_code none;
       if (fs::is_directory(file.path, none))
         fail<FileError>("file", "cannot replace {}: it is a folder", file.path);
-      temporaries.push_back(fmt::format("{}.tmp{:08x}{:08x}", file.path, random(), random()));
+      temporaries.push_back(fmt::format("{}{}{:08x}{:08x}", file.path, kMark, random(), random()));
       file.write(temporaries.back());
     }
     for (size_t i = 0; i < files.size(); ++i) rename_file("file", temporaries[i], files[i].path);
@@ -80,6 +91,21 @@ void write_files_atomically(std::span<const FileToWrite> files) {
 void copy_file_atomically(const std::string& from, const std::string& path) {
   const Replacement copy{path, [&](const std::string& temporary) { copy_file_synced(from, temporary); }};
   replace_atomically({&copy, 1});
+}
+
+std::vector<std::string> remove_half_written(const std::string& folder) {
+  constexpr auto kAge = std::chrono::minutes(10);
+  const auto now = fs::file_time_type::clock::now();
+  std::vector<std::string> removed;
+  std::error_code error, end_of_list;
+  for (fs::directory_iterator it(folder, end_of_list), end; !end_of_list && it != end;
+       it.increment(end_of_list)) {
+    if (!is_temporary(it->path().filename().string()) || !it->is_regular_file(error)) continue;
+    const auto written = fs::last_write_time(it->path(), error);
+    if (error || now - written < kAge) continue;
+    if (fs::remove(it->path(), error)) removed.push_back(it->path().string());
+  }
+  return removed;
 }
 
 }  // namespace ottava

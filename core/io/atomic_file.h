@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ottava {
 
@@ -23,5 +24,10 @@ void write_files_atomically(std::span<const FileToWrite> files);
 /// write_file_atomically() with the content of the file `from`, of which a few megabytes at a time are in
 /// memory.
 void copy_file_atomically(const std::string& from, const std::string& path);
+
+/// Removes the temporary files that killed processes have left in `folder`, and returns their paths. One to
+/// which something was written in the last ten minutes may be that of a process that lives, and stays. What
+/// cannot be looked at or removed stays too.
+std::vector<std::string> remove_half_written(const std::string& folder);
 
 }  // namespace ottava

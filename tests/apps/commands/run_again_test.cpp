@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -65,6 +66,31 @@ class Runs {
 };
 
 }  // namespace
+
+TEST_CASE(
+    "what killed ranks left half written is removed by the next start, what may be written now is not") {
+  Runs runs;
+  const std::string options =
+      "--training.steps 2 --profiling.enable_profiling true --profiling.profile_freq 2";
+  runs.train(options);
+  const auto an_hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  std::vector<std::string> left;
+  for (const char* name : {"decisions.json", "data_index/text", "comm_traces/rank_1.json",
+                           "profile_traces/iteration_2/rank0_trace.json.gz"}) {
+    left.push_back(runs / "out/" + name + ".tmp0123456789abcdef");
+    fs::create_directories(fs::path(left.back()).parent_path());
+    std::ofstream(left.back()) << "{";
+    fs::last_write_time(left.back(), an_hour_ago);
+  }
+  const std::string now = runs / "out/comm_traces/rank_1.json.tmpfedcba9876543210";
+  std::ofstream(now) << "{";
+  runs.train(options);
+  for (const std::string& path : left) {
+    INFO(path);
+    CHECK_FALSE(fs::exists(path));
+  }
+  CHECK(fs::exists(now));
+}
 
 TEST_CASE("the command of a finished run says that it is finished and touches nothing") {
   Runs runs;

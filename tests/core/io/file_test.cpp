@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -176,6 +177,50 @@ TEST_CASE("output files: a link and what it leads to stay, and a pipe gets what 
   CHECK_THROWS_WITH(require_writable(folder / "dir"), Contains("dir: Is a directory"));
   CHECK_THROWS_WITH(require_writable(folder / "round"), Contains("cannot write " + (folder / "round")));
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 6);
+}
+
+TEST_CASE("atomic files: what killed processes left is removed, what another may be writing stays") {
+  TemporaryFolder folder;
+  const std::string old = folder / "rank_0.json.tmp0123456789abcdef";
+  const std::vector<std::string> others = {folder / "rank_0.json.tmpfedcba9876543210",  // written to just now
+                                           folder / "rank_0.json",
+                                           folder / "a.tmp",
+                                           folder / ".tmp0123456789abcdef",
+                                           folder / "a.tmp0123456789abcdeg",
+                                           folder / "a_tmp0123456789abcdef"};
+  const auto an_hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  write_file_synced(old, "{");
+  fs::last_write_time(old, an_hour_ago);
+  for (const std::string& other : others) {
+    write_file_synced(other, "");
+    if (other != others[0]) fs::last_write_time(other, an_hour_ago);
+  }
+  fs::create_directory(folder / "b.tmp0123456789abcdef");
+  fs::last_write_time(folder / "b.tmp0123456789abcdef", an_hour_ago);
+  CHECK(remove_half_written(folder.path()) == std::vector<std::string>{old});
+  CHECK_FALSE(fs::exists(old));
+  CHECK(std::ranges::all_of(others, [](const std::string& path) { return fs::exists(path); }));
+  CHECK(fs::exists(folder / "b.tmp0123456789abcdef"));
+  CHECK(remove_half_written(folder / "none").empty());
+}
+
+TEST_CASE("atomic files: a process that is killed while it writes leaves what is removed later") {
+  TemporaryFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);  // SIGXFSZ kills it
+    write_file_atomically(folder / "a", std::string(5000, 'x'));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(WIFSIGNALED(status));
+  const std::vector<std::string> left = names_in(folder.path());
+  REQUIRE(left.size() == 1);
+  fs::last_write_time(folder / left[0], fs::file_time_type::clock::now() - std::chrono::hours(1));
+  CHECK(remove_half_written(folder.path()).size() == 1);
+  CHECK(names_in(folder.path()).empty());
 }
 
 TEST_CASE("gzip refuses what zlib cannot count") {
