@@ -17,11 +17,12 @@ void declare(config::Section& s, CheckpointConfig& c) {
           "folder of the checkpoints, inside job.dump_folder unless its path leads elsewhere; commands then "
           "need this folder in place of the run's");
   s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
-  s.field(
-       "keep_latest_k", c.keep_latest_k,
-       "number of latest checkpoints to keep, besides those of keep_every; older ones are deleted, but while "
-       "steps are skipped as not finite none from before the first of them; 0: keep all")
-      .range(0, 1 << 30);
+  s.field("keep_latest_k", c.keep_latest_k,
+          "number of latest checkpoints to keep, besides those of keep_every; older ones are deleted, but "
+          "while steps are skipped as not finite none from before the first of them; 0: keep all; 1 would "
+          "delete the only good one while the next is written")
+      .range(2, 1 << 30)
+      .or_value(0);
   s.field(
        "keep_every", c.keep_every,
        "also keep, for good, the checkpoints whose step is a multiple of this, which keep_latest_k does not "
@@ -96,11 +97,6 @@ void validate(const CheckpointConfig& c, config::Problems& problems) {
     problems.add("checkpoint.advance_data_steps",
                  "this key needs checkpoint.load_step, the step to go back to; without it, every start would "
                  "skip data");
-  }
-  if (c.keep_latest_k == 1) {
-    problems.add(
-        "checkpoint.keep_latest_k",
-        "1 would delete the only good checkpoint while the next is written; expected 0 (all) or at least 2");
   }
 }
 

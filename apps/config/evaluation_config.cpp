@@ -18,7 +18,9 @@ void declare(config::Section& s, EvaluationConfig& c) {
          "named files of questions, as for `ottava eval`, with query, choices and gold, or as HellaSwag or "
          "ARC have them");
   s.field("freq", c.freq, "training steps between evaluations").at_least(1).unit("steps");
-  s.field("max_examples", c.max_examples, "number of questions of each task; -1: all").at_least(-1);
+  s.field("max_examples", c.max_examples, "number of questions of each task; -1: all")
+      .at_least(1)
+      .or_value(-1);
   s.field("prompts", c.prompts,
           "texts for the model to continue, shown in the log, metrics.jsonl and TensorBoard");
   s.field("max_new_tokens", c.max_new_tokens, "tokens to generate for each prompt")
@@ -35,9 +37,6 @@ void validate(const EvaluationConfig& c, config::Problems& problems) {
     problems.add(
         "evaluation.tasks",
         "evaluation is enabled without tasks or prompts; add one, or set evaluation.enable to false");
-  if (c.max_examples == 0)
-    problems.add("evaluation.max_examples",
-                 "0 is not a number of questions; expected -1 (all) or at least 1");
 }
 
 int64_t EvaluationConfig::longest_sample() const {

@@ -61,7 +61,8 @@ void declare_batch(config::Section& s, TrainingConfig& c) {
   s.field("global_batch_size", c.global_batch_size,
           "sequences per optimizer step, reached by gradient accumulation where needed; -1: local_batch_size "
           "x data-parallel ranks")
-      .range(-1, kMost)
+      .range(1, kMost)
+      .or_value(-1)
       .unit("sequences");
   s.field("seq_len", c.seq_len, "sequence length").range(1, kMostTokens).unit("tokens");
   s.field("steps", c.steps, "number of optimizer steps in the whole run").range(1, kMostSteps).unit("steps");
@@ -72,7 +73,7 @@ void declare_batch(config::Section& s, TrainingConfig& c) {
       .unit("epochs");
   s.field("max_norm", c.max_norm,
           "gradient clipping: a gradient with a larger global norm is scaled down to this norm")
-      .above(0);
+      .range(config::kLeastFloat, config::kMostFloat);
   s.field("z_loss_weight", c.z_loss_weight,
           "weight of the z-loss, the squared log of the softmax denominator, which keeps logits small and is "
           "logged separately; 0: no z-loss; 1e-5 to 1e-4 are usual")
@@ -179,11 +180,6 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
                    "a mixture with weights has no epochs; give every source of training.mixture a repeat and "
                    "remove mixture_stages, or set training.steps instead");
   }
-  // 0 would never clip.
-  constexpr float kSmallest = std::numeric_limits<float>::min();
-  if (c.max_norm > 0 && static_cast<float>(c.max_norm) < kSmallest)
-    problems.add("training.max_norm", "{} is too small for float32; expected at least {}", c.max_norm,
-                 kSmallest);
   double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
   if (!(scale > 0) || !std::isfinite(scale)) {
     problems.add("training.loss_scale", "expected none, dynamic or a number > 0, got the string \"{}\"",
@@ -196,10 +192,7 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
   if (const int64_t tokens = c.local_batch_size * c.seq_len; tokens > kMostTokens)
     problems.add("training.local_batch_size", "{} x seq_len {} = {} tokens; expected at most {}",
                  c.local_batch_size, c.seq_len, tokens, kMostTokens);
-  if (c.global_batch_size == 0) {
-    problems.add("training.global_batch_size",
-                 "0 is not a batch size; expected -1 (local_batch_size x data-parallel ranks) or at least 1");
-  } else if (c.global_batch_size > 0 && c.global_batch_size % c.local_batch_size != 0) {
+  if (c.global_batch_size > 0 && c.global_batch_size % c.local_batch_size != 0) {
     problems.add("training.global_batch_size", "{} is not a multiple of local_batch_size {} (remainder {})",
                  c.global_batch_size, c.local_batch_size, c.global_batch_size % c.local_batch_size);
   }

@@ -20,7 +20,8 @@ void declare(config::Section& s, ValidationConfig& c) {
   s.field("freq", c.freq, "training steps between validations").at_least(1).unit("steps");
   s.field("steps", c.steps,
           "batches per validation, starting over where the data ends; -1: all of the data once")
-      .at_least(-1)
+      .at_least(1)
+      .or_value(-1)
       .unit("batches");
   s.section("dataloader", c.dataloader);
 }
@@ -32,9 +33,6 @@ void validate(const ValidationConfig& c, config::Problems& problems) {
   if (const int64_t tokens = c.local_batch_size * c.seq_len; tokens > kMostTokens)
     problems.add("validation.local_batch_size", "{} x seq_len {} = {} tokens; expected at most {}",
                  c.local_batch_size, c.seq_len, tokens, kMostTokens);
-  if (c.steps == 0)
-    problems.add("validation.steps",
-                 "0 is not a number of batches; expected -1 (all of the data) or at least 1");
 }
 
 }  // namespace ottava

@@ -23,8 +23,7 @@ std::string bound_text(const Field& field, double bound) {
 
 bool in_range(const Field& field, double x) {
   bool low = field.least_open ? x > field.least : x >= field.least;
-  bool high = field.most_open ? x < field.most : x <= field.most;
-  return low && high;
+  return (low && x <= field.most) || field.beside_range == x;
 }
 
 /// Whether a number is written as an integer, but too large for one.
@@ -154,11 +153,10 @@ std::string expectation(const Field& field) {
     return (field.type == Type::text_list ? "a list of " : "") + one_of_text(field.choices);
   }
   std::string text(name_of(field.type));
+  if (field.beside_range) text = fmt::format("{} or {}", bound_text(field, *field.beside_range), text);
   bool low = std::isfinite(field.least), high = std::isfinite(field.most);
   if (low) text += fmt::format(" {} {}", field.least_open ? ">" : ">=", bound_text(field, field.least));
-  if (high)
-    text += fmt::format("{} {} {}", low ? " and" : "",
-                        field.most_open ? "<" : "<=", bound_text(field, field.most));
+  if (high) text += fmt::format("{} <= {}", low ? " and" : "", bound_text(field, field.most));
   return text;
 }
 

@@ -99,8 +99,13 @@ std::string description(const Field& field) {
 Json field_schema(const Field& field) {
   Json schema = type_schema(field);
   schema.set("description", description(field)).set("default", json_of(field.fallback));
-  if (std::isfinite(field.least)) schema.set(field.least_open ? "exclusiveMinimum" : "minimum", field.least);
-  if (std::isfinite(field.most)) schema.set(field.most_open ? "exclusiveMaximum" : "maximum", field.most);
+  Json range;
+  if (std::isfinite(field.least)) range.set(field.least_open ? "exclusiveMinimum" : "minimum", field.least);
+  if (std::isfinite(field.most)) range.set("maximum", field.most);
+  if (field.beside_range)
+    return schema.set("anyOf", Json::Array{range, Json().set("const", *field.beside_range)});
+  if (!range.is_null())
+    for (const auto& [name, bound] : range.as_object(field.path)) schema.set(name, bound);
   return schema;
 }
 

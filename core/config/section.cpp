@@ -69,9 +69,8 @@ Field& Field::above(double bound) {
   least_open = true;
   return *this;
 }
-Field& Field::below(double bound) {
-  most = bound;
-  most_open = true;
+Field& Field::or_value(double value) {
+  beside_range = value;
   return *this;
 }
 Field& Field::one_of(std::vector<std::string> values) {

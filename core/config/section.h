@@ -17,6 +17,10 @@ namespace ottava::config {
 
 class Section;
 
+/// Ends of ranges for numbers that become float32, in digits short enough to show: there the first is not
+/// subnormal, the second finite, the third below 1.
+inline constexpr double kLeastFloat = 1.1754944e-38, kMostFloat = 3.4028234e38, kMostBelowOne = 0.9999999;
+
 /// What becomes of a key that a file sets.
 enum class Fate {
   used,
@@ -37,7 +41,8 @@ class Field {
   Field& range(double least, double most);
   Field& at_least(double least);
   Field& above(double bound);
-  Field& below(double bound);
+  /// A number outside the range that is a value too, such as -1 for all; the meaning says what it stands for.
+  Field& or_value(double value);
   /// The allowed values of a text, or of every element of a list of texts.
   Field& one_of(std::vector<std::string> values);
   /// A value (in its YAML spelling) that is known but not available, and why.
@@ -63,7 +68,8 @@ class Field {
   std::string unit_text, fate_text;
   Fate fate = Fate::used;
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
-  bool least_open = false, most_open = false;  ///< the bound itself is outside
+  bool least_open = false;             ///< the bound itself is outside
+  std::optional<double> beside_range;  ///< allowed too
   std::vector<std::string> choices;
   std::vector<std::pair<std::string, std::string>> refused_values, renamed_values, suggested_values;
   bool accepts_scalar = false, is_required = false;

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
 
 namespace ottava {
 namespace {
-
-constexpr float kLargest = std::numeric_limits<float>::max();
 
 double number_of(const std::string& text) {
   using Kind = config::Value::Kind;
@@ -22,8 +19,7 @@ double number_of(const std::string& text) {
 
 void declare_muon(config::Section& s, OptimizerConfig& c) {
   s.field("momentum", c.momentum, "Muon's momentum, the decay rate of its running mean of gradients")
-      .at_least(0)
-      .below(1);
+      .range(0, config::kMostBelowOne);
   s.field("nesterov", c.nesterov, "use Nesterov momentum in Muon");
   s.field("ns_steps", c.ns_steps, "number of iterations of Muon's Newton-Schulz orthogonalization")
       .range(1, 20)
@@ -41,34 +37,14 @@ void declare_muon(config::Section& s, OptimizerConfig& c) {
            "AdamW's lr and weight_decay fit; original: sqrt(max(1, rows / columns))");
 }
 
-// Updates are made in float32, in which a number just below 1 or above 0 must not become 1 or 0, and none
-// infinite.
-void validate_as_float32(const OptimizerConfig& c, config::Problems& problems) {
-  for (const auto& [key, decay] :
-       {std::pair{"beta1", c.beta1}, std::pair{"beta2", c.beta2}, std::pair{"momentum", c.momentum}}) {
-    if (static_cast<float>(decay) < 1 || decay >= 1) continue;
-    problems.add(std::string("optimizer.") + key,
-                 "{} becomes 1 in float32, so that nothing would decay; expected at most 0.9999999", decay);
-  }
-  constexpr float kSmallest = std::numeric_limits<float>::min();
-  if (c.eps > 0 && static_cast<float>(c.eps) < kSmallest)
-    problems.add("optimizer.eps", "{} is too small for float32; expected at least {}", c.eps, kSmallest);
-  for (const auto& [key, value] :
-       {std::pair{"lr", c.lr}, std::pair{"eps", c.eps}, std::pair{"weight_decay", c.weight_decay}}) {
-    if (value > kLargest)
-      problems.add(std::string("optimizer.") + key, "{} is too large for float32; expected at most {}", value,
-                   kLargest);
-  }
+// Updates are made in float32.
+void check_lr_factors(const OptimizerConfig& c, config::Problems& problems) {
   for (size_t g = 0; g < c.param_groups.size(); ++g) {
-    const ParamGroupConfig& group = c.param_groups[g];
-    for (const auto& [key, value] :
-         {std::pair{"weight_decay", group.weight_decay.value_or(0)}, std::pair{"lr_factor", group.lr_factor},
-          std::pair{"lr times lr_factor", c.lr * group.lr_factor}}) {
-      if (!(value > kLargest)) continue;
-      problems.add("optimizer.param_groups", "entry {}: {} {} is too large for float32; expected at most {}",
-                   g + 1, key, value, kLargest);
-      break;
-    }
+    const double lr = c.lr * c.param_groups[g].lr_factor;
+    if (lr > config::kMostFloat)
+      problems.add("optimizer.param_groups",
+                   "entry {}: lr times lr_factor {} is too large for float32; expected at most {}", g + 1, lr,
+                   config::kMostFloat);
   }
 }
 
@@ -79,9 +55,9 @@ void declare(config::Section& s, ParamGroupConfig& c) {
           "glob over parameter names such as layers.0.feed_forward.w2, or over their names in checkpoints")
       .required();
   s.field("weight_decay", c.weight_decay, "weight decay of these parameters; null: optimizer.weight_decay")
-      .at_least(0);
+      .range(0, config::kMostFloat);
   s.field("lr_factor", c.lr_factor, "factor that multiplies the learning rate for these parameters")
-      .at_least(0);
+      .range(0, config::kMostFloat);
   s.field("optimizer_name", c.optimizer_name, "optimizer of these parameters; null: chosen by optimizer.name")
       .one_of({"AdamW", "Muon"});
 }
@@ -93,13 +69,16 @@ void declare(config::Section& s, OptimizerConfig& c) {
           "embeddings, output layer, norms and biases")
       .one_of({"AdamW", "Muon"})
       .refuse_value("Adam", "its weight decay acts through the gradient and trains differently; use AdamW");
-  s.field("lr", c.lr, "peak learning rate, reached at the end of the warm-up").at_least(0);
-  s.field("beta1", c.beta1, "decay rate of AdamW's running mean of gradients").at_least(0).below(1);
-  s.field("beta2", c.beta2, "decay rate of AdamW's running mean of squared gradients").at_least(0).below(1);
-  s.field("eps", c.eps, "AdamW's epsilon, added to the denominator of the update").above(0);
+  s.field("lr", c.lr, "peak learning rate, reached at the end of the warm-up").range(0, config::kMostFloat);
+  s.field("beta1", c.beta1, "decay rate of AdamW's running mean of gradients")
+      .range(0, config::kMostBelowOne);
+  s.field("beta2", c.beta2, "decay rate of AdamW's running mean of squared gradients")
+      .range(0, config::kMostBelowOne);
+  s.field("eps", c.eps, "AdamW's epsilon, added to the denominator of the update")
+      .range(config::kLeastFloat, config::kMostFloat);
   s.field("weight_decay", c.weight_decay,
           "decoupled weight decay of all parameters, except where param_groups sets another")
-      .at_least(0);
+      .range(0, config::kMostFloat);
   s.choice("state_dtype", c.state_dtype, {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
            "dtype in which AdamW's running means are stored; bfloat16 (stochastically rounded) halves their "
            "memory; Muon's momentum is always float32");
@@ -120,14 +99,14 @@ std::array<double, 3> OptimizerConfig::newton_schulz_coefficients() const {
 }
 
 void validate(const OptimizerConfig& c, config::Problems& problems) {
-  validate_as_float32(c, problems);
+  check_lr_factors(c, problems);
   const std::array<double, 3> coefficients = c.newton_schulz_coefficients();
   if (!std::ranges::all_of(coefficients, [](double x) { return std::isfinite(x); })) {
     problems.add("optimizer.ns_coefficients", "expected three numbers, got [{}]",
                  fmt::join(c.ns_coefficients, ", "));
-  } else if (!std::ranges::all_of(coefficients, [](double x) { return std::abs(x) <= kLargest; })) {
+  } else if (!std::ranges::all_of(coefficients, [](double x) { return std::abs(x) <= config::kMostFloat; })) {
     problems.add("optimizer.ns_coefficients", "[{}] is too large for float32; expected at most {} in size",
-                 fmt::join(c.ns_coefficients, ", "), kLargest);
+                 fmt::join(c.ns_coefficients, ", "), config::kMostFloat);
   }
 }
 

@@ -43,15 +43,15 @@ void declare_pipeline(config::Section& s, ParallelismConfig& c) {
 
 void declare(config::Section& s, ParallelismConfig& c) {
   s.meaning("how ranks divide the work; the product of all degrees is the number of ranks");
-  const auto degree = [&](const char* key, int64_t& ranks, const char* meaning, int64_t least = 1) {
-    s.field(key, ranks, meaning).range(static_cast<double>(least), kMostRanks).unit("ranks");
+  const auto degree = [&](const char* key, int64_t& ranks, const char* meaning) -> config::Field& {
+    return s.field(key, ranks, meaning).range(1, kMostRanks).unit("ranks");
   };
   degree("data_parallel_replicate_degree", c.data_parallel_replicate_degree,
          "number of replicas of the sharded model (HSDP, or DDP if the shard degree is 1)");
   degree("data_parallel_shard_degree", c.data_parallel_shard_degree,
          "ranks among which parameters, gradients and optimizer state are sharded (FSDP); -1: all ranks that "
-         "the other degrees leave",
-         -1);
+         "the other degrees leave")
+      .or_value(-1);
   degree(
       "context_parallel_degree", c.context_parallel_degree,
       "ranks that share each sequence; each takes two chunks of it (head-tail) and gathers keys and values");
@@ -82,10 +82,6 @@ void declare(config::Section& s, ParallelismConfig& c) {
 }
 
 void validate(const ParallelismConfig& c, config::Problems& problems) {
-  if (c.data_parallel_shard_degree == 0) {
-    problems.add("parallelism.data_parallel_shard_degree",
-                 "0 is not a number of ranks; expected -1 (all remaining ranks) or at least 1");
-  }
   double ranks = 1;
   for (int64_t degree : {c.data_parallel_replicate_degree, c.data_parallel_shard_degree,
                          c.context_parallel_degree, c.tensor_parallel_degree, c.pipeline_parallel_degree})

@@ -4,7 +4,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "apps/commands/config_command.h"
+#include "core/config/section.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/config_of_text.h"
@@ -65,7 +70,8 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
         "[config] 1 problem in f.yaml:\n  f.yaml:1:52: training.global_batch_size: 20 is not a multiple of "
         "local_batch_size 8 "
         "(remainder 4)");
-  CHECK(has(error("training: {global_batch_size: 0}"), "0 is not a batch size"));
+  CHECK(has(error("training: {global_batch_size: 0}"),
+            "expected -1 or an integer >= 1 and <= 1073741824, got the integer 0"));
   CHECK(has(error("training: {loss_scale: much}"),
             "expected none, dynamic or a number > 0, got the string \"much\""));
   CHECK(has(error("training: {loss_scale: 1e39}"), "is outside the range of float32"));
@@ -92,18 +98,18 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
             "high_freq_factor 1 must be greater than low_freq_factor 4"));
   CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"),
-            "expected -1 (all remaining ranks) or at least 1"));
+            "expected -1 or an integer >= 1 and <= 16777216, got"));
   // What is kept in 32 bits, or as nanoseconds in 64, is refused beyond.
   CHECK(has(error("parallelism: {tensor_parallel_degree: 4294967297}"),
             "expected an integer >= 1 and <= 16777216, got"));
   CHECK(has(error("parallelism: {tensor_parallel_degree: 65536, data_parallel_shard_degree: 65536}"),
             "all degrees together make 4294967296 ranks; expected at most 16777216"));
   CHECK(has(error("checkpoint: {keep_latest_k: 4294967297}"),
-            "expected an integer >= 0 and <= 1073741824, got"));
+            "expected 0 or an integer >= 2 and <= 1073741824, got"));
   for (const char* key : {"init_timeout_seconds", "train_timeout_seconds"})
     CHECK(has(error(fmt::format("comm: {{{}: 99999999999}}", key)),
               "expected an integer >= 1 and <= 100000000, got"));
-  CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "would delete the only good checkpoint"));
+  CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "expected 0 or an integer >= 2 and <= 1073741824, got"));
   CHECK(has(error("checkpoint: {keep_every: 700}"), "700 is not a multiple of checkpoint.interval 500"));
   CHECK(has(error("checkpoint: {advance_data_steps: 3}"), "this key needs checkpoint.load_step"));
   for (const char* setting : {"load_step: 4", "load_only: true", "exclude_from_loading: [optimizer]"}) {
@@ -128,7 +134,7 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
             "expected op or an integer >= 1, got the string \"0\""));
   CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));
-  CHECK(has(error("validation: {steps: 0}"), "validation.steps: 0 is not a number of batches"));
+  CHECK(has(error("validation: {steps: 0}"), "validation.steps: expected -1 or an integer >= 1, got"));
   CHECK(has(error("quantize: {linear: {float8: {margin: 2}}}"),
             "only recipe delayed uses this key; recipe_name is tensorwise, and no entry of "
             "quantize.linear.float8.policy has recipe delayed"));
@@ -204,29 +210,33 @@ TEST_CASE("a list of tables that is none is one problem, which says what a table
 TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
   for (const char* key : {"beta1", "beta2", "momentum"}) {
     CHECK(has(error(fmt::format("optimizer: {{{}: 0.99999999}}", key)),
-              fmt::format("optimizer.{}: 0.99999999 becomes 1 in float32", key)));
+              fmt::format("optimizer.{}: expected a number >= 0 and <= 0.9999999, got", key)));
     CHECK(parse(fmt::format("optimizer: {{{}: 0.9999999}}", key)).training.steps > 0);
   }
-  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: 1e-46 is too small for float32"));
+  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: expected a number >= 1.1754944e-38 and"));
   for (const char* key : {"lr", "eps", "weight_decay"})
-    CHECK(has(error(fmt::format("optimizer: {{{}: 1e39}}", key)),
-              fmt::format("optimizer.{}: 1e+39 is too large for float32; expected at most 3.4", key)));
+    CHECK(has(error(fmt::format("optimizer: {{{}: 1e39}}", key)), "and <= 3.4028234e+38, got"));
   const auto group = [](const char* keys) {
     return error(
         fmt::format("optimizer: {{lr: 10, param_groups: [{{match: '*'}}, {{match: b, {}}}]}}", keys));
   };
-  CHECK(has(
-      group("weight_decay: 1e39"),
-      "optimizer.param_groups: entry 2: weight_decay 1e+39 is too large for float32; expected at most 3.4"));
-  CHECK(has(group("lr_factor: 1e300"), "entry 2: lr_factor 1e+300 is too large for float32"));
-  CHECK(has(group("lr_factor: 1e38"), "entry 2: lr times lr_factor 1e+39 is too large for float32"));
+  for (const char* key : {"weight_decay", "lr_factor"})
+    CHECK(has(group(fmt::format("{}: 1e39", key).c_str()),
+              fmt::format("param_groups[1].{}: expected a number >= 0 and <= 3.4028234e+38, got", key)));
+  CHECK(has(group("lr_factor: 1e38"),
+            "entry 2: lr times lr_factor 1e+39 is too large for float32; expected at most 3.4"));
   CHECK(group("lr_factor: 1e37, weight_decay: 1e38") == "no error");
   CHECK(has(error("optimizer: {ns_coefficients: ['-1e300', '1', '2']}"),
             "optimizer.ns_coefficients: [-1e300, 1, 2] is too large for float32; expected at most 3.4"));
   CHECK(error("optimizer: {ns_coefficients: ['1e38', '-1', '2']}") == "no error");
-  CHECK(has(error("training: {max_norm: 1e-50}"),
-            "training.max_norm: 1e-50 is too small for float32; expected at least 1.17"));
+  for (const char* norm : {"0", "1e-50", "1e39"})
+    CHECK(has(error(fmt::format("training: {{max_norm: {}}}", norm)),
+              "expected a number >= 1.1754944e-38 and <= 3.4028234e+38, got"));
   CHECK(error("training: {max_norm: 1e-30}") == "no error");
+  static_assert(static_cast<float>(config::kLeastFloat) == std::numeric_limits<float>::min());
+  static_assert(config::kLeastFloat >= std::numeric_limits<float>::min());
+  static_assert(config::kMostFloat <= std::numeric_limits<float>::max());
+  static_assert(static_cast<float>(config::kMostBelowOne) < 1);
 }
 
 TEST_CASE("mixed_precision_level fills in what is not said and refuses what contradicts", "[config]") {

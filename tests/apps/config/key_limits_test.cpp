@@ -1,5 +1,8 @@
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "tests/support/catch.h"
 #include "tests/support/config_of_text.h"
 #include "tests/support/message_of.h"
@@ -38,6 +41,67 @@ TEST_CASE("values whose sums or products 64 bits cannot hold are refused", "[con
                              "tokens; expected at most 1073741824",
                              section)));
     CHECK(message(fmt::format("{}: {{local_batch_size: 32768, seq_len: 32768}}", section)) == "no error");
+  }
+}
+
+namespace {
+
+/// Keys of the schema below `schema`, each with numbers of its range: the ends and what is beside them.
+void collect_ends(const nlohmann::json& schema, const std::string& path,
+                  std::vector<std::pair<std::string, std::string>>& ends) {
+  for (const auto& [name, key] : schema["properties"].items()) {
+    const std::string here = path.empty() ? name : path + "." + name;
+    if (key.contains("properties")) collect_ends(key, here, ends);
+    const bool has_values = key.contains("anyOf") && key["anyOf"][1].contains("const");
+    const nlohmann::json& range = has_values ? key["anyOf"][0] : key;
+    if (!range.contains("minimum") && !range.contains("exclusiveMinimum")) continue;
+    if (key["type"][0] == "integer") {
+      const auto least = range["minimum"].get<int64_t>();
+      const int64_t most = range.value("maximum", int64_t{1} << 62);
+      for (const int64_t n : {least, least + 1, most}) ends.emplace_back(here, std::to_string(n));
+      if (has_values) ends.emplace_back(here, std::to_string(key["anyOf"][1]["const"].get<int64_t>()));
+    } else {
+      for (const double x : {range.value("minimum", 1e-300), range.value("maximum", 1e300)})
+        ends.emplace_back(here, fmt::format("{}", x));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what is shown as the range of a key is accepted, unless another key forbids it", "[config]") {
+  std::vector<std::pair<std::string, std::string>> ends;
+  collect_ends(nlohmann::json::parse(config_schema()), "", ends);
+  CHECK(ends.size() > 100);
+  // What the message names, where the key alone is set to the end of its range.
+  const std::vector<std::pair<std::string, const char*>> other_keys = {
+      {"model.dim", "n_heads"},
+      {"model.head_dim", "as attention requires"},
+      {"model.n_heads", "dim 256"},
+      {"model.n_kv_heads", "n_heads"},
+      {"model.max_seq_len", "training.seq_len"},
+      {"training.local_batch_size", "x seq_len"},
+      {"training.seq_len", "x seq_len"},
+      {"training.global_batch_size", "local_batch_size"},
+      {"validation.local_batch_size", "x seq_len"},
+      {"validation.seq_len", "x seq_len"},
+      {"checkpoint.load_step", "checkpoint.enable"},
+      {"checkpoint.keep_every", "checkpoint.interval"},
+      {"checkpoint.advance_data_steps", "checkpoint.load_step"},
+      {"quantize.linear.float8.amax_history_length", "recipe_name"},
+      {"quantize.linear.float8.margin", "recipe_name"},
+      {"profiling.profile_freq", "profiler_active"},
+      {"profiling.profiler_active", "profile_freq"},
+      {"profiling.profiler_warmup", "profile_freq"}};
+  for (const auto& [key, end] : ends) {
+    const std::string message = message_of([&, &key = key, &end = end] {
+      config_of_text("", "f.yaml", {"--" + key, end});
+    });
+    INFO(key << " " << end << ": " << message);
+    const auto other = std::ranges::find(other_keys, key, &std::pair<std::string, const char*>::first);
+    if (message == "no error") continue;
+    CHECK(other != other_keys.end());
+    if (other != other_keys.end()) CHECK_THAT(message, Contains(other->second));
   }
 }
 

@@ -30,6 +30,7 @@ struct Sample {
   std::vector<std::string> names;
   Mode mode = Mode::on;
   std::vector<Rule> rules;
+  int64_t all = -1;
   bool operator==(const Sample&) const = default;
 };
 
@@ -43,9 +44,10 @@ void declare(Section& s, Sample& c) {
   s.meaning("a section");
   s.field("flag", c.flag, "a flag");
   s.field("count", c.count, "a count").range(1, 100).unit("steps");
-  s.field("rate", c.rate, "").above(0).below(1);
+  s.field("rate", c.rate, "").range(0, 1).above(0);
   s.field("name", c.name, "");
   s.field("maybe", c.maybe, "").at_least(0);
+  s.field("all", c.all, "").range(2, 100).or_value(-1);
   s.field("maybe_flag", c.maybe_flag, "");
   s.field("maybe_name", c.maybe_name, "");
   s.field("names", c.names, "")
@@ -142,10 +144,10 @@ TEST_CASE("wrong types say what was expected and got", "[config]") {
         "f:1:24: outer.inner.maybe: expected an integer >= 0, got the number 9223372036854775808, which 64 "
         "bits cannot hold");
   CHECK(problem("rate: 1e309") ==
-        "f:1:23: outer.inner.rate: expected a number > 0 and < 1, got the number "
+        "f:1:23: outer.inner.rate: expected a number > 0 and <= 1, got the number "
         "1e309, which is not a finite float64");
-  CHECK(problem("rate: 0") == "f:1:23: outer.inner.rate: expected a number > 0 and < 1, got the integer 0");
-  CHECK(problem("rate: 1.0").find("expected a number > 0 and < 1, got the number 1.0") != std::string::npos);
+  CHECK(problem("rate: 0") == "f:1:23: outer.inner.rate: expected a number > 0 and <= 1, got the integer 0");
+  CHECK(problem("rate: 1.5").find("expected a number > 0 and <= 1, got the number 1.5") != std::string::npos);
   CHECK(problem("rate: .nan").find("got the number .nan") != std::string::npos);
   CHECK(problem("name: 5") ==
         "f:1:23: outer.inner.name: expected a string, got the integer 5; write it in quotes");
@@ -193,7 +195,7 @@ TEST_CASE("all problems are reported at once, in the file's order", "[config]") 
   CHECK(r.problems[1].find("f:4:5: ") == 0);
   CHECK(r.problems[2].find("f:5:12: ") == 0);
   CHECK(r.problems[3].find("f:6:1: ") == 0);
-  CHECK(r.problems[4] == "command line: outer.inner.rate: expected a number > 0 and < 1, got the integer 2");
+  CHECK(r.problems[4] == "command line: outer.inner.rate: expected a number > 0 and <= 1, got the integer 2");
 
   Problems two;
   two.add("a.b", "1 is not 2");
@@ -272,7 +274,7 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
   for (const auto& [key, expected] :
        std::vector<std::pair<std::string, std::string>>{{"flag", "true or false"},
                                                         {"count", "an integer >= 1 and <= 100"},
-                                                        {"rate", "a number > 0 and < 1"}}) {
+                                                        {"rate", "a number > 0 and <= 1"}}) {
     const std::string nothing = "command line: outer.inner." + key + ": expected " + expected +
                                 ", got nothing; write null for the default";
     CHECK(problem({"--outer.inner." + key + "="}) == nothing);
@@ -355,6 +357,8 @@ TEST_CASE("schema and fates cover every key", "[config]") {
         nlohmann::json::parse(R"({"type": ["integer", "null"], "description": "a count [steps]", "default": 3,
                                   "minimum": 1.0, "maximum": 100.0})"));
   CHECK(properties["rate"]["exclusiveMinimum"] == 0);
+  CHECK(properties["all"]["anyOf"] ==
+        nlohmann::json::parse(R"([{"minimum": 2.0, "maximum": 100.0}, {"const": -1.0}])"));
   CHECK(properties["mode"]["enum"] == nlohmann::json::parse(R"(["on", "off", "3", 3, null])"));
   CHECK(properties["rules"]["items"]["required"] == nlohmann::json::parse(R"(["match"])"));
   CHECK(properties["danger"]["description"] == "Only the default is supported: it changes results");
