@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
@@ -97,7 +96,9 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
           "those keys")
       .one_of({"", "O0", "O1", "O2"});
   s.field("loss_scale", c.loss_scale,
-          "loss scaling, given as none, dynamic or a constant factor; gradients are unscaled before clipping")
+          "loss scaling, given as none, dynamic or a constant factor from 1e-18 to 8.5e37; gradients are "
+          "unscaled "
+          "before clipping")
       .or_scalar();
   s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps,
           "end the run with an error after more than this many consecutive steps with a gradient that is not "
@@ -180,15 +181,14 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
                    "a mixture with weights has no epochs; give every source of training.mixture a repeat and "
                    "remove mixture_stages, or set training.steps instead");
   }
-  double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
-  if (!(scale > 0) || !std::isfinite(scale)) {
-    problems.add("training.loss_scale", "expected none, dynamic or a number > 0, got the string \"{}\"",
-                 c.loss_scale);
-  } else if (scale > std::numeric_limits<float>::max() || scale < std::numeric_limits<float>::min()) {
+  // Above, the inverse would be subnormal, which the update takes for zero; below, so would be gradients that
+  // AdamW's epsilon does not hide yet.
+  constexpr double kLeast = 1e-18, kMost = 8.5e37;
+  const double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : NAN);
+  if (!(scale >= kLeast && scale <= kMost))
     problems.add("training.loss_scale",
-                 "{} is outside the range of float32; expected a scale that float32 can represent",
+                 "expected none, dynamic or a number >= {} and <= {}, got the string \"{}\"", kLeast, kMost,
                  c.loss_scale);
-  }
   if (const int64_t tokens = c.local_batch_size * c.seq_len; tokens > kMostTokens)
     problems.add("training.local_batch_size", "{} x seq_len {} = {} tokens; expected at most {}",
                  c.local_batch_size, c.seq_len, tokens, kMostTokens);

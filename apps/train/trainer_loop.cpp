@@ -1,5 +1,7 @@
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "apps/checkpoints/due_results.h"
 #include "apps/data/chat_data.h"
 #include "apps/data/resumed_data.h"
@@ -320,12 +322,19 @@ void Trainer::check_health(const StepOutputs& out) {
       log::warning("step {} was skipped: {}; weights and optimizer state are unchanged", state_.step, spike);
     return;
   }
-  const std::string where = describe_skipped_step(*engine_, *ranks_.control);
+  const bool vanishes = std::isfinite(out.grad_norm);
+  const std::string where =
+      vanishes ? fmt::format(
+                     "training.max_norm {:g} / gradient norm {:g} / loss scale {:g} is too small for "
+                     "float32; lower training.loss_scale",
+                     config_.training.max_norm, out.grad_norm, loss_scale_.value())
+               : describe_skipped_step(*engine_, *ranks_.control);
   events_.add("skipped", state_.step, where);
   if (ranks_.is_first()) {
     log::warning(
-        "step {} was skipped: the gradient norm is not finite; weights and optimizer state are unchanged; {}",
-        state_.step, where);
+        "step {} was skipped: {}; weights and optimizer state are unchanged; {}", state_.step,
+        vanishes ? "what gradients would be multiplied by vanishes" : "the gradient norm is not finite",
+        where);
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {

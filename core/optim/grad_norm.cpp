@@ -1,5 +1,6 @@
 #include "core/optim/grad_norm.h"
 
+#include <cfloat>
 #include <cmath>
 #include <functional>
 
@@ -33,8 +34,9 @@ void clip_on_cpu(const Tensor& sum_of_squares, float max_norm, const Tensor& ste
   const double loss_scale = scalars[kLossScale], norm = std::sqrt(*sum_of_squares.as<double>()) / loss_scale;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   const float factor = static_cast<float>(clip / loss_scale);
-  // A factor that underflows would silently freeze the weights: it counts as a skip too.
-  const bool usable = std::isfinite(static_cast<float>(norm)) && std::isfinite(factor) && factor > 0;
+  // With a factor that underflows, or that the update takes for zero, only weight decay would be left: it
+  // counts as a skip too.
+  const bool usable = std::isfinite(static_cast<float>(norm)) && std::isfinite(factor) && factor >= FLT_MIN;
   scalars[kGradientNorm] = static_cast<float>(norm);
   scalars[kGradientFactor] = usable ? factor : 0.0f;
   *skipped.as<int32_t>() = usable ? 0 : 1;

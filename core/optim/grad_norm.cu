@@ -1,3 +1,5 @@
+#include <cfloat>
+
 #include "core/cuda/elements.cuh"
 #include "core/cuda/tensor_list.cuh"
 #include "core/optim/adamw.h"
@@ -65,8 +67,8 @@ __global__ void clip_kernel(const double* sum_of_squares, float max_norm, float*
   const double wanted = static_cast<double>(max_norm) / (norm + 1e-6);
   const double clip = max_norm > 0 && !(wanted >= 1.0) ? wanted : 1.0;
   const float factor = static_cast<float>(clip / loss_scale), stored = static_cast<float>(norm);
-  // A factor that underflows would silently freeze the weights: it counts as a skip too.
-  const bool usable = isfinite(stored) && isfinite(factor) && factor > 0;
+  // As on the CPU.
+  const bool usable = isfinite(stored) && isfinite(factor) && factor >= FLT_MIN;
   scalars[kGradientNorm] = stored;
   scalars[kGradientFactor] = usable ? factor : 0.0f;
   *skipped = usable ? 0 : 1;

@@ -110,7 +110,9 @@ TEST_CASE(
                                                     "--training.local_batch_size",
                                                     "1",
                                                     "--training.loss_scale",
-                                                    "3e38",
+                                                    "8e37",
+                                                    "--training.z_loss_weight",
+                                                    "1",
                                                     "--training.max_consecutive_skipped_steps",
                                                     "4",
                                                     "--checkpoint.interval",
@@ -173,8 +175,8 @@ TEST_CASE("of two ranks' errors, only the one that both throw completes the save
                     not_completed = "the save in progress was not completed: ";
 
   run_two("both",
-          {"--training.seq_len", "1", "--training.local_batch_size", "1", "--training.loss_scale", "3e38",
-           "--training.max_consecutive_skipped_steps", "3"},
+          {"--training.seq_len", "1", "--training.local_batch_size", "1", "--training.loss_scale", "8e37",
+           "--training.z_loss_weight", "1", "--training.max_consecutive_skipped_steps", "3"},
           [](Trainer&, int) {});
   for (const std::string& error : errors) CHECK(has(error, "4 consecutive steps had non-finite gradients"));
   CHECK(checkpoint::list_steps(tiny / "both/checkpoint").back().step == 3);
@@ -199,13 +201,31 @@ TEST_CASE("of two ranks' errors, only the one that both throw completes the save
   CHECK_FALSE(has(captured.text(), not_completed));
 }
 
+TEST_CASE("a step whose clipped gradients would vanish is skipped, and says what is too small") {
+  TinyTraining tiny;
+  const CapturedOutput captured;
+  TinyTraining::Run run = tiny.start(
+      "run", {"--training.steps", "1", "--training.loss_scale", "1e30", "--training.max_norm", "1e-15"});
+  run->run();
+  CHECK(run->state().skipped_steps == 1);
+  CHECK(run->state().optimizer_step == 0);
+  CHECK(has(captured.text(), "step 1 was skipped: what gradients would be multiplied by vanishes; "));
+  CHECK(has(captured.text(), "training.max_norm 1e-15 / gradient norm "));
+  CHECK(has(captured.text(), " / loss scale 1e+30 is too small for float32; lower training.loss_scale"));
+}
+
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
   TinyTraining tiny;
-  // The gradient of one token times 3e38 leaves FP32's range.
+  // The gradient of one token and its z-loss, times 8e37, leaves FP32's range.
   const Overrides tokens = kSaving + Overrides{"--training.seq_len", "1", "--training.local_batch_size", "1"};
-  const Overrides overflowing =
-      tokens + Overrides{"--training.loss_scale", "3e38", "--training.max_consecutive_skipped_steps", "4",
-                         "--checkpoint.interval", "2"};
+  const Overrides overflowing = tokens + Overrides{"--training.loss_scale",
+                                                   "8e37",
+                                                   "--training.z_loss_weight",
+                                                   "1",
+                                                   "--training.max_consecutive_skipped_steps",
+                                                   "4",
+                                                   "--checkpoint.interval",
+                                                   "2"};
   const CapturedOutput captured;
   auto message = message_of([&] { tiny.start("run", overflowing)->run(); });
   CHECK(has(message,

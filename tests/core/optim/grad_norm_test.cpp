@@ -115,6 +115,15 @@ TEST_CASE("grad_norm: clip_factor skips a step whose norm is not finite, or whos
     CHECK(r.norm == Approx(1e36));
     CHECK(r.factor == 0.0f);
     CHECK(r.skipped == 1);
+    // The update takes subnormal numbers for zero.
+    for (const auto& [max_norm, scale] : {std::pair{1.0f, 1e38f}, std::pair{1e-3f, 2e37f}}) {
+      r = clip(stream, 0.0, 0.0f, scale);
+      CHECK(r.skipped == (scale > 0x1p126f));
+      r = clip(stream, 16.0 * scale * scale, max_norm, scale);
+      CHECK(r.norm == 4.0f);
+      CHECK(r.factor == 0.0f);
+      CHECK(r.skipped == 1);
+    }
   });
 }
 
