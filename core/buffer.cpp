@@ -58,6 +58,11 @@ HeldMemory held_memory(Device device) {
   return {.now = held.now, .most = held.most};
 }
 
+void forget_most_held(Device device) {
+  Held& held = held_on(device);
+  held.most = held.now.load();
+}
+
 Buffer::Buffer(Device device, size_t bytes) : Buffer(allocate(device, bytes), {device, bytes}) {}
 
 Buffer Buffer::pinned(Device device, size_t bytes) {

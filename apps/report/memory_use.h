@@ -11,7 +11,8 @@ namespace ottava {
 struct MemoryUse {
   double gib = 0, percent = 0;
 };
-/// The highest values so far, of this process on this device.
+/// The highest values of this process on this device, since its steps began (forget_most_held()): what is
+/// measured before them takes memory of its own, and gives it back. The resident memory is since the start.
 struct MemoryMaxima {
   MemoryUse active;  ///< in tensors in use at the same time, as PyTorch's active_bytes
   MemoryUse

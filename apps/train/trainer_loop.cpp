@@ -11,6 +11,7 @@
 #include "apps/train/trainer.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/held_memory.h"
 #include "core/log.h"
 #include "core/split.h"
 #include "core/stopwatch.h"
@@ -128,6 +129,7 @@ Trainer::End Trainer::train() {
               start_of_run(experiment_, plan_, device_, speed_.planned_seconds()));
   data_watch_->look_at_the_rest();
   saved_at_ = state_.step;
+  forget_most_held(device_);
   const Stopwatch before_steps;
   if (const std::vector<std::string> left_out = results_left_out(); !left_out.empty()) {
     log::info("The validation after step {} had no result yet, so it comes first", state_.step);

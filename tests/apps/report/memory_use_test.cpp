@@ -62,6 +62,9 @@ TEST_CASE("a run logs the most that it held and the most that was in use") {
     CHECK(reserved == Approx(static_cast<double>(held_memory(device).most)));
     CHECK(reserved >= static_cast<double>(plan.total_bytes()));
     CHECK(active <= reserved);
+    // Not what was measured before the first step, which takes tens of MiB.
+    if (device.type == DeviceType::cpu)
+      CHECK(reserved < static_cast<double>(plan.total_bytes() + (int64_t{1} << 20)));
     CHECK(reserved - active ==
           Approx(static_cast<double>(plan.total_bytes() - plan.persistent_bytes - plan.phases[0].lower_bound))
               .margin(1));
