@@ -1,5 +1,7 @@
 #include "apps/config/changed_keys.h"
 
+#include <algorithm>
+
 #include "core/config/print.h"
 #include "core/config/source.h"
 
@@ -20,11 +22,25 @@ void compare(const std::string& path, const config::Value& was, const config::Va
   }
 }
 
+// Sources of a mixture that name no format and no text_key have those of training.
+config::Value tree_of(const PrintedConfig& config) {
+  config::Value tree = config::parse_yaml(config.text, config.name);
+  const auto training = std::ranges::find(tree.members, "training", &config::Member::key);
+  if (training == tree.members.end()) return tree;
+  const auto mixture = std::ranges::find(training->value.members, "mixture", &config::Member::key);
+  if (mixture == training->value.members.end()) return tree;
+  for (config::Value& source : mixture->value.items)
+    for (config::Member& key : source.members)
+      if (key.value.kind == config::Value::Kind::null && (key.key == "format" || key.key == "text_key"))
+        if (const config::Value* shared = training->value.find(key.key)) key.value = *shared;
+  return tree;
+}
+
 }  // namespace
 
 std::vector<KeyDifference> key_differences(const PrintedConfig& first, const PrintedConfig& second) {
   std::vector<KeyDifference> out;
-  compare("", config::parse_yaml(first.text, first.name), config::parse_yaml(second.text, second.name), out);
+  compare("", tree_of(first), tree_of(second), out);
   return out;
 }
 

@@ -13,7 +13,8 @@ struct KeyDifference {
   std::string key, first, second;
 };
 /// The keys whose values differ in two printed configurations, in the order of sections. Keys that only one
-/// of the two has do not count. The names stand for the texts in errors. Throws ConfigError if a text is not
+/// of the two has do not count, nor does whether a source of training.mixture has training's format and
+/// text_key by name or by null. The names stand for the texts in errors. Throws ConfigError if a text is not
 /// a configuration.
 struct PrintedConfig {
   std::string_view text;
