@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "apps/config/limits.h"
+#include "apps/config/resolved_model.h"
 #include "apps/data/chat_data.h"
 #include "core/contains.h"
 #include "core/data/chat/template_file.h"
@@ -73,14 +73,6 @@ Json with_member(const Json& object, std::string_view name, Json value) {
 
 std::string dtype_name(DType stored) {
   return stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
-}
-
-// Frequencies that are scaled are made for sequences of up to factor times the original length. None is
-// longer than kMostTokens.
-int64_t positions_of(const Experiment& e) {
-  const std::optional<RopeScaling>& scaling = e.shape.model.rope_scaling;
-  const double made_for = scaling ? scaling->factor * scaling->original_max_position_embeddings : 0;
-  return std::max(static_cast<int64_t>(std::min<double>(made_for, kMostTokens)), e.config.training.seq_len);
 }
 
 std::vector<std::string> differences_from(const HfConfig& theirs, const Experiment& e) {
@@ -151,11 +143,10 @@ ModelFiles model_files(const Experiment& e, DType exported) {
       set_tokenizer_class(e, out.others);
     }
   }
-  const std::optional<int64_t>& max_seq_len = e.config.model.max_seq_len;
+  const int64_t positions = longest_sequence(e.config, e.shape.model);
   if (const std::optional<std::string> path = source_config_path(e.config)) {
     const std::string text = read_file(*path);
-    const HfConfig source = parse_hf_config(text, *path);
-    HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(source.max_position_embeddings));
+    HfConfig now = hf_config_of(e.shape.model, positions);
     const auto edited = [&](DType stored) {
       now.dtype = dtype_name(stored);
       return edit_hf_config(text, *path, now);
@@ -171,7 +162,7 @@ ModelFiles model_files(const Experiment& e, DType exported) {
     add_chat_files(e, folder, out.others);
     return out;
   }
-  HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(positions_of(e)));
+  HfConfig now = hf_config_of(e.shape.model, positions);
   if (e.tokenizer) {
     now.bos_token_id = e.tokenizer->bos_id();
     if (auto eos = e.tokenizer->eos_id()) now.eos_token_ids = {*eos};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "apps/config/limits.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "models/llama/read_hf_config.h"
@@ -37,6 +38,16 @@ LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vec
     if (!c.model.max_seq_len) check_positions(*path, longest, key);
   }
   return resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, {longest, key}, values);
+}
+
+int64_t longest_sequence(const Config& c, const LlamaConfig& model) {
+  if (c.model.max_seq_len) return *c.model.max_seq_len;
+  if (const std::optional<std::string> path = source_config_path(c))
+    return parse_hf_config(read_file(*path), *path).max_position_embeddings;
+  // Frequencies that are scaled are made for sequences of up to factor times the original length.
+  const std::optional<RopeScaling>& scaling = model.rope_scaling;
+  const double made_for = scaling ? scaling->factor * scaling->original_max_position_embeddings : 0;
+  return std::max(static_cast<int64_t>(std::min<double>(made_for, kMostTokens)), c.training.seq_len);
 }
 
 std::vector<std::string> model_lines(const Config& config, const std::vector<ModelValue>& values) {

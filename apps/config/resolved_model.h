@@ -21,6 +21,11 @@ LlamaConfig resolved_model(const Config& config, const Tokenizer* tokenizer,
 /// is missing.
 std::optional<std::string> source_config_path(const Config& config);
 
+/// The longest sequence that `model` is meant for, max_position_embeddings of its checkpoints:
+/// model.max_seq_len, else what the config.json says that it comes from, else training.seq_len or, if that is
+/// more, what scaled rotary frequencies are made for. Throws FileError.
+int64_t longest_sequence(const Config& config, const LlamaConfig& model);
+
 /// One line per property: name, value, and where it was set ("configs/debug.yaml:7", "command line") or what
 /// it comes from ("flavor 8B").
 std::vector<std::string> model_lines(const Config& config, const std::vector<ModelValue>& values);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/config/resolved_model.h"
 #include "apps/generate/prompt_tokens.h"
 #include "apps/generate/sample_token.h"
 #include "core/philox.h"
@@ -20,6 +21,18 @@ std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
     }
   }
   return prompts;
+}
+
+std::string length_warning(const std::vector<std::vector<int32_t>>& prompts, const Experiment& e) {
+  if (prompts.empty()) return {};
+  const auto size = [](const std::vector<int32_t>& prompt) { return std::ssize(prompt); };
+  const int64_t tokens = std::ranges::max(prompts, {}, size).size() + e.config.evaluation.max_new_tokens,
+                longest = longest_sequence(e.config, e.shape.model);
+  if (tokens <= longest) return {};
+  return fmt::format(
+      "evaluation.prompts and evaluation.max_new_tokens make up to {} tokens, but the model is meant for {} "
+      "(model.max_seq_len, or max_position_embeddings of its checkpoints): text beyond them may be nonsense",
+      tokens, longest);
 }
 
 // Every rank makes the same number of passes, whenever texts end, because passes gather parameters.

@@ -15,6 +15,10 @@ namespace ottava {
 /// evaluation.enable. Throws ConfigError for a prompt without tokens.
 std::vector<std::vector<int32_t>> encode_prompts(const Experiment& experiment);
 
+/// A warning if the longest of them and its continuation are longer than the model is meant for
+/// (longest_sequence()), else empty.
+std::string length_warning(const std::vector<std::vector<int32_t>>& prompts, const Experiment& experiment);
+
 /// How the model in training continues each of them, until the tokenizer's EOS. All ranks call it and get the
 /// same: draws depend only on training.seed and the prompt's place. `before_each` is called before each pass;
 /// what it throws, on all ranks, is thrown.

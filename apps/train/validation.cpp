@@ -31,6 +31,8 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks, const St
       tasks_(open_tasks(experiment)),
       prompts_(encode_prompts(experiment)) {
   require_same_tasks(tasks_, *ranks.control);
+  if (const std::string warning = length_warning(prompts_, experiment); !warning.empty() && ranks.is_first())
+    log::warning("{}", warning);
   if (sets_.empty()) return;
   const Tokenizer& tokenizer = *experiment.tokenizer;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {

@@ -199,6 +199,23 @@ TEST_CASE("a step is saved before what is asked after it, which may fail") {
   }
 }
 
+TEST_CASE("prompts whose continuation is longer than the model is meant for are told at the start") {
+  TinyTraining tiny;
+  const auto warned = [&](const char* run, const Overrides& more) {
+    const CapturedOutput log;
+    tiny.start(run, more + Overrides{"--evaluation.enable", "true", "--evaluation.prompts", "[\"\", \"a\"]"});
+    return log.text();
+  };
+  const Overrides short_model{"--model.max_seq_len", "32", "--evaluation.max_new_tokens"};
+  CHECK_THAT(
+      warned("long", short_model + Overrides{"31"}),
+      Contains("evaluation.prompts and evaluation.max_new_tokens make up to 33 tokens, but the model is "
+               "meant for 32 (model.max_seq_len, or max_position_embeddings of its checkpoints)"));
+  for (const Overrides& fits :
+       {short_model + Overrides{"30"}, Overrides{"--evaluation.max_new_tokens", "300"}})
+    CHECK_THAT(warned("fits", fits), !Contains("evaluation.max_new_tokens"));
+}
+
 TEST_CASE("prompts are continued during training as ottava generate continues them") {
   TinyTraining tiny;
   const Overrides asking{"--evaluation.enable",         "true",
