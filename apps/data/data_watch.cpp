@@ -51,7 +51,7 @@ void DataWatch::look_at_the_rest() {
 }
 
 bool DataWatch::poll() {
-  if (ranks_.rank() == 0) left_out_.report(loader_.stats(), "", "training.seq_len");
+  if (ranks_.rank() == 0) left_out_.report(loader_.stats(), "", ranks_.size(), "training.seq_len");
   if (watched_) {
     const data::DataScan::Progress progress = scan(*watched_).progress();
     if (progress.problem)

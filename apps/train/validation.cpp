@@ -53,7 +53,7 @@ Validation::Outcome Validation::run(int64_t step, const std::vector<std::string>
       left_out_[i].report(
           set.data->loader().stats(),
           set.name.empty() ? " of the validation data" : fmt::format(" of the validation data {}", set.name),
-          "validation.seq_len");
+          ranks_.world->size(), "validation.seq_len");
     reporter.log_validation(step, result, memory_maxima(engine.stream().device(), plan).shown);
   }
   for (const EncodedTask& task : tasks_) {

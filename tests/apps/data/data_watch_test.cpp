@@ -87,7 +87,8 @@ TEST_CASE("what training leaves out of its data is told by one rank") {
     ended += DataWatch(loader, world).poll();
   });
   CHECK(ended == 0);
-  const std::string text = log.text(), told = "1 bad record left out so far (training.bad_records: skip)";
+  const std::string text = log.text(),
+                    told = "1 bad record on rank 0 left out so far (training.bad_records: skip)";
   CHECK_THAT(text, Contains(told));
   CHECK(text.find(told) == text.rfind(told));
 }
