@@ -31,6 +31,10 @@ template <class... A>
   throw Refusal{fmt::format(format, std::forward<A>(args)...)};
 }
 
+constexpr std::string_view kOtherData =
+    "data that are no conversations need a format of their own, such as text or json_lines: format of the "
+    "source in training.mixture or of the set in validation.datasets, or training.format";
+
 const Json& member(const Json& object, std::string_view key, std::string_view of) {
   if (const Json* value = object.find(key)) return *value;
   const std::string names = listed(object.as_object(of), [](const auto& one) {
@@ -43,6 +47,7 @@ const Json& member(const Json& object, std::string_view key, std::string_view of
           ": this line has the format {}; set training.format to it (or format of the source or set, or "
           "--format of data inspect)",
           name_of(*format));
+  if (remedy.empty() && of == kLine && object.find("text")) remedy = fmt::format("; {}", kOtherData);
   refuse("{} has no key \"{}\", it has {}{}", of, key, names.empty() ? "none" : names, remedy);
 }
 
@@ -152,7 +157,10 @@ Json parse(std::string_view line) {
   try {
     return Json::parse(line, "");
   } catch (const FileError& error) {
-    throw Refusal{std::string(error.what()).substr(3)};  // without the place that it did not know
+    const std::string what = std::string(error.what()).substr(3);  // without the place that it did not know
+    const size_t begin = line.find_first_not_of(" \t\r");
+    const bool may_be_object = begin != std::string_view::npos && line[begin] == '{';
+    throw Refusal{may_be_object ? what : fmt::format("{}; {}", what, kOtherData)};
   }
 }
 

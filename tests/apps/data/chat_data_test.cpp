@@ -271,6 +271,13 @@ TEST_CASE("what is wrong with conversations is said before training, with file a
   CHECK_THAT(message_of([&] { chats.start("packed", of_packed); }),
              Contains("'" + packed + "' line 6: malformed JSON"));
   CHECK(message("{\"messages\": [", {"--training.bad_records", "skip"}) == "no error");
+  Overrides mixed = chats.of(
+      {"--training.mixture", "[{name: chats, path: " + chats.path +
+                                 ", weight: 1}, {name: prose, path: " + chats.text_path() + ", weight: 1}]"});
+  mixed[1] = "[]";
+  CHECK_THAT(message_of([&] { chats.start("mixed", mixed); }),
+             Contains("'" + chats.text_path() + "' line 1: ") &&
+                 Contains("need a format of their own, such as text or json_lines: format of the source"));
   CHECK_THAT(message("", {"--chat.template", "gemma"}),
              Contains("chat.template") && Contains("byte fallback"));
   CHECK_THAT(message("", {"--chat.template", "qwen3"}), Contains("no special token <|im_start|>"));

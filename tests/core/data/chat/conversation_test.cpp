@@ -85,6 +85,12 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
   };
   expect(R"({"messages": [)", "malformed JSON near byte 15");
   expect("[]", "the line is an array, expected a JSON object");
+  for (const char* line : {"Once upon a time", "\"Once\" he said", R"({"text": "x"})"})
+    expect(line,
+           "; data that are no conversations need a format of their own, such as text or json_lines: "
+           "format of the source in training.mixture or of the set in validation.datasets, or "
+           "training.format");
+  CHECK(problem_of(R"({"messages": [)", ChatFormat::messages).find("no conversations") == std::string::npos);
   expect(R"({"text": "x"})", "the line has no key \"messages\", it has \"text\"");
   expect(R"({"messages": "x"})", "\"messages\" is a string, expected an array of messages");
   expect(R"({"messages": []})", "the conversation has no messages");
