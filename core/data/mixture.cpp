@@ -23,6 +23,9 @@ std::vector<int64_t> quotas_of(const std::vector<double>& weights) {
       fail<ConfigError>(kWhere, "the weight of source {} is {}, expected a number >= 0", i, weights[i]);
     sum += weights[i];
   }
+  if (!std::isfinite(sum))
+    fail<ConfigError>(kWhere,
+                      "the weights add up to more than a float64 holds: divide all of them by a number");
   if (!(sum > 0)) fail<ConfigError>(kWhere, "all weights are 0: expected at least one above 0");
   std::vector<int64_t> quotas(weights.size());
   std::vector<std::pair<double, size_t>> remainders;

@@ -107,6 +107,7 @@ TEST_CASE("weights that mean nothing are refused") {
   CHECK_HAS(message({1, std::nan("")}), "the weight of source 1 is nan");
   CHECK_HAS(message({0, 0}), "all weights are 0");
   CHECK_HAS(message({1, 1e-6}), "less than 1/65536");
+  CHECK_HAS(message({1e308, 1e308}), "add up to more than a float64 holds");
   CHECK_HAS(message_of<ConfigError>([] {
               Mixture m({{0, {1, 1}}, {0, {1, 2}}});
             }),
