@@ -64,14 +64,13 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder, std::string_view
   const bool has_index = fs::exists(index_path, ignored),
              has_single = fs::exists(folder + "/" + single, ignored);
   if (!has_index && !has_single) fail_no_weights(folder, stem);
-  if (has_index) {
+  // Beside one file an index says nothing: save_pretrained() leaves it where it replaces several files by
+  // one.
+  if (has_single) {
+    names = {single};
+  } else {
     index = parse_safetensors_index(read_file(index_path), index_path);
     for (const auto& [tensor, file] : index) names.insert(file);
-  }
-  // save_pretrained() leaves the index where it replaces several files by one.
-  if (has_single && names != std::set<std::string>{single}) {
-    index.clear();
-    names = {single};
   }
   for (const std::string& name : names) {
     files_.push_back(std::make_unique<SafetensorsFile>(folder + "/" + name));

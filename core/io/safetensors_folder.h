@@ -25,7 +25,7 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
 /// none the files of `{stem}.safetensors.index.json`.
 class SafetensorsFolder {
  public:
-  /// Opens all files and checks that the headers agree with an index of these files. Throws FileError, which
+  /// Opens all files and checks that the headers agree with the index, if it is read. Throws FileError, which
   /// says so if the folder holds only PyTorch files.
   explicit SafetensorsFolder(const std::string& folder, std::string_view stem = "model");
 
