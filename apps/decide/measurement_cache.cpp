@@ -31,7 +31,8 @@ fs::path folder_of(std::string_view setting) {
     const char* value = std::getenv(name);
     return std::string(value ? value : "");
   };
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return fs::path(cache) / "ottava";
+  // The XDG base directory specification has relative paths ignored.
+  if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "ottava";
   if (const std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".cache" / "ottava";
   return {};
 }

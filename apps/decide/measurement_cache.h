@@ -24,8 +24,8 @@ class MeasurementCache {
     /// first, of which files say nothing.
     int version = 0;
   };
-  /// `setting` (training.gemm_cache) is a folder; "auto": $XDG_CACHE_HOME/ottava, else ~/.cache/ottava;
-  /// "off", or if there is no home: nothing is kept.
+  /// `setting` (training.gemm_cache) is a folder; "auto": $XDG_CACHE_HOME/ottava, unless that is relative,
+  /// else ~/.cache/ottava; "off", or if there is no home: nothing is kept.
   MeasurementCache(const Kind& kind, std::string_view setting, std::string_view subject);
 
   /// The file's path; empty if nothing is kept.

@@ -36,6 +36,10 @@ TEST_CASE(
     const Variable cache("XDG_CACHE_HOME", "/fast/cache");
     CHECK(gemm_cache("auto", kLibrary).file().starts_with("/fast/cache/ottava/gemm-"));
   }
+  for (const char* ignored : {"", ".", "cache", "~/cache"}) {
+    const Variable cache("XDG_CACHE_HOME", ignored);
+    CHECK(gemm_cache("auto", kLibrary).file().starts_with("/home/me/.cache/ottava/gemm-"));
+  }
   const Variable cache("XDG_CACHE_HOME", nullptr);
   CHECK(gemm_cache("auto", kLibrary).file().starts_with("/home/me/.cache/ottava/gemm-"));
   const Variable none("HOME", nullptr);
