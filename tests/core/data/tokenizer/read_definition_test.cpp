@@ -117,6 +117,17 @@ TEST_CASE("tokens with a name are special, and one without an id is refused by i
   CHECK(t->encode("<s>hello</s>")[0] == 260);
   CHECK(t->decode(t->encode("<s>hello"), {.special_tokens = DecodeOptions::SpecialTokens::drop}) == "hello");
 
+  // Lists of transformers 4 make an ordinary added token special, those of 5 do not.
+  SmallTokenizer ordinary;
+  ordinary.added = R"([{"id":260,"content":"<s>","special":false}])";
+  for (const auto& [list, is_special] :
+       {std::pair{"additional_special_tokens", true}, std::pair{"extra_special_tokens", false}}) {
+    const std::string config = fmt::format(R"({{"{}":["<s>"]}})", list);
+    CHECK(tokenizer::read_definition({ordinary.json(), config, ""}, "t.json").added.at(0).special ==
+          is_special);
+    CHECK(read(config).added.at(0).special);  // of the vocabulary alone
+  }
+
   // Of the older file, what the newer one does not say.
   const std::string map = R"({"bos_token":{"content":"<s>"},"eos_token":"</s>"})";
   CHECK(read("", map).bos_id == 260);
