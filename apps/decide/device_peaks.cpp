@@ -1,13 +1,11 @@
 #include "apps/decide/device_peaks.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "apps/decide/core_waits.h"
 #include "apps/decide/measurement_cache.h"
 #include "apps/decide/workbench.h"
 #include "apps/devices/device_table.h"
@@ -128,35 +126,24 @@ fp8::Float8Tensor codes(Workbench& bench, int64_t edge) {
   return {.rowwise = {bench.tensor(DType::e4m3, {edge, edge}), bench.ones(DType::f32, {1})}};
 }
 
-// CPU time of the threads of this thread's loops.
-double cpu_seconds_of_threads() {
-  std::vector<double> seconds(parallel_threads());
-  parallel_for_index(std::ssize(seconds), 1, [&](int64_t thread) {
-    timespec time{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    seconds[thread] = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  });
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
-}
-
 struct BestRun {
   double seconds = 1e30;
   bool is_disturbed = false;
 };
 
-// On a CPU a run is disturbed if its threads had less than nine tenths of its time: others had their cores.
+// On a CPU a run is disturbed if its threads had no core for more than a tenth of its time: others had them.
 BestRun best_run(Stream& stream, double seconds, const std::function<void()>& work) {
-  constexpr double kLeastPart = 0.9;
+  constexpr double kMostPart = 0.1;
   const bool on_cpu = stream.type() == DeviceType::cpu;
   StreamTimer timer(stream);
   work();
   BestRun best;
   double spent = 0;
   do {
-    const double before = on_cpu ? cpu_seconds_of_threads() : 0;
+    const double before = on_cpu ? seconds_without_core() : 0;
     const double took = std::max(timer.milliseconds(work) / 1e3, 1e-9);
-    const double computed = on_cpu ? cpu_seconds_of_threads() - before : 0;
-    if (took < best.seconds) best = {took, on_cpu && computed < kLeastPart * parallel_threads() * took};
+    const double waited = on_cpu ? seconds_without_core() - before : 0;
+    if (took < best.seconds) best = {took, waited > kMostPart * parallel_threads() * took};
     spent += took;
   } while (spent < seconds);
   return best;

@@ -1,0 +1,73 @@
+#include "apps/decide/core_waits.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "core/parallel_for.h"
+#include "core/stopwatch.h"
+#include "core/threads_for.h"
+#include "tests/support/catch.h"
+#include "tests/support/skip.h"
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+constexpr double kSeconds = 0.08;
+
+void compute_for(double seconds) {
+  const auto now = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  for (const double begin = now(); now() < begin + seconds;) {
+  }
+}
+
+/// How long two threads waited for a core, together, and the time in which they did.
+struct Waited {
+  double waits, took;
+};
+Waited during(const std::function<void(int64_t)>& body) {
+  const Stopwatch watch;
+  const double before = seconds_without_core();
+  parallel_for_index(2, 1, body);
+  const double waits = seconds_without_core() - before;
+  return {waits, watch.seconds()};
+}
+
+}  // namespace
+
+TEST_CASE("threads that share a core wait for it; those that wait for a slower one do not") {
+  if (!std::filesystem::exists("/proc/thread-self/schedstat")) return skip("this Linux keeps no schedstat");
+  const ThreadsFor two(2);
+  if (parallel_threads() != 2) return skip("loops have one thread here");
+  // The first has nothing to do for most of the time that the second takes.
+  const Waited unequal = during([](int64_t thread) {
+    if (thread == 0) return std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+    compute_for(kSeconds);
+  });
+  // Of the two threads' time one slept and the other computed for so long.
+  CHECK(unequal.waits <= 2 * unequal.took - 2 * kSeconds + 1e-3);
+
+  cpu_set_t before, one;
+  REQUIRE(::sched_getaffinity(0, sizeof(before), &before) == 0);
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core)
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  const auto stay_on = [](const cpu_set_t& cores) {
+    parallel_for_index(2, 1, [&](int64_t) { ::sched_setaffinity(0, sizeof(cores), &cores); });
+  };
+  stay_on(one);
+  const Waited shared = during([](int64_t) { compute_for(kSeconds); });
+  stay_on(before);
+  CHECK(shared.took >= 1.5 * kSeconds);
+  CHECK(shared.waits >= 0.5 * kSeconds);
+}
