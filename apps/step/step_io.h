@@ -43,6 +43,7 @@ struct StepOutputs {
   double loss_sum = 0;
   double z_loss_sum = 0;  ///< the same for z-losses
   double grad_norm = 0;   ///< global, before clipping
+  double loss_scale = 1;  ///< as given
   bool skipped = false;   ///< nothing moved
   Skip why = kNotSkipped;
   std::array<float, 4> spike = {};  ///< SkipSpike::found

@@ -72,6 +72,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
                     .update_after = checkpoints_->end_of_copies()};
   const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
   StepOutputs out = engine_->train_step(*tokens, inputs, profile);
+  out.loss_scale = inputs.loss_scale;
   if (sources_) sources_->add(*data_, out.sequence_losses);
   state_.step += 1;
   state_.schedule_step += 1;
@@ -284,7 +285,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.grad_norm = out.grad_norm;
   m.learning_rate = learning_rate(state_.schedule_step - 1);
   m.tokens_seen = state_.tokens_seen;
-  m.loss_scale = loss_scale_.value();
+  m.loss_scale = out.loss_scale;
   m.skipped_steps = state_.skipped_steps;
   if (experiment_.shape.spikes.sigma > 0) m.skipped_spikes = state_.skipped_spikes;
   speed_.fill(m, data_->seconds_waited());

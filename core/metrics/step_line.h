@@ -29,7 +29,7 @@ struct StepMetrics {
   double data_seconds = 0;                    ///< of them, waiting for data
   double memory_gib = 0, memory_percent = 0;  ///< highest so far, as the line shows it
   double active_gib = 0, active_percent = 0, reserved_gib = 0, reserved_percent = 0;  ///< highest so far
-  double loss_scale = 1;
+  double loss_scale = 1;                       ///< of this step's gradients
   int64_t skipped_steps = 0;                   ///< so far
   std::optional<int64_t> skipped_spikes = {};  ///< so far; absent where none are skipped
 };

@@ -99,6 +99,17 @@ TEST_CASE("a step whose gradient is not finite moves nothing but data and schedu
   CHECK(non_finite_gradients(run->engine()) == "");
 }
 
+TEST_CASE("the loss scale that is logged is the one that the step had, not the next one's") {
+  TinyTraining tiny;
+  TinyTraining::Run run = tiny.start("run", {"--training.loss_scale", "dynamic", "--training.steps", "3"});
+  float* weight = master(*run.trainer, 0);
+  std::fill_n(weight, run->engine().parameters().shard(0).master.numel(), NAN);
+  run->engine().parameters().refresh_compute_copies();
+  CHECK(run->run() == Trainer::End::completed);
+  CHECK(run->state().skipped_steps == 3);
+  CHECK(logged(tiny / "run", "loss_scale") == std::vector<double>{65536, 32768, 16384});
+}
+
 TEST_CASE(
     "a run that its own error ends completes the save in flight, and says that error whatever comes of it") {
   TinyTraining tiny;
