@@ -154,8 +154,9 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   for (int64_t block = 0; block < corpus.blocks(); ++block) {
     for (BlockReader reader(corpus, block); !reader.finished();) {
       reader.next(segment);
-      totals.bytes += std::ssize(segment.bytes);
-      for (const std::vector<int32_t>& tokens : encoded_segment(encoder, segment)) {
+      const EncodedSegment encoded = encoded_segment(encoder, segment);
+      totals.bytes += encoded.text_bytes;
+      for (const std::vector<int32_t>& tokens : encoded.tokens) {
         if (!shard)
           shard = std::make_unique<ShardWriter>(
               fmt::format("{}/tokens-{:05}.bin", folder.path(), totals.shards), text_encoder);

@@ -24,7 +24,8 @@ struct DataPrepareOptions {
   int64_t max_text_bytes = 32 << 10;  ///< plain text without separators becomes documents of at most this
 };
 struct DataPrepareTotals {
-  int64_t shards = 0, documents = 0, tokens = 0, bytes = 0;
+  int64_t shards = 0, documents = 0, tokens = 0;
+  int64_t bytes = 0;  ///< of text, which JSON may store in more
 };
 /// Documents keep their order. Uses all threads of parallel_for(). Everything is written to a folder beside
 /// `output`, which is renamed to `output` at the end, so the result is whole or absent. Prints one line per

@@ -176,21 +176,20 @@ void show_documents(const DataInspectOptions& options, std::string_view noun, co
 /// What training makes of `what`, the first block or its beginning. Bytes of ids depend on how they are
 /// stored and say nothing about text.
 void print_windows(const DataInspectOptions& options, std::string_view noun, const Segment& segment,
-                   const std::vector<std::vector<int32_t>>& tokens, std::string_view what,
-                   std::ostream& out) {
-  int64_t documents = 0, count = 0, of_text = 0, text_bytes = 0;
+                   const EncodedSegment& encoded, std::string_view what, std::ostream& out) {
+  const std::vector<std::vector<int32_t>>& tokens = encoded.tokens;
+  int64_t documents = 0, count = 0, of_text = 0;
   for (size_t d = 0; d < tokens.size(); ++d) {
     documents += !tokens[d].empty() && (noun == "piece" || !segment.documents[d].goes_on);
     count += std::ssize(tokens[d]);
-    if (const Document& document = segment.documents[d]; !is_ids(document) && !tokens[d].empty()) {
-      of_text += std::ssize(tokens[d]);
-      text_bytes += document.end - document.begin;
-    }
+    if (!is_ids(segment.documents[d])) of_text += std::ssize(tokens[d]);
   }
   const int64_t window = options.seq_len + 1;
   print(out, "{}: {}, {}, {}{} of seq_len + 1 = {} tokens, {} dropped\n", what, counted(documents, noun),
         counted(count, "token"),
-        of_text > 0 ? fmt::format("{:.3f} bytes per token; ", static_cast<double>(text_bytes) / of_text) : "",
+        of_text > 0
+            ? fmt::format("{:.3f} bytes per token; ", static_cast<double>(encoded.text_bytes) / of_text)
+            : "",
         counted(count / window, "window"), window, counted(count % window, "token"));
 }
 
@@ -241,13 +240,13 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   BlockReader reader(corpus, 0);
   reader.next(segment);
   const std::string_view what = reader.finished() ? "first block" : "beginning of the first block";
-  std::vector<std::vector<int32_t>> tokens = encoded_segment(documents, segment);
+  EncodedSegment encoded = encoded_segment(documents, segment);
   if (chat) {
-    std::erase_if(tokens, [](const std::vector<int32_t>& ids) { return ids.empty(); });
-    return inspect_conversations(options, *tokenizer, tokens, what, out);
+    std::erase_if(encoded.tokens, [](const std::vector<int32_t>& ids) { return ids.empty(); });
+    return inspect_conversations(options, *tokenizer, encoded.tokens, what, out);
   }
-  show_documents(options, noun_of(corpus), segment, tokens, tokenizer.get(), out);
-  if (tokenizer) return print_windows(options, noun_of(corpus), segment, tokens, what, out);
+  show_documents(options, noun_of(corpus), segment, encoded.tokens, tokenizer.get(), out);
+  if (tokenizer) return print_windows(options, noun_of(corpus), segment, encoded, what, out);
   out << "to count tokens and training windows, add --tokenizer\n";
 }
 

@@ -8,9 +8,11 @@
 
 namespace ottava {
 
-std::vector<std::vector<int32_t>> encoded_segment(const data::DocumentEncoder& encoder,
-                                                  const data::Segment& segment) {
-  std::vector<std::vector<int32_t>> tokens(segment.documents.size());
+EncodedSegment encoded_segment(const data::DocumentEncoder& encoder, const data::Segment& segment) {
+  EncodedSegment out;
+  std::vector<std::vector<int32_t>>& tokens = out.tokens;
+  tokens.resize(segment.documents.size());
+  std::atomic<int64_t> text_bytes = 0;
   std::vector<std::exception_ptr> errors(segment.documents.size());
   std::atomic<int64_t> first_failed = std::ssize(tokens);
   parallel_for_each(std::ssize(tokens), [&](int64_t i) {
@@ -18,7 +20,7 @@ std::vector<std::vector<int32_t>> encoded_segment(const data::DocumentEncoder& e
     size_t d = i;
     std::string scratch;
     try {
-      encoder.append(segment, segment.documents[d], tokens[d], scratch);
+      text_bytes += encoder.append(segment, segment.documents[d], tokens[d], scratch);
     } catch (...) {
       errors[d] = std::current_exception();
       for (int64_t first = first_failed; i < first && !first_failed.compare_exchange_weak(first, i);) {
@@ -28,7 +30,8 @@ std::vector<std::vector<int32_t>> encoded_segment(const data::DocumentEncoder& e
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
-  return tokens;
+  out.text_bytes = text_bytes;
+  return out;
 }
 
 }  // namespace ottava

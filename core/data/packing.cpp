@@ -88,15 +88,21 @@ bool DocumentEncoder::is_first_time(const Segment& segment, const Document& docu
   return true;
 }
 
-void DocumentEncoder::append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
-                             std::string& scratch) const {
+int64_t DocumentEncoder::append(const Segment& segment, const Document& document,
+                                std::vector<int32_t>& tokens, std::string& scratch) const {
   const std::string_view bytes = bytes_of(segment, document);
-  if (!is_text(document)) return append_stored(document, bytes, tokens);
+  if (!is_text(document)) {
+    append_stored(document, bytes, tokens);
+    return 0;
+  }
   if (encoder_.chat) {
     if (const auto problem = encoder_.chat->append(bytes, tokens)) refuse(segment, document, "", *problem);
-    return;
+    return 0;
   }
-  if (const auto text = text_of(segment, document, scratch)) append_text(document, *text, tokens);
+  const std::optional<std::string_view> text = text_of(segment, document, scratch);
+  if (!text) return 0;
+  append_text(document, *text, tokens);
+  return std::ssize(*text);
 }
 
 std::optional<std::string_view> DocumentEncoder::check(const Segment& segment, const Document& document,

@@ -31,10 +31,11 @@ class DocumentEncoder {
   /// these; for shards, the tokens as stored; for conversations, tokens that may be masked
   /// (core/data/chat/masked_token.h). `scratch` is reused memory. A JSON document without any text gives
   /// nothing, and so does a bad one that is to be skipped. A conversation must have something that counts
-  /// towards the loss. Throws DataError for a malformed JSON line (with file, line, column), an id outside
+  /// towards the loss. Returns the bytes of the text itself, without what stores it in JSON; 0 for tokens and
+  /// conversations. Throws DataError for a malformed JSON line (with file, line, column), an id outside
   /// the vocabulary (file, byte, id), and whatever the tokenizer refuses.
-  void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
-              std::string& scratch) const;
+  int64_t append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
+                 std::string& scratch) const;
 
   /// Checks all that append() checks, except for what the tokenizer does. Returns the text of the document,
   /// or nothing for tokens, conversations and a bad record that is to be skipped. Valid as long as `segment`

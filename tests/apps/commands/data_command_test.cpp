@@ -113,6 +113,22 @@ TEST_CASE("what an interrupted preparation left is removed by the next, unless a
   CHECK(std::filesystem::exists(folder / "shards/tokens-00000.bin"));
 }
 
+TEST_CASE("bytes per token are those of the text, not of the JSON lines that hold it") {
+  DataFolder folder;
+  const std::string path = folder.write("a.jsonl", R"({"id": 1234567, "text": "caf\u00e9 \u65e5"})"
+                                                   "\n"
+                                                   R"({"text": "\n"})"
+                                                   "\n");
+  std::ostringstream prepared, inspected;
+  const DataPrepareTotals totals = prepare_data(
+      {.sources = {path}, .tokenizer = write_tokenizer(folder), .output = folder / "shards"}, prepared);
+  CHECK(totals.bytes == 10);
+  const std::string ratio = fmt::format("{:.3f} bytes per token", 10.0 / static_cast<double>(totals.tokens));
+  CHECK_HAS(prepared.str(), " from 10 bytes of text (" + ratio + ")");
+  inspect_data({.sources = {path}, .tokenizer = folder / "tokenizer", .seq_len = 2}, inspected);
+  CHECK_HAS(inspected.str(), ratio);
+}
+
 TEST_CASE("inspect tells all that is wrong with records, and shows what is left") {
   TemporaryFolder folder;
   const std::string path = folder.write(
