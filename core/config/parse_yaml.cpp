@@ -24,6 +24,8 @@ class TreeBuilder : public YAML::EventHandler {
 
   Value take_root() { return std::move(root_); }
   bool has_root() const { return has_root_; }
+  /// Where the last text in quotes, or after | or >, begins.
+  const Location& last_quoted() const { return last_quoted_; }
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -44,6 +46,7 @@ class TreeBuilder : public YAML::EventHandler {
     // yaml-cpp marks a plain scalar "?" and a quoted one "!".
     if (tag == "?" || tag.empty()) return place(plain_scalar(text, at(mark)), anchor);
     check_tag(mark, tag);
+    last_quoted_ = at(mark);
     place(Value::of(text, at(mark)), anchor);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -176,12 +179,35 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Frame> frames_;
   std::map<YAML::anchor_t, Value> anchors_;
   Value root_;
+  Location last_quoted_;
   bool has_root_ = false;
   size_t count_ = 0;
 };
 
+/// Parses the first document of `text` into `into`; true if there is another one.
+bool parse_documents(std::string text, const std::string& name, TreeBuilder& into) {
+  std::istringstream in(std::move(text));
+  YAML::Parser parser(in);
+  parser.HandleNextDocument(into);
+  TreeBuilder second(name);
+  return parser.HandleNextDocument(second);
+}
+
+/// Whether a quote is open at the end. After the end of a line yaml-cpp takes the end of the text for the
+/// closing quote, so that all keys behind the open one would be part of its text.
+bool has_open_quote(std::string_view text, const std::string& name) {
+  try {
+    TreeBuilder unused(name);
+    parse_documents(std::string(text) + "\n#", name, unused);
+  } catch (const YAML::Exception& e) {
+    return e.msg == YAML::ErrorMsg::EOF_IN_SCALAR;
+  }
+  return false;
+}
+
 /// yaml-cpp's messages speak of its grammar; this says what has to change in the line that it marks.
-std::string advice(const YAML::Exception& e, std::string_view text) {
+std::string advice(const YAML::Exception& e, std::string_view text, const std::string& name) {
+  if (has_open_quote(text, name)) return "a quote opened here or above is never closed";
   for (int line = 0; line < e.mark.line; ++line) text.remove_prefix(text.find('\n') + 1);
   const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));
   if (contains(indent, '\t')) return "a tab indents this line; YAML takes spaces only";
@@ -207,17 +233,16 @@ Value parse_yaml_value(std::string_view text, const std::string& name) {
     fail<ConfigError>("config", "{} contains a zero byte, so it is not a text file", name);
   TreeBuilder builder(name);
   try {
-    std::istringstream in{std::string(text)};
-    YAML::Parser parser(in);
-    parser.HandleNextDocument(builder);
-    TreeBuilder second(name);
-    if (parser.HandleNextDocument(second))
+    if (parse_documents(std::string(text), name, builder))
       fail<ConfigError>("config", "{}: more than one YAML document ('---')", name);
   } catch (const YAML::Exception& e) {
     if (e.mark.is_null()) fail<ConfigError>("config", "{}: {}", name, e.msg);
     fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1,
-                      advice(e, text));
+                      advice(e, text, name));
   }
+  if (has_open_quote(text, name))
+    fail<ConfigError>("config", "{}: not valid YAML: the quote opened here is never closed",
+                      to_string(builder.last_quoted()));
   return builder.take_root();
 }
 

@@ -106,6 +106,21 @@ TEST_CASE("malformed YAML is one error with its place", "[config]") {
         "[config] f.yaml contains a zero byte, so it is not a text file");
 }
 
+TEST_CASE("a quote that is never closed is refused, whatever the keys behind it", "[config]") {
+  for (const char quote : {'"', '\''}) {
+    const std::string open = fmt::format("a: 1\nb:\n  c: {}text", quote);
+    const std::string here = "[config] f.yaml:3:6: not valid YAML: the quote opened here is never closed";
+    for (const char* behind : {"\n", "\n\n", "\nd:\n  e: 2\n", " # comment\r\nd: 2\r\n", "\n  "})
+      CHECK(yaml_error(open + behind) == here);
+    const std::string above = "not valid YAML: a quote opened here or above is never closed";
+    CHECK_THAT(yaml_error(open), Catch::Contains(above));
+    CHECK_THAT(yaml_error(fmt::format("a: {{b: {}text}}\n", quote)), Catch::Contains(above));
+    CHECK(parse_yaml(open + "\n  more" + quote + "\n# it's\n", "f.yaml").kind == Kind::table);
+  }
+  for (const char* text : {"a: it's\n", "a: |\n  it's \"so\n", "a: >+\n  it's\n\n", "a: 5\" # it's\n"})
+    CHECK(parse_yaml(text, "f.yaml").kind == Kind::table);
+}
+
 TEST_CASE("hostile YAML is refused, not expanded", "[config]") {
   std::string brackets = std::string(5000, '[') + std::string(5000, ']');
   CHECK(yaml_error("a: " + brackets).find("f.yaml:1:") != std::string::npos);
