@@ -116,19 +116,22 @@ bool is_export(const std::string& path) {
   }
 }
 
-// Paths of checkpoints that may be loaded, oldest first, one per line. If an export (weights only) is newer,
-// a run does not continue from an older one by itself: it would reach that step with other weights.
+constexpr char kPathEnd = '\0';  // no path has it, as it may have a newline
+
+// Paths of checkpoints that may be loaded, oldest first, each with kPathEnd behind it. If an export (weights
+// only) is newer, a run does not continue from an older one by itself: it would reach that step with other
+// weights.
 std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step,
                        int64_t first_step) {
   std::string all, complete, passed_over;
   int64_t full_step = 0;
   for (const SavedStep& saved : list_steps(folder)) {
     if (load_step >= 0 ? saved.step != load_step : saved.step < first_step) continue;
-    all += saved.path + "\n";
+    all += saved.path + kPathEnd;
     if (with_optimizer && is_export(saved.path)) {
       passed_over = saved.path;
     } else {
-      complete += saved.path + "\n";
+      complete += saved.path + kPathEnd;
       passed_over.clear();
       full_step = saved.step;
     }
@@ -179,12 +182,12 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
     if (load_step >= 0) refuse_missing_step(folder, load_step);
     return std::nullopt;
   }
-  std::vector<std::string_view> paths = split_text(listed, '\n');
-  paths.pop_back();  // behind the last line's end
+  std::vector<std::string_view> paths = split_text(listed, kPathEnd);
+  paths.pop_back();  // behind the last path's end
   std::ranges::reverse(paths);
   std::string reasons;
-  for (std::string_view line : paths) {
-    const std::string path(line);
+  for (std::string_view listed_path : paths) {
+    const std::string path(listed_path);
     try {
       if (options.before_each) group.together([&] { options.before_each(path); });
       Manifest manifest = load_checkpoint(path, into, group);

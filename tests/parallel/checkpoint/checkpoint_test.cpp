@@ -236,6 +236,21 @@ TEST_CASE("what a broken checkpoint left is cleared before the next one is tried
   CHECK(rank.wrong(4) == 0);
 }
 
+TEST_CASE("a run goes on whatever characters the name of its folder has") {
+  TemporaryFolder parent;
+  const std::string folder = parent / "new\nline, \"quote\" ';\xc3\xa4";
+  const std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  for (int step : {4, 5}) {
+    rank.fill(step);
+    CheckpointSaver(SaveOptions{.folder = folder}, group).save(checkpoint_of(rank, step));
+  }
+  rank.clear();
+  CHECK(load_newest(folder, rank.parameters, group)->manifest.step == 5);
+  CHECK(rank.wrong(5) == 0);
+}
+
 TEST_CASE("a checkpoint that lost the index of its optimizer state is broken, not one of weights") {
   TemporaryFolder folder;
   for (int64_t step : {4, 5}) save(folder.path(), {}, step, step);
