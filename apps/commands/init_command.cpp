@@ -89,6 +89,14 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
     fail<FileError>("init", "{} already exists: choose another --output, or train with it: ottava train {}",
                     config, shell_word(config));
   }
+  const std::string own = (fs::path(c.output) / "tokenizer").string();
+  if (const fs::path made = fs::path(own) / "tokenizer.json";
+      c.tokenizer.empty() && fs::exists(made, error)) {
+    fail<FileError>("init",
+                    "{} already exists: choose another --output, or remove {} to make a new tokenizer there, "
+                    "or keep that one with --tokenizer {}",
+                    made.string(), shell_word(own), shell_word(own));
+  }
   std::vector<data::DataFile> files = data::find_data_files(c.sources);
   FirstConfigInputs inputs{.text_bytes = text_bytes(files), .minutes = c.minutes};
   look_at(std::move(files), c.text_key);
@@ -102,7 +110,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   if (const std::string reason = make_writable_folder(c.output); !reason.empty())
     fail<FileError>("init", "cannot write into {}: {}; choose another --output", c.output, reason);
   if (tokenizer.empty()) {
-    tokenizer = (fs::path(c.output) / "tokenizer").string();
+    tokenizer = own;
     train_tokenizer(c, tokenizer, first_vocabulary(inputs.text_bytes), out);
   }
   inputs.vocabulary = Tokenizer::load(here_or_installed(tokenizer))->vocab_size();

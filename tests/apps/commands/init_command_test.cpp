@@ -28,3 +28,22 @@ TEST_CASE("init sizes a run for the device that training.device auto takes") {
   CHECK_THAT(out.str(), Contains(" MB of text; " + to_string(device) + ": "));
   CHECK((out.str().find("measured on this CPU") == std::string::npos) == device.is_gpu());
 }
+
+TEST_CASE("init does not replace a tokenizer that an earlier one left, and says how to go on") {
+  const TemporaryFolder folder;
+  std::ofstream text(folder / "a.txt");
+  for (int i = 0; i < 3000; ++i) text << "some words " << i % 40 << " and no more\n";
+  text.close();
+  const std::string kept = folder / "first/tokenizer";
+  std::filesystem::create_directories(folder / "first");
+  std::filesystem::copy(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256", kept);
+  InitCommand command{.sources = {folder / "a.txt"}, .output = folder / "first", .minutes = 1};
+  std::ostringstream out;
+  CHECK_THROWS_WITH(run_init_command(command, out),
+                    "[init] " + kept + "/tokenizer.json already exists: choose another --output, or remove " +
+                        kept + " to make a new tokenizer there, or keep that one with --tokenizer " + kept);
+  CHECK(out.str().empty());
+  command.tokenizer = kept;
+  run_init_command(command, out);
+  CHECK(load_config(folder / "first/ottava.yaml").model.hf_assets_path == kept);
+}
