@@ -72,18 +72,26 @@ FirstSteps::Line FirstSteps::beside_auto(double seconds) const {
 
 bool FirstSteps::wants_profile() { return std::exchange(is_slow_, false); }
 
-std::string FirstSteps::blame(const std::map<std::string, double, std::less<>>& seconds) const {
+std::string FirstSteps::blame(const std::map<std::string, double, std::less<>>& seconds,
+                              double step_seconds) const {
   std::string label;
-  double most = 0, planned = 0, took = 0;
+  double most = 0, planned = 0, took = 0, outside = step_seconds - planned_->seconds;
   for (const auto& [name, time] : seconds) {
     const auto part = planned_->labels.find(name);
     const double expected = part == planned_->labels.end() ? 0 : part->second.seconds + part->second.exposed;
+    outside -= time - expected;
     if (time - expected <= most) continue;
     most = time - expected, label = name, planned = expected, took = time;
   }
   if (label.empty()) return "no operation is slower than planned: the time is spent between operations";
-  return fmt::format("{} takes {:.4g} s of a step, planned {:.4g} s: the largest part of the difference",
-                     label, took, planned);
+  const std::string behind =
+      fmt::format("{} takes {:.4g} s of a step, planned {:.4g} s: the largest part of the difference", label,
+                  took, planned);
+  if (outside <= most) return behind;
+  return fmt::format(
+      "{} within operations; but {:.4g} s of this step's {:.4g} s are spent between them, where "
+      "ranks wait for each other and other programs take the processor",
+      behind, outside, step_seconds);
 }
 
 std::optional<double> FirstSteps::planned_seconds() const {

@@ -35,8 +35,10 @@ class FirstSteps {
   std::vector<Line> add(double seconds, bool is_last);
   /// True once, if the step is slower than the plan's error allows: its time by label is then wanted.
   bool wants_profile();
-  /// A sentence that names the label whose time exceeds its plan the most. `seconds`: of one step, by label.
-  std::string blame(const std::map<std::string, double, std::less<>>& seconds) const;
+  /// A sentence that names the label whose time exceeds its plan the most, and the time between operations if
+  /// that exceeds the plan by more. `seconds`: of one step, by label; `step_seconds`: of all of it, without
+  /// waiting for data.
+  std::string blame(const std::map<std::string, double, std::less<>>& seconds, double step_seconds) const;
   /// The planned time of a step; absent if the device is not known.
   std::optional<double> planned_seconds() const;
   /// "planned 0.480 s" for the progress line; empty before the 7th step.

@@ -43,8 +43,9 @@ void RunSpeed::begin(int64_t step, double seconds_waited) {
 }
 
 void RunSpeed::add(const Step& step, StepProfile* profile) {
-  if (profile) log::warning("step {}: {}", step.number, first_steps_.blame(profile->seconds()));
-  for (const FirstSteps::Line& line : first_steps_.add(step.seconds - step.seconds_waited, step.is_last))
+  const double seconds = step.seconds - step.seconds_waited;
+  if (profile) log::warning("step {}: {}", step.number, first_steps_.blame(profile->seconds(), seconds));
+  for (const FirstSteps::Line& line : first_steps_.add(seconds, step.is_last))
     line.is_slow ? log::warning("step {}: {}", step.number, line.text)
                  : log::info("step {}: {}", step.number, line.text);
 }
