@@ -7,6 +7,7 @@
 #include "core/counted.h"
 #include "core/data/byte_stream.h"
 #include "core/data/data_file.h"
+#include "core/data/json_line.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/json.h"
@@ -20,6 +21,7 @@ constexpr std::string_view kWhere = "evaluation";
 class Line {
  public:
   Line(std::string_view text, const std::string& place) : place_(place) {
+    if (data::begins_array(text)) refuse("{}", data::kArrayOfLines);
     try {
       json_ = Json::parse(text, "");
     } catch (const FileError& error) {

@@ -82,7 +82,11 @@ class Finder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_object(size_t) override { return (depth_ == 0 || begin(Found::other)) && ++depth_ > 0; }
   bool end_object() override { return --depth_ >= 0; }
-  bool start_array(size_t) override { return begin(Found::other) && ++depth_ > 0; }
+  bool start_array(size_t) override {
+    if (begin(Found::other)) return ++depth_ > 0;
+    problem->what = kArrayOfLines;
+    return false;
+  }
   bool end_array() override { return --depth_ >= 0; }
   bool key(string_t& name) override {
     restore(name);
@@ -143,6 +147,11 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
 }
 
 }  // namespace
+
+bool begins_array(std::string_view line) {
+  const size_t at = line.find_first_not_of(" \t\r");
+  return at != std::string_view::npos && line[at] == '[';
+}
 
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
   // The library takes a zero byte outside a string as the end.

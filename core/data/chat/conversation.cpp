@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "core/data/json_line.h"
 #include "core/error.h"
 #include "core/io/json.h"
 #include "core/listed.h"
@@ -154,6 +155,7 @@ void add_system(const Json& line, ChatFormat format, Conversation& out) {
 }
 
 Json parse(std::string_view line) {
+  if (begins_array(line)) refuse("{}", kArrayOfLines);
   try {
     return Json::parse(line, "");
   } catch (const FileError& error) {

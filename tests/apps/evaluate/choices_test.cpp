@@ -265,6 +265,7 @@ TEST_CASE("an item that cannot be answered is refused with file and line") {
   CHECK_THAT(refusal(R"({"text": "x"})"),
              Contains("expected \"query\", \"choices\" and \"gold\", or a line of HellaSwag or ARC"));
   CHECK_THAT(refusal("{"), Contains("line 3: malformed JSON"));
+  CHECK_THAT(refusal("["), Contains("line 3: an array begins here, expected a JSON object on each line"));
   const ChoiceItem ai2 = read_choice_item(
       R"({"question": {"stem": "why?", "choices": [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]}, "answerKey": "2"})",
       "");

@@ -60,7 +60,9 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "1: "},  // versions of the parser have different words
       {std::string("{\"text\": \"a\"}\0{\"text\": \"b\"}", 27), "14: a zero byte, which JSON cannot contain"},
-      {"[1]", "1: expected a JSON object '{...}'"},
+      {"[1]", "1: an array begins here, expected a JSON object on each line: write one for each element"},
+      {" [", "1: an array begins here"},
+      {"[{\"text\": \"a\"},", "1: an array begins here"},
       {"3", "1: expected a JSON object '{...}'"},
       {"\"text\"", "1: expected a JSON object '{...}'"},
       {"{\"text\": \"a\"", "13: syntax error while parsing object - unexpected end of input; expected '}'"},

@@ -84,7 +84,9 @@ TEST_CASE("what is wrong with a conversation is said in one sentence") {
     CHECK(problem.find('\n') == std::string::npos);
   };
   expect(R"({"messages": [)", "malformed JSON near byte 15");
-  expect("[]", "the line is an array, expected a JSON object");
+  expect("3", "the line is an integer, expected a JSON object");
+  for (const char* line : {"[]", "[", " [{\"messages\": []},"})
+    expect(line, "an array begins here, expected a JSON object on each line: write one for each element");
   for (const char* line : {"Once upon a time", "\"Once\" he said", R"({"text": "x"})"})
     expect(line,
            "; data that are no conversations need a format of their own, such as text or json_lines: "
