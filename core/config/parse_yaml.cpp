@@ -205,6 +205,20 @@ bool has_open_quote(std::string_view text, const std::string& name) {
   return false;
 }
 
+constexpr std::string_view kToml =
+    "the file begins like TOML ('[section]'), but its name makes it YAML: name it FILE.toml";
+
+/// Whether the first line that is more than a comment begins with a bracket, as `[model]` does.
+bool begins_like_toml(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const size_t at = line.find_first_not_of(" \t\r");
+    if (at != std::string_view::npos && line[at] != '#') return line[at] == '[';
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
+  return false;
+}
+
 /// yaml-cpp's messages speak of its grammar; this says what has to change in the line that it marks.
 std::string advice(const YAML::Exception& e, std::string_view text, const std::string& name) {
   if (has_open_quote(text, name)) return "a quote opened here or above is never closed";
@@ -233,8 +247,10 @@ Value parse_yaml_value(std::string_view text, const std::string& name) {
     fail<ConfigError>("config", "{} contains a zero byte, so it is not a text file", name);
   TreeBuilder builder(name);
   try {
-    if (parse_documents(std::string(text), name, builder))
+    if (parse_documents(std::string(text), name, builder)) {
+      if (begins_like_toml(text)) fail<ConfigError>("config", "{}: {}", name, kToml);
       fail<ConfigError>("config", "{}: more than one YAML document ('---')", name);
+    }
   } catch (const YAML::Exception& e) {
     if (e.mark.is_null()) fail<ConfigError>("config", "{}: {}", name, e.msg);
     fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1,

@@ -26,6 +26,12 @@ std::string required_keys(const Section& element) {
   return keys;
 }
 
+/// "{model: {dim: ...}}" of "model.dim".
+std::string nested(std::string_view path) {
+  const std::vector<std::string_view> names = split_text(path, '.');
+  return fmt::format("{{{}: ...{}", fmt::join(names, ": {"), std::string(names.size(), '}'));
+}
+
 }  // namespace
 
 std::vector<std::string> all_paths(const Section& root) {
@@ -145,6 +151,10 @@ void Reader::unknown(const Section& section, const std::string& key, const Locat
   std::string near = nearest(key, here);
   if (!near.empty()) near = section.join(near);
   for (const std::string& path : all_paths(root_)) {
+    if (key != last_name(path) && path == section.join(key)) {
+      return problems_.add(at, "unknown key '{}': the keys of a section are nested in it, as in {}", key,
+                           nested(key));
+    }
     if (near.empty() && last_name(path) == key) near = path;  // right key, wrong section
   }
   if (!near.empty()) return problems_.add(at, "unknown key {}; did you mean {}?", shown, near);

@@ -181,6 +181,13 @@ TEST_CASE("unknown keys come with the nearest valid one", "[config]") {
   CHECK(read("outer: {innner: {}}").problems ==
         Lines{"f:1:9: unknown key outer.innner; did you mean outer.inner?"});
   CHECK(read("outer: {xyz: 1}").problems == Lines{"f:1:9: unknown key outer.xyz; outer takes inner"});
+  CHECK(read("outer.inner.count: 1").problems ==
+        Lines{"f:1:1: unknown key 'outer.inner.count': the keys of a section are nested in it, as in {outer: "
+              "{inner: {count: ...}}}"});
+  CHECK(
+      read("outer: {inner.count: 1}").problems ==
+      Lines{"f:1:9: unknown key 'inner.count': the keys of a section are nested in it, as in {inner: {count: "
+            "...}}"});
   CHECK(read("zzz: 1").problems == Lines{"f:1:1: unknown key zzz; a file takes outer"});
   CHECK(inner("rules: [{match: m, tto: a}]").problems ==
         Lines{"f:1:36: unknown key outer.inner.rules[0].tto; did you mean outer.inner.rules[0].to?"});
