@@ -21,7 +21,8 @@ done
 own=()
 if [ -n "$text" ]; then
   name=$(basename "$text") own=(--training.dataset_path "$text")
-  [ -n "$folder" ] || { folder=outputs/quickstart/${name%%.*} && own+=(--job.dump_folder "$folder"); }
+  stem=${name%.*}
+  [ -n "$folder" ] || { folder=outputs/quickstart/${stem:-$name} && own+=(--job.dump_folder "$folder"); }
 fi
 folder=${folder:-outputs/debug}
 

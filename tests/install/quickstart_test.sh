@@ -33,6 +33,13 @@ quickstart 'my text.txt'
 said 'generate --checkpoint outputs/quickstart/my\ text/checkpoint'
 said "train configs/debug.yaml --training.dataset_path $work/my\\ text.txt --job.dump_folder outputs/quickstart/my\\ text --training.steps 400"
 
+# Names that differ only behind their first dot are other texts.
+for name in book.1.txt book.2.txt .hidden; do
+  echo 'my own words' > "$name"
+  quickstart "$name"
+  [[ $(cat called) = *" --job.dump_folder outputs/quickstart/${name%.txt}" ]] || fails "$name: $(cat called)"
+done
+
 quickstart 'my text.txt' -- --job.dump_folder outputs/mine --training.steps 3
 said 'generate --checkpoint outputs/mine/checkpoint'
 said 'train configs/debug.yaml --training.dataset_path'
