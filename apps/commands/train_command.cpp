@@ -19,25 +19,27 @@
 #include "core/io/folder.h"
 #include "core/log.h"
 #include "parallel/comm/agree.h"
+#include "parallel/comm/patience.h"
 
 namespace ottava {
 
 namespace {
 
-RunLock lock_of(std::string_view key, const std::string& folder) {
+RunLock lock_of(std::string_view key, const std::string& folder, const LockPatience& patience) {
   if (const std::string reason = make_writable_folder(folder); !reason.empty())
     fail<FileError>(key, "cannot write into {}: {}", folder, reason);
-  return RunLock(key, folder);
+  return RunLock(key, folder, patience);
 }
 
 /// Locks the run's folders: also that of its checkpoints, which runs with other dump folders may see.
-std::vector<RunLock> locks_of(const Config& c) {
+std::vector<RunLock> locks_of(const Config& c, const StopSignals& signals) {
+  const LockPatience patience{.is_over = [&] { return signals.received() != 0; }};
   std::vector<RunLock> locks;
-  locks.push_back(lock_of("job.dump_folder", c.job.dump_folder));
+  locks.push_back(lock_of("job.dump_folder", c.job.dump_folder, patience));
   const auto resolved = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
   if (c.checkpoint.enable && !c.checkpoint.load_only && resolved(folder) != resolved(c.job.dump_folder))
-    locks.push_back(lock_of("checkpoint.folder", folder));
+    locks.push_back(lock_of("checkpoint.folder", folder, patience));
   return locks;
 }
 
@@ -58,11 +60,14 @@ int run_train_command(const TrainCommand& command) {
   return run_session(config, [&](Session& session) {
     const bool is_first = session.ranks.is_first();
     std::vector<RunLock> locks;
-    fail_together(*session.ranks.control, "job", [&] {
-      if (!is_first) return;
-      locks = locks_of(config);
-      remove_leftovers(config);
-    });
+    {
+      const Patience patience(*session.ranks.control);
+      fail_together(*session.ranks.control, "job", [&] {
+        if (!is_first) return;
+        locks = locks_of(config, signals);
+        remove_leftovers(config);
+      });
+    }
     // The end of epochs is known only once the trainer has counted the data.
     if (!config.training.epochs) {
       if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())

@@ -5,13 +5,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
+#include <thread>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/io/uninterrupted.h"
 #include "core/log.h"
+#include "parallel/calls/waited_time.h"
 
 namespace ottava {
 namespace {
@@ -30,22 +34,44 @@ std::string owner_of(int file) {
   return length > 0 ? std::string(text, length) : "another process";
 }
 
+// As this_process() has written it there.
+bool is_of_another_machine(const std::string& owner) {
+  return contains_text(owner, " on ") &&
+         !contains_text(owner, fmt::format(" on {} since ", host_name("an unnamed host")));
+}
+
 }  // namespace
 
-RunLock::RunLock(std::string_view key, const std::string& folder) {
+bool RunLock::lock() const {
+  return uninterrupted([&] { return ::flock(file_, LOCK_EX | LOCK_NB); }) == 0;
+}
+
+bool RunLock::lock_later(const std::string& folder, const LockPatience& patience) const {
+  log::info("{} is in use by {}; if that machine is gone, its lock goes too: waiting for at most {:g} s",
+            folder, owner_of(file_), patience.seconds);
+  for (WaitedTime time; time.seconds() < patience.seconds && !(patience.is_over && patience.is_over());) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (lock()) return true;
+  }
+  return false;
+}
+
+RunLock::RunLock(std::string_view key, const std::string& folder, const LockPatience& patience) {
   const std::string path = folder + "/.lock";
   // Not emptied before the lock is ours, since until then the file is its owner's.
   file_ = Descriptor(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }));
   if (!file_.is_open()) fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
-  if (uninterrupted([&] { return ::flock(file_, LOCK_EX | LOCK_NB); }) != 0) {
-    const int error = errno;
-    const std::string owner = owner_of(file_);
-    if (error == EWOULDBLOCK) {
+  bool is_locked = lock();
+  const int error = errno;
+  if (!is_locked && error == EWOULDBLOCK) {
+    is_locked = is_of_another_machine(owner_of(file_)) && lock_later(folder, patience);
+    if (!is_locked)
       fail<FileError>(key,
                       "{} is in use by {}, and two runs would overwrite each other's checkpoints: wait for "
                       "that run, stop it, or choose another {}",
-                      folder, owner, key);
-    }
+                      folder, owner_of(file_), key);
+  }
+  if (!is_locked) {
     log::warning("{} cannot be locked ({}): a second run in this folder would go unnoticed", folder,
                  std::strerror(error));
   }

@@ -1,11 +1,19 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
 #include "core/io/descriptor.h"
 
 namespace ottava {
+
+/// How long a lock of another machine is waited for. That machine may be gone: a file server keeps its locks
+/// until it has heard nothing of it for a while (Linux's for 90 s), and a job that is requeued comes sooner.
+struct LockPatience {
+  double seconds = 150;
+  std::function<bool()> is_over = {};  ///< ends it early; may be empty
+};
 
 /// Keeps a folder to one run: a lock on `folder`/.lock, held while this lives. The system releases it when
 /// the process ends, however it ends, and network file systems honour it between machines; the file says
@@ -16,10 +24,14 @@ class RunLock {
   /// Holds nothing.
   RunLock() = default;
   /// Throws FileError if another process has the lock, naming that process, its host and since when, or if
-  /// the folder cannot be written. The error is in the name of `key`, the setting that chose the folder.
-  RunLock(std::string_view key, const std::string& folder);
+  /// the folder cannot be written; at once if the process is of this machine, else after `patience`, of which
+  /// the log tells. The error is in the name of `key`, the setting that chose the folder.
+  RunLock(std::string_view key, const std::string& folder, const LockPatience& patience = {});
 
  private:
+  bool lock() const;
+  bool lock_later(const std::string& folder, const LockPatience& patience) const;
+
   Descriptor file_;
 };
 

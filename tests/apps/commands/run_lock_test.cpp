@@ -1,0 +1,70 @@
+#include "apps/train/run_lock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/contains.h"
+#include "core/host_name.h"
+#include "core/io/descriptor.h"
+#include "core/io/file.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_training.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+TEST_CASE("a dump folder that a process of another machine has is waited for, but not one of this machine") {
+  TemporaryFolder folder;
+  const std::string out = folder / "out", log = folder / "log";
+  fs::create_directories(out);
+  const auto held_by = [&](const std::string& host) {
+    std::ofstream(out + "/.lock") << "process 7 on " << host << " since 2026-01-01 00:00:00";
+    Descriptor file(::open((out + "/.lock").c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(::flock(file, LOCK_EX | LOCK_NB) == 0);
+    return file;
+  };
+  {
+    Descriptor gone = held_by("node-17");
+    const RunLock lock("job.dump_folder", out, {.seconds = 1e6, .is_over = [&] {
+                                                  gone.close();
+                                                  return false;
+                                                }});
+    CHECK_THAT(read_file(out + "/.lock"), Contains(fmt::format("process {} on ", ::getpid())));
+  }
+  {  // Here the process would have taken its lock with it.
+    const Descriptor here = held_by(host_name());
+    CHECK_THROWS_WITH(RunLock("job.dump_folder", out, {.seconds = 1e6}),
+                      Contains("out is in use by process 7 on"));
+  }
+  const Descriptor there = held_by("node-17");
+  const auto names_it =
+      Contains("out is in use by process 7 on node-17 since 2026-01-01 00:00:00, and two runs");
+  CHECK_THROWS_WITH(RunLock("job.dump_folder", out, {.seconds = 0.1}), names_it);
+  // A run says that it waits, and a signal ends that.
+  std::ofstream(folder / "text.txt") << generated_text(10);
+  std::ofstream(folder / "tiny.yaml")
+      << "model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 1, ffn_dim: 48, "
+         "hf_assets_path: " OTTAVA_SOURCE_DIR
+         "/configs/tokenizers/en-2256}\n"
+         "training: {dataset_path: text.txt, seq_len: 32, steps: 1, threads: 1}\n"
+         "job: {dump_folder: out}\n";
+  const Outcome stopped =
+      run_command("cd " + folder.path() + " && exec " OTTAVA " train tiny.yaml > log 2>&1", [&](int group) {
+        CHECK(wait_until(200, [&] {
+          return fs::exists(log) &&
+                 contains_text(read_file(log), "if that machine is gone, its lock goes too");
+        }));
+        ::kill(group, SIGTERM);
+      });
+  CHECK(stopped.exit_code == 1);
+  CHECK_THAT(read_file(log), names_it);
+}
