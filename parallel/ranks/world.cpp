@@ -101,6 +101,20 @@ std::string complaint_about(const std::function<void()>& work) {
   }
 }
 
+// Each rank that finds no launcher takes itself for the only one.
+void require_same_place(const Communicator& mpi, const Launch& launch) {
+  if (mpi.rank() == launch.rank && mpi.size() == launch.world_size) return;
+  const bool is_alone = launch.launcher == Launcher::slurm && mpi.size() == 1;
+  fail<CommError>(
+      "world", "{} says rank {} of {}, but MPI says {} of {}: {}", launch.source, launch.rank,
+      launch.world_size, mpi.rank(), mpi.size(),
+      is_alone ? "start the ranks with srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or set "
+                 "MASTER_ADDR to rank 0's machine, which needs no MPI; if they were, libottava_mpi.so was "
+                 "compiled for an MPI that Slurm does not know"
+               : "libottava_mpi.so was compiled for another MPI than this launcher's; compile it with its "
+                 "mpicxx");
+}
+
 void connect(World& world, const WorldRequest& request) {
   if (!is_known(request.backend)) {
     fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
@@ -118,13 +132,7 @@ void connect(World& world, const WorldRequest& request) {
     return;
   }
   world.control = find_others(launch, request);
-  if (world.control->rank() != launch.rank || world.control->size() != launch.world_size) {
-    fail<CommError>("world",
-                    "{} says rank {} of {}, but MPI says {} of {}: libottava_mpi.so was compiled for another "
-                    "MPI than this launcher's; compile it with its mpicxx",
-                    launch.source, launch.rank, launch.world_size, world.control->rank(),
-                    world.control->size());
-  }
+  require_same_place(*world.control, launch);
   CommunicatorBootstrap bootstrap(*world.control);
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
                                           Ledger::Options{.last_seconds = request.last_seconds});

@@ -90,6 +90,17 @@ TEST_CASE("under mpirun ranks end well, or all of them with an error") {
   CHECK((o.exit_code == 0) == (mode == "good"));
   CHECK_FALSE(o.timed_out);
 }
+
+TEST_CASE("ranks that srun started without MPI are told how it starts them, or how they do without") {
+  const Outcome o =
+      launch("good", "env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=4");
+  INFO(o.output);
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output,
+             Contains("srun (SLURM_STEP_NUM_TASKS) says rank 1 of 4, but MPI says 0 of 1: start the "
+                      "ranks with srun --mpi=pmix") &&
+                 Contains("or set MASTER_ADDR to rank 0's machine, which needs no MPI"));
+}
 #endif
 
 TEST_CASE("after a rank was killed the others may take their time to end") {
