@@ -289,6 +289,7 @@ void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
   warn_of_other_batches(saved.sequences_per_step, from.manifest.world_size);
   state.branch = saved.branch;
   state.threads = saved.threads;
+  state.computes_with = saved.computes_with;
   state.sequences_per_step = saved.sequences_per_step;
   if (!excludes("train_state")) {
     state.step = saved.step;

@@ -49,6 +49,7 @@ std::string to_json(const TrainingState& s) {
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
   if (s.sequences_per_step > 0) json.set("sequences_per_step", s.sequences_per_step);
   if (s.threads > 0) json.set("threads", s.threads);
+  if (!s.computes_with.empty()) json.set("computes_with", s.computes_with);
   if (!s.branch.empty()) json.set("branch", s.branch);
   return json.dump(2) + "\n";
 }
@@ -107,6 +108,8 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
     s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
   if (json.find("sequences_per_step")) s.sequences_per_step = count("sequences_per_step");
   if (json.find("threads")) s.threads = count("threads");
+  if (const Json* with = json.find("computes_with"))
+    s.computes_with = with->as_string(fmt::format("{}: computes_with", where));
   if (const Json* branch = json.find("branch"))
     s.branch = branch->as_string(fmt::format("{}: branch", where));
   return s;

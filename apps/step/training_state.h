@@ -33,6 +33,7 @@ struct TrainingState {
   std::string mixture;             ///< data::MixedLoader::order_text() of the samples consumed
   int64_t sequences_per_step = 0;  ///< all ranks; 0: not known
   int64_t threads = 0;             ///< of rank 0 on a CPU; 0: not known, or a GPU
+  std::string computes_with;  ///< what the last bits of rank 0's sums depend on besides; empty: not known
   /// branch_of() the configuration that last went back to an earlier step, or could have; empty: none did
   std::string branch;
   bool operator==(const TrainingState&) const = default;

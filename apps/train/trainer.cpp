@@ -10,9 +10,12 @@
 #include "apps/devices/available_memory.h"
 #include "apps/report/startup_report.h"
 #include "core/counted.h"
+#include "core/cpu/isa.h"
+#include "core/cuda/runtime.h"
 #include "core/data/data_file.h"
 #include "core/device_stream.h"
 #include "core/log.h"
+#include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
 
 namespace ottava {
@@ -171,6 +174,7 @@ void Trainer::load() {
   engine_->restore(state_.spikes);
   engine_->restore_begun(state_.moments_begun);
   note_threads();
+  note_what_computes();
   note_schedule();
   if (ranks_.is_first())
     for (const std::string& change : changes_of_files(state_, data_->loader())) log::warning("{}", change);
@@ -196,6 +200,18 @@ void Trainer::note_threads() {
       "the run continues with {}, but its checkpoint was made with {}: results may differ in the last bits "
       "(training.threads)",
       counted(now, "thread"), before);
+}
+
+// Each instruction set, library and GPU adds in an order of its own.
+void Trainer::note_what_computes() {
+  const std::string now = device_.is_gpu()
+                              ? cuda::device_name(device_.index)
+                              : fmt::format("{}, {}", cpu::name_of(cpu::isa()), matmul_backend_description()),
+                    before = std::exchange(state_.computes_with, now);
+  if (before.empty() || now == before || !ranks_.is_first()) return;
+  log::warning(
+      "the run continues with {}, but its checkpoint was made with {}: results may differ in the last bits",
+      now, before);
 }
 
 // Steps that are counted anew may go on a schedule that is not.

@@ -63,6 +63,7 @@ class Trainer {
   void load();
   void go_on_from_loaded();
   void note_threads();
+  void note_what_computes();
   void note_schedule() const;
 
   End train();

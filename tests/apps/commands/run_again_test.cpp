@@ -10,12 +10,14 @@
 
 #include "apps/train/run_lock.h"
 #include "core/contains.h"
+#include "core/cpu/isa.h"
 #include "core/io/file.h"
 #include "core/split.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
+#include "tests/support/variable.h"
 
 // The same command once more: runs that are finished, longer, shorter, or in somebody else's folder.
 
@@ -130,6 +132,22 @@ TEST_CASE(
   CHECK_THAT(from("b", "'[train_state, lr_scheduler]'"), !Contains(warning));
   CHECK_THAT(from("c", "'[train_state]' --lr_scheduler.total_steps 10"), !Contains(warning));
   CHECK_THAT(from("d", "'[optimizer]'"), !Contains(warning));
+}
+
+TEST_CASE("a run that goes on with other instructions is told that its sums differ") {
+  Runs runs;
+  const std::string told = "but its checkpoint was made with";
+  const auto with = [&](const char* set, const char* steps) {
+    const Variable instructions("OTTAVA_CPU_ISA", set);
+    return runs.train(std::string("--training.steps ") + steps);
+  };
+  with("baseline", "2");
+  CHECK_FALSE(contains_text(with("baseline", "4"), told));
+  if (cpu::isa() == cpu::Isa::baseline) return;
+  const std::string here(cpu::name_of(cpu::isa()));
+  CHECK_THAT(with(here.c_str(), "6"),
+             Contains("the run continues with " + here + ", oneDNN") && Contains(told + " baseline, oneDNN"));
+  CHECK_FALSE(contains_text(with(here.c_str(), "8"), told));
 }
 
 TEST_CASE("the resolved configuration is written where asked, in a folder that is made") {

@@ -31,6 +31,7 @@ TrainingState full() {
   s.branch = "load_step 4";
   s.sequences_per_step = 8;
   s.threads = 12;
+  s.computes_with = "avx2, oneDNN";
   return s;
 }
 
@@ -57,6 +58,7 @@ TEST_CASE("the state of a run is read as it was written") {
   plain.data_versions.clear();
   plain.branch.clear();
   plain.threads = 0;
+  plain.computes_with.clear();
   CHECK(to_json(plain).find("spike") == std::string::npos);
   CHECK(to_json(plain).find("moments") == std::string::npos);
   CHECK(parse_training_state(to_json(plain), "x") == plain);
