@@ -39,8 +39,6 @@ namespace fs = std::filesystem;
 using namespace data;
 constexpr std::string_view kPrepare = "data prepare";
 
-constexpr std::string_view kIncomplete = ".incomplete-", kUnique = "XXXXXX";
-
 // Locked while this process lives, however it ends.
 Descriptor lock_folder(const std::string& path) {
   Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -51,13 +49,14 @@ Descriptor lock_folder(const std::string& path) {
 
 // Removes what was left beside `target` by a process that was killed.
 void remove_leftovers(const fs::path& target, std::ostream& out) {
-  const std::string start = target.filename().string() + std::string(kIncomplete);
+  const std::string start = target.filename().string() + std::string(kUnfinished);
   std::error_code error;
   std::vector<std::string> found;
   for (fs::directory_iterator it(target.parent_path(), error), end; !error && it != end;
        it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with(start) && name.size() == start.size() + kUnique.size())
+    if (name.starts_with(start) && is_unfinished(name) &&
+        name.find(kUnfinished, start.size()) == std::string::npos)
       found.push_back(it->path().string());
   }
   for (const std::string& path : found) {
@@ -81,7 +80,7 @@ class OutputFolder {
     }
     fs::create_directories(fs::absolute(target_).parent_path(), error);
     remove_leftovers(fs::absolute(target_), out);
-    path_ = fmt::format("{}{}{}", target_, kIncomplete, kUnique);
+    path_ = fmt::format("{}{}XXXXXX", target_, kUnfinished);
     if (error || ::mkdtemp(path_.data()) == nullptr) {
       std::string reason = error ? error.message() : std::strerror(errno);
       fail<FileError>(kPrepare, "cannot create a folder beside '{}': {}", target_, reason);

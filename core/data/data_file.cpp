@@ -96,6 +96,14 @@ void refuse_lfs_pointer(const File& file) {
   if (is_lfs_pointer(head)) fail<FileError>(kWhere, "'{}': {}", file.path(), kLfsPointer);
 }
 
+void refuse_unfinished(const std::string& folder) {
+  if (!is_unfinished(folder)) return;
+  fail<DataError>(kWhere,
+                  "'{}' holds only some of its shards: `ottava data prepare` is writing them, or was broken "
+                  "off; prepare the data again, and use the folder that it names at its end",
+                  folder);
+}
+
 Format format_of(const File& file, Compression compression) {
   constexpr size_t kHead = 4096;
   std::string head;
@@ -149,6 +157,8 @@ class Finder {
       fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @FILE");
     if (source[0] == '@') return add_list(source.substr(1), depth);
     fs::file_status status = fs::status(source, error);
+    if (fs::exists(status))
+      refuse_unfinished(fs::is_directory(status) ? source : fs::path(source).parent_path().string());
     if (fs::is_directory(status)) return add_folder(source);
     if (fs::exists(status)) return add_file(source);
     if (source.find_first_of("*?[") == std::string::npos) {
@@ -187,6 +197,10 @@ class Finder {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
         bool hidden = i->path().filename().string().starts_with('.');
+        if (i->is_directory() && is_unfinished(i->path().native())) {
+          i.disable_recursion_pending();
+          others.push_back(i->path().string());
+        }
         if (hidden && i->is_directory()) i.disable_recursion_pending();
         if (hidden || i->is_directory()) continue;
         std::error_code error;
@@ -287,6 +301,13 @@ std::optional<Format> format_named(std::string_view name) {
   for (const auto& [text, format] : kFormats)
     if (text == name) return format;
   fail<ConfigError>(kWhere, "unknown format '{}': expected {}", name, fmt::join(format_names(), ", "));
+}
+
+bool is_unfinished(std::string_view folder) {
+  constexpr size_t kUnique = 6;
+  while (folder.ends_with('/')) folder.remove_suffix(1);
+  const size_t end = folder.size() - std::min(folder.size(), kUnique);
+  return folder.substr(0, end).ends_with(kUnfinished) && !contains(folder.substr(end), '/');
 }
 
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format) {

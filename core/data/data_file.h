@@ -43,6 +43,12 @@ struct DataFile {
   uint64_t content = 0;
 };
 
+/// What stands between the name of the output of `ottava data prepare` and six characters while its shards
+/// are being written, or when writing them was broken off.
+inline constexpr std::string_view kUnfinished = ".incomplete-";
+/// Whether a folder of this name holds such shards, which are not all there are.
+bool is_unfinished(std::string_view folder);
+
 /// The files behind a list of sources, in the order given. Each source is
 ///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);
 ///   or `@list`, a text file with one source per line (`#` at its start or behind white
@@ -50,14 +56,15 @@ struct DataFile {
 ///
 /// Folders and globs give their files in byte order of the path. Folders take only files whose names say that
 /// they are data (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README,
-/// LICENSE or the like), and the log names those left out. A broken link under such a name is an error. Empty
-/// files are left out.
+/// LICENSE or the like), and none of folders that are unfinished; the log names those left out. A broken link
+/// under such a name is an error. Empty files are left out.
 ///
 /// Unless `format` is given, shards are known by their first bytes; .json .jsonl .ndjson, and files whose
 /// first line is a JSON object, are JSON lines; everything else is text.
 ///
 /// Throws FileError (missing, unreadable, a Git LFS pointer; without `format` also a wrong magic, or binary
-/// where text is expected) and DataError (nothing to read).
+/// where text is expected) and DataError (nothing to read, an unfinished folder that a source names or
+/// whose files it names).
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
                                       std::optional<Format> format = {});
 

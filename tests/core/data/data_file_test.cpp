@@ -76,6 +76,25 @@ TEST_CASE("what a folder names data and has none of is said") {
             "'" + (folder / "data/part-2.jsonl.gz") + "' is a broken link");
 }
 
+TEST_CASE("shards that are not all there are left out of a folder, and refused where they are named") {
+  DataFolder folder;
+  folder.write("data/a.txt", "x");
+  folder.write("data/books.incomplete-a/b.txt", "x");
+  const std::string unfinished = folder / "data/shards.incomplete-Ab12Cd";
+  folder.write("data/shards.incomplete-Ab12Cd/tokens-00000.bin", "x");
+  const CapturedOutput log;
+  ottava::log::set_level(ottava::log::Level::info);
+  CHECK(names({folder / "data"}, folder.path()) == List{"data/a.txt", "data/books.incomplete-a/b.txt"});
+  ottava::log::set_level(ottava::log::Level::warning);
+  CHECK_HAS(log.text(), "2 files taken, left out: '" + unfinished + "'");
+  for (const std::string& source :
+       {unfinished, unfinished + "/", folder / "data/shards*", unfinished + "/*.bin"}) {
+    const std::string message = message_of<DataError>([&] { find_data_files({source}); });
+    CHECK_HAS(message, "'" + unfinished);
+    CHECK_HAS(message, "holds only some of its shards");
+  }
+}
+
 TEST_CASE("formats are known by name, shards by their first bytes") {
   TemporaryFolder folder;
   auto format = [&](const std::string& name, const std::string& bytes) {
