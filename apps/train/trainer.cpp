@@ -191,11 +191,12 @@ void Trainer::go_on_from_loaded() {
   check_epochs();
 }
 
-// Products in f32 are divided among threads, and so are their sums.
+// Products in f32 and those of bf16 instructions may be divided among threads, and so may their sums.
 void Trainer::note_threads() {
   const int64_t now = device_.is_gpu() ? 0 : parallel_threads(), before = std::exchange(state_.threads, now);
   if (now == 0 || before == 0 || now == before || !ranks_.is_first()) return;
-  if (config_.training.mixed_precision_param != DType::f32) return;
+  const bool widens_all = experiment_.shape.cpu_products == cpu::ProductChoice{};
+  if (config_.training.mixed_precision_param != DType::f32 && widens_all) return;
   log::warning(
       "the run continues with {}, but its checkpoint was made with {}: results may differ in the last bits "
       "(training.threads)",

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/cpu/bf16_products.h"
 #include "core/io/file.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
@@ -26,7 +27,7 @@ struct Variant {
 
 }  // namespace
 
-TEST_CASE("a run in f32 that goes on with another number of threads is told that its sums differ") {
+TEST_CASE("a run that goes on with another number of threads is told that its sums differ") {
   TinyTraining tiny;
   const auto said = [&](int threads, const std::string& steps, const Overrides& more = {}) {
     set_parallel_threads(threads);
@@ -39,7 +40,14 @@ TEST_CASE("a run in f32 that goes on with another number of threads is told that
   CHECK_FALSE(has(said(1, "6"), "threads"));
   CHECK(has(said(2, "9"), told));
   CHECK_FALSE(has(said(2, "12"), "threads"));
-  CHECK_FALSE(has(said(1, "15", {"--training.mixed_precision_param", "bfloat16"}), "threads"));
+  const Overrides bf16{"--training.mixed_precision_param", "bfloat16"},
+      widened{"--cpu.bf16_matmul", "widened", "--cpu.bf16_attention", "widened"},
+      direct{"--cpu.bf16_attention", "direct"};
+  CHECK_FALSE(has(said(1, "15", bf16 + widened), "threads"));
+  if (cpu::multiplies_bf16_directly()) {
+    CHECK_FALSE(has(said(1, "16", bf16 + direct), "threads"));
+    CHECK(has(said(2, "17", bf16 + direct), told));
+  }
   set_parallel_threads(1);
 }
 
