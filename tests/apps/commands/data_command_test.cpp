@@ -114,7 +114,7 @@ TEST_CASE("what an interrupted preparation left is removed by the next, unless a
 }
 
 TEST_CASE("bytes per token are those of the text, not of the JSON lines that hold it") {
-  DataFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("a.jsonl", R"({"id": 1234567, "text": "caf\u00e9 \u65e5"})"
                                                    "\n"
                                                    R"({"text": "\n"})"

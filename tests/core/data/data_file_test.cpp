@@ -77,7 +77,7 @@ TEST_CASE("what a folder names data and has none of is said") {
 }
 
 TEST_CASE("shards that are not all there are left out of a folder, and refused where they are named") {
-  DataFolder folder;
+  TemporaryFolder folder;
   folder.write("data/a.txt", "x");
   folder.write("data/books.incomplete-a/b.txt", "x");
   const std::string unfinished = folder / "data/shards.incomplete-Ab12Cd";

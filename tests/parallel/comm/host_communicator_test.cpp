@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "parallel/comm/agree.h"
+#include "parallel/comm/all_ranks.h"
 #include "parallel/comm/messages/exchange.h"
 #include "parallel/sharding/rank_groups.h"
 #include "tests/parallel/comm/communicator_conformance.h"
@@ -330,7 +331,7 @@ TEST_CASE("a mesh of stages and parts of sequences has its communicators") {
     expect(members(*groups.cp) == std::vector{r / 2 * 2, r / 2 * 2 + 1}, "cp");
     expect(members(*groups.dp_shard) == std::vector{stage, stage + 1, stage + 2, stage + 3}, "dp_shard x cp");
     expect(members(*groups.stage) == members(*groups.dp_shard), "stage");
-    expect(members(*groups.replica) == all, "replica");
+    expect(members(*groups.replica) == all_ranks(8), "replica");
     expect(groups.dp_shard->rank() == groups.coordinates.shard_rank, "pieces of a parameter");
     expect(groups.data_rank == r % 4 / 2 && groups.data_size == 2, "ranks of a cp group read the same data");
   }));
