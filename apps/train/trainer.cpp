@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
+#include "parallel/checkpoint/folder.h"
 
 namespace ottava {
 namespace {
@@ -24,6 +25,19 @@ namespace {
 LossScale initial_loss_scale(const TrainingConfig& c) {
   std::optional<double> constant = c.constant_loss_scale();
   return constant ? LossScale::constant(*constant) : LossScale::dynamic();
+}
+
+/// Where checkpoints are off, a run begins anew beside those that its folder has, and its metrics and events
+/// take the place of theirs.
+void warn_of_other_run(const Config& c) {
+  const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
+  const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder);
+  if (steps.empty()) return;
+  log::warning(
+      "{} has checkpoints of another run, up to step {}: with checkpoint.enable false this run does not "
+      "continue from them, and the metrics and events of the other one, if it has any, are now those with "
+      ".previous behind their names; for a run without checkpoints choose another job.dump_folder",
+      folder, steps.back().step);
 }
 
 }  // namespace
@@ -62,6 +76,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
     record_folder_ = config_.job.in_dump_folder("load_only");
     log::info("checkpoint.load_only: metrics and events are written to {}, so that the run's own are kept",
               record_folder_);
+  } else if (ranks.is_first() && !config_.checkpoint.enable) {
+    warn_of_other_run(config_);
   }
   reporter_ =
       std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = config_.metrics,

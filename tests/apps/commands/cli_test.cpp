@@ -48,6 +48,20 @@ TEST_CASE("a launch without a number of ranks says why there is no GPU for any")
   CHECK(has(out.output, "[launch] no GPU can be used here (" + why + "): set the number of ranks with -n"));
 }
 
+TEST_CASE("a run without checkpoints in the folder of one that has some says what becomes of its metrics") {
+  Workplace here;
+  CHECK_FALSE(
+      has(here.run("train tiny.yaml --checkpoint.enable false").output, "checkpoints of another run"));
+  CHECK(has(here.run("train tiny.yaml --training.steps 3").output, "step-3: "));
+  const std::string metrics = read_file(here / "out/metrics.jsonl");
+  const Outcome out = here.run("train tiny.yaml --checkpoint.enable false");
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
+  CHECK(has(out.output, "out/checkpoint has checkpoints of another run, up to step 3"));
+  CHECK(has(out.output, "are now those with .previous behind their names"));
+  CHECK(read_file(here / "out/metrics.jsonl.previous-2") == metrics);
+}
+
 TEST_CASE("numbers out of range are refused by the option's name") {
   Workplace here;
   const std::vector<std::pair<std::string, std::string>> cases = {
