@@ -75,13 +75,18 @@ class Inputs {
  public:
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
-  void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
+  void need(const std::string& key, const std::string& path) {
+    const Found found = look_for(config_, path);
+    lacks_more_ |= !found.missing.empty();
+    add(key, found);
+  }
   void need_checkpoint(const std::string& key, const std::string& path) {
     const Found found = look_for(config_, path);
-    if (!found.missing.empty()) return add(key, found);
+    if (!found.missing.empty()) return need(key, path);
     try {
       checkpoint::newest_step_or_itself(found.path.string());
     } catch (const FileError& error) {  // a file, or a folder in which several are meant
+      lacks_more_ = true;
       problems_.add(key, error);
     }
   }
@@ -107,13 +112,13 @@ class Inputs {
                     "to a file, folder or glob",
                     section, dataset, key);
     }
-    for (const std::string& path : paths) need(key, path);
+    for (const std::string& path : paths) add(key, look_for(config_, path));
   }
 
   void finish() const {
     const fs::path& file = config_.provenance.file;
     std::string what = file.empty() ? "the command line" : file.string();
-    if (!wanted_.empty()) what += ", which can be trained after adding" + wanted_;
+    if (!wanted_.empty() && !lacks_more_) what += ", which can be trained after adding" + wanted_;
     problems_.throw_if_any(what);
   }
 
@@ -124,7 +129,8 @@ class Inputs {
 
   const Config& config_;
   config::Problems problems_;
-  std::string wanted_;  ///< options that no file can bring along
+  std::string wanted_;       ///< options that no file can bring along
+  bool lacks_more_ = false;  ///< than these options give
 };
 
 }  // namespace

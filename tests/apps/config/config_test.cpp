@@ -347,6 +347,8 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
                                       "model: {hf_assets_path: /nowhere}\n"));
   std::string text = message_of([&] { require_inputs(c); });
   CHECK(has(text, "4 problems"));
+  CHECK_FALSE(
+      has(text, "can be trained after adding"));  // checkpoint.initial_load_path would still be missing
   CHECK(has(text,
             "default: training.dataset_path: no data is given; training.dataset 'c4_test' is only a name, "
             "and nothing is downloaded: set --training.dataset_path to a file, folder or glob"));
