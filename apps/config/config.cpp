@@ -128,6 +128,19 @@ void note_short_schedule(Config& c) {
                       floor > 0 ? fmt::format("stays at {:g}", floor) : "is 0 and nothing is learned"));
 }
 
+/// Positions that no training sequence has are new to the model, so that what is lost at them says little of
+/// the data. Who gave the length wants them.
+void warn_of_long_validation(Config& c) {
+  Config::Provenance& p = c.provenance;
+  if (!c.validation.enable || c.validation.seq_len <= c.training.seq_len) return;
+  if (p.origins.contains("validation.seq_len")) return;
+  p.warnings.push_back(fmt::format(
+      "validation.seq_len is {} by default, but training.seq_len {}: validation has positions that "
+      "training never has, at which its loss is higher; set validation.seq_len to {} to compare "
+      "the two losses",
+      c.validation.seq_len, c.training.seq_len, c.training.seq_len));
+}
+
 /// Epochs end at a place in the data, which such a run would move with every start.
 void refuse_endless_epochs(const Config& c, config::Problems& problems) {
   const CheckpointConfig& saved = c.checkpoint;
@@ -196,6 +209,7 @@ Config load_config(const fs::path& given, const std::vector<std::string>& overri
   note_unused_float8(c);
   note_short_schedule(c);
   c.provenance.origins = std::move(problems.origins);
+  warn_of_long_validation(c);
   c.provenance.file = path;
   return c;
 }

@@ -340,6 +340,22 @@ TEST_CASE("a schedule that ends before the run is told, with what the rest learn
   }
 }
 
+TEST_CASE("validation at positions that training never has is told, unless it is asked for", "[config]") {
+  const auto told = [](const std::string& validation, int length = 64) {
+    return parse(fmt::format("training: {{seq_len: {}}}\nvalidation: {{{}}}\n", length, validation))
+        .provenance.warnings;
+  };
+  CHECK(told("enable: true, dataset_path: a.txt") ==
+        std::vector<std::string>{
+            "validation.seq_len is 2048 by default, but training.seq_len 64: validation has "
+            "positions that training never has, at which its loss is higher; set "
+            "validation.seq_len to 64 to compare the two losses"});
+  CHECK(told("enable: true, dataset_path: a.txt", 2048).empty());
+  CHECK(told("enable: true, dataset_path: a.txt, seq_len: 64").empty());
+  CHECK(told("enable: true, dataset_path: a.txt, seq_len: 128").empty());
+  CHECK(told("dataset_path: a.txt").empty());
+}
+
 TEST_CASE("what training lacks is said together, before it starts", "[config]") {
   TemporaryFolder folder;
   Config c = load_config(folder.write("a.yaml",
