@@ -1,7 +1,9 @@
 #include "apps/report/metrics_reporter.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -18,6 +20,16 @@
 namespace ottava {
 namespace fs = std::filesystem;
 namespace {
+
+/// The first of `lines`, the longest first, that fits into one line of the terminal, else what fits of the
+/// last. A line that wraps would be left behind by those that replace it.
+std::string progress_line(const std::vector<std::string>& lines) {
+  winsize size{};
+  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const size_t room = is_known ? size.ws_col - 1U : std::string::npos;
+  const auto fits = std::ranges::find_if(lines, [&](const std::string& line) { return line.size() <= room; });
+  return fits != lines.end() ? *fits : lines.back().substr(0, room);
+}
 
 // The names that TorchTitan's dashboards use, and ours beside them.
 std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
@@ -172,18 +184,20 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step, const std:
   if (step >= options_.total_steps) return;
   if (now - last_progress_ < std::chrono::milliseconds(200)) return;
   last_progress_ = now;
-  double done = static_cast<double>(step) / options_.total_steps;
-  std::string bar(done * 30, '=');
   // A step says nothing of saves and validation, and little of other steps.
   const auto& [first_step, began] = *first_progress_;
   const double pace = step == first_step ? seconds_per_step
                                          : std::chrono::duration<double>(now - began).count() /
                                                static_cast<double>(step - first_step);
-  const std::string left = time_left(pace * static_cast<double>(options_.total_steps - step));
-  const std::string line =
-      fmt::format("step {} of {} [{:<30}] {:.2f} s/step{}, {} left", step, options_.total_steps, bar,
-                  seconds_per_step, planned.empty() ? "" : fmt::format(" ({})", planned), left);
-  log::status(line);
+  const std::string left = time_left(pace * static_cast<double>(options_.total_steps - step)) + " left";
+  const double done = static_cast<double>(step) / options_.total_steps;
+  const std::string place = fmt::format("step {} of {}", step, options_.total_steps),
+                    pace_of_step = fmt::format("{:.2f} s/step", seconds_per_step);
+  log::status(progress_line(
+      {fmt::format("{} [{:<30}] {}{}, {}", place, std::string(done * 30, '='), pace_of_step,
+                   planned.empty() ? "" : fmt::format(" ({})", planned), left),
+       fmt::format("{} [{:<10}] {}, {}", place, std::string(done * 10, '='), pace_of_step, left),
+       fmt::format("{}, {}", place, left)}));
 }
 
 void MetricsReporter::flush() {

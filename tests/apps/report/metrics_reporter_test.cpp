@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -67,39 +68,68 @@ class Environment {
   const char* name_;
 };
 
-}  // namespace
-
-TEST_CASE("the time that is left follows from all that has passed, not from the last step") {
+/// What a terminal of so many columns (0: it does not say) gets of the 10th and the 20th of 1000 steps of
+/// 100 s, which pass in a quarter of a second.
+std::string progress_on_terminal(int columns, const std::string& planned) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE(terminal >= 0);
   REQUIRE(::grantpt(terminal) == 0);
   REQUIRE(::unlockpt(terminal) == 0);
   const int ours = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY), before = ::dup(STDERR_FILENO);
   REQUIRE(ours >= 0);
+  const winsize size{
+      .ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
+  REQUIRE(::ioctl(ours, TIOCSWINSZ, &size) == 0);
   const Environment kind("TERM", "xterm");
   TemporaryFolder folder;
   ::dup2(ours, STDERR_FILENO);
   {
     MetricsReporter reporter({.folder = folder.path(), .total_steps = 1000});
-    reporter.progress(10, 100, "");  // nothing else is known yet
+    reporter.progress(10, 100, planned);  // nothing else is known yet
     std::this_thread::sleep_for(std::chrono::milliseconds(250));
-    reporter.progress(20, 100, "");
+    reporter.progress(20, 100, planned);
   }
   ::dup2(before, STDERR_FILENO);
+  // The destructor clears the line, for the third time.
   std::string lines;
-  const auto has_both = [&] { return lines.find(" left", lines.find("step 20 of")) != std::string::npos; };
-  for (pollfd waits{.fd = terminal, .events = POLLIN}; !has_both() && ::poll(&waits, 1, 10'000) > 0;) {
+  const auto is_cleared = [&] {
+    return lines.ends_with("\r\033[K") && lines.find("step 20 of") != std::string::npos;
+  };
+  for (pollfd waits{.fd = terminal, .events = POLLIN}; !is_cleared() && ::poll(&waits, 1, 10'000) > 0;) {
     char text[256];
     const ssize_t length = ::read(terminal, text, sizeof text);
     if (length <= 0) break;
     lines.append(text, length);
   }
   for (const int file : {terminal, ours, before}) ::close(file);
-  CHECK_THAT(lines, Contains("step 10 of 1000 ") && Contains("100.00 s/step, 27h 30m left"));
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("the time that is left follows from all that has passed, not from the last step") {
+  const std::string lines = progress_on_terminal(0, "");
+  CHECK_THAT(lines, Contains("step 10 of 1000 [                              ] 100.00 s/step, 27h 30m left"));
   // Ten steps took a quarter of a second, so that minutes and seconds are left, not hours.
   const size_t second = lines.find("step 20 of 1000 ");
   REQUIRE(second != std::string::npos);
   CHECK_THAT(lines.substr(second), Contains("100.00 s/step, ") && Contains("s left"));
+}
+
+TEST_CASE("progress fits into one line of the terminal") {
+  const auto first_on = [](int columns) {
+    const std::string lines = progress_on_terminal(columns, "planned 0.00302 s");
+    const size_t begin = lines.find("step 10 of");
+    REQUIRE(begin != std::string::npos);
+    return lines.substr(begin, lines.find('\r', begin) - begin);
+  };
+  const std::string whole =
+      "step 10 of 1000 [                              ] 100.00 s/step (planned 0.00302 s), 27h 30m left";
+  for (const int columns : {0, 97, 200}) CHECK(first_on(columns) == whole);
+  for (const int columns : {96, 80})
+    CHECK(first_on(columns) == "step 10 of 1000 [          ] 100.00 s/step, 27h 30m left");
+  CHECK(first_on(40) == "step 10 of 1000, 27h 30m left");
+  CHECK(first_on(20) == "step 10 of 1000, 27");
 }
 
 TEST_CASE("only rank 0 writes metrics, unless save_for_all_ranks asks for files of every rank") {
