@@ -118,15 +118,19 @@ struct TokenLoader::State {
     return bytes;
   }
 
+  void note_left_out(const SegmentQueue::Front& front) {
+    const bool is_new =
+        front.count.too_long > 0 && too_long_of.emplace(front.block, front.place.segment).second;
+    if (is_new) stats.too_long += front.count.too_long;
+  }
+
   void retire_front() {
     SegmentQueue::Front front = queue->finish_front();
     stats.documents += front.count.documents;
     stats.tokens += front.count.tokens;
     stats.bytes += front.count.bytes;
     stats.dropped_tokens += front.count.dropped;
-    const bool is_new =
-        front.count.too_long > 0 && too_long_of.emplace(front.block, front.place.segment).second;
-    if (is_new) stats.too_long += front.count.too_long;
+    note_left_out(front);
     front_first += front.count.windows;
     collected.push_back(front.count);
     if (front.last_of_block) {
@@ -233,6 +237,8 @@ void TokenLoader::read(int64_t first_sample, int64_t count, const TokenBatch& ou
   s.seek(first_sample);
   for (int64_t i = 0; i < count; ++i) {
     while (!s.queue->wait_for(first_sample + i - s.front_first)) s.pass_front(first_sample + i);
+    // All windows of conversations are ready together, and with them what fitted none.
+    if (s.options.encoder.chat) s.note_left_out(s.queue->finish_front());
     int64_t at = i * s.options.seq_len;
     s.queue->copy_window(first_sample + i - s.front_first, out.inputs + at, out.targets + at,
                          out.document_starts ? out.document_starts + at : nullptr);

@@ -36,8 +36,8 @@ struct LoaderOptions {
 struct DataStats {
   int64_t documents = 0, tokens = 0, bytes = 0;  ///< of finished segments of blocks
   int64_t dropped_tokens = 0;  ///< in partial windows at ends of segments, or in documents that are too long
-  int64_t too_long = 0;     ///< conversations longer than a window, left out; of finished segments, each once
-  int64_t bad_records = 0;  ///< left out, also of blocks that are being read ahead; each once
+  int64_t too_long = 0;        ///< conversations longer than a window, left out; of segments begun, each once
+  int64_t bad_records = 0;     ///< left out, also of blocks that are being read ahead; each once
   std::string first_bad_record = {};  ///< what was wrong with it
   double epochs = 0;                  ///< position: 1.5 is half through the second pass
   double seconds_waited = 0;          ///< that read() waited for data

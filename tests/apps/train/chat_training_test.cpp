@@ -31,6 +31,8 @@ TEST_CASE("packed conversations have the loss that each has by itself") {
   CHECK(e.shape.block_causal);
   auto sets = open_validation_data(e, *run.ranks);
   data::TokenLoader& loader = *sets[0].data->loader().sources()[0].loader;
+  sets[0].data->read(0);
+  CHECK(loader.stats().too_long == 3);  // known with the first window, not at the end of the block
   double packed = 0, count = 0;
   const int64_t windows = loader.count_samples();
   for (int64_t w = 0; w < windows; ++w) {
