@@ -1,12 +1,12 @@
 #include "apps/predict/machine.h"
 
-#include "core/contains.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+
+#include "core/contains.h"
 
 namespace ottava {
 namespace {

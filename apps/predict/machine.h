@@ -24,8 +24,10 @@ struct Machine {
   /// Time of one call. Measured or interpolated if `measured` has operations of its kind, else
   ///     max(FLOPs / (peak of its precision x part of it), bytes / (memory rate x part of it)) + launch,
   /// where the part of a product is the table's x tiles / (waves x SMs) x k / (k + 256), with tiles of 128 x
-  /// 256, and that of attention narrower than 128 is the table's x (width / 128)^0.4. With widens_bf16,
-  /// copying a bf16 product's operands comes before it: 6 bytes of an element / (memory rate x part of it).
+  /// 256, and that of attention narrower than 128 is the table's x (width / 128)^0.4; but where the table
+  /// says what softmax costs, 1 / (1 / the table's + softmax / width x peak / FP32 peak) for any width. With
+  /// widens_bf16, copying a bf16 product's operands comes before it: 6 bytes of an element / (memory rate x
+  /// part of it).
   PredictedTime time_of(const RecordedOperation& operation) const;
   /// Seconds of a transfer of n ranks, r of them on each of k machines, for x sent bytes of whole vectors of
   /// S bytes:
