@@ -73,12 +73,12 @@ TEST_CASE(
     "what killed ranks left half written is removed by the next start, what may be written now is not") {
   Runs runs;
   const std::string options =
-      "--training.steps 2 --profiling.enable_profiling true --profiling.profile_freq 2";
+      "--training.steps 4 --profiling.enable_profiling true --profiling.profile_freq 4";
   runs.train(options);
   const auto an_hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
   std::vector<std::string> left;
   for (const char* name : {"decisions.json", "data_index/text", "comm_traces/rank_1.json",
-                           "profile_traces/iteration_2/rank0_trace.json.gz"}) {
+                           "profile_traces/iteration_4/rank0_trace.json.gz"}) {
     left.push_back(runs / "out/" + name + ".tmp0123456789abcdef");
     fs::create_directories(fs::path(left.back()).parent_path());
     std::ofstream(left.back()) << "{";
