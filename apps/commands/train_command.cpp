@@ -20,6 +20,7 @@
 #include "core/log.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/patience.h"
+#include "parallel/ranks/launch.h"
 
 namespace ottava {
 
@@ -54,10 +55,12 @@ void remove_leftovers(const Config& c) {
 
 int run_train_command(const TrainCommand& command) {
   Config config = load_config(command.file, command.overrides);
-  require_inputs(config);
+  // What one machine of several lacks, all ranks say once they have met.
+  if (detect_launch().world_size == 1) require_inputs(config);
   log::set_rank(rank_in_log());  // for the lines about signals too
   StopSignals signals;
   return run_session(config, [&](Session& session) {
+    fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
     const bool is_first = session.ranks.is_first();
     std::vector<RunLock> locks;
     {

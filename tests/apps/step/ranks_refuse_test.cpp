@@ -80,6 +80,14 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
         launch_both(port, program, "CUDA_VISIBLE_DEVICES= " + program + " --training.device cuda"), 2,
         "rank 1 cannot continue: on " + host_name("its machine") + ": [device] 'cuda' cannot be used: ");
   }
+  SECTION("data that one of them does not have") {
+    for (const char* folder : {"here", "there"}) fs::create_directories(job.in(folder));
+    fs::copy(job.in("text.txt"), job.in("here/only_here.txt"));
+    const std::string relative = program + " --training.dataset_path only_here.txt";
+    check_refused(launch_both(port, "cd " + job.in("here") + " && " + relative,
+                              "cd " + job.in("there") + " && " + relative),
+                  2, "training.dataset_path: 'only_here.txt' does not exist; looked at ");
+  }
   SECTION("folders that are not shared") {
     fs::create_directories(job.in("here"));
     fs::create_directories(job.in("there"));
