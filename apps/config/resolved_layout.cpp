@@ -104,8 +104,14 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
                       "choose another degree",
                       tp, what, value, value % tp, key, remedy);
   };
-  for (const auto& [name, value] : {std::pair{"n_heads", m.heads}, std::pair{"ffn_dim", m.ffn_dim},
-                                    std::pair{"vocab_size", m.vocab_size}})
+  if (m.heads % tp != 0) {
+    const int64_t more = round_up(m.heads, tp);
+    refuse("n_heads", m.heads,
+           m.dim % more == 0 ? "model.n_heads"
+                             : fmt::format("model.head_dim to {} and model.n_heads", m.head_dim),
+           more);
+  }
+  for (const auto& [name, value] : {std::pair{"ffn_dim", m.ffn_dim}, std::pair{"vocab_size", m.vocab_size}})
     if (value % tp != 0) refuse(name, value, fmt::format("model.{}", name), round_up(value, tp));
   // In a pass through a block each rank holds its part of the rows.
   const auto divides = [&](std::string_view batch_key, int64_t batch, std::string_view section,

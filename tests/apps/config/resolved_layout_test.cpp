@@ -26,6 +26,9 @@ TEST_CASE("what tensor parallel does not divide is named by its key, with the ne
   CHECK_THAT(complaint("", model),
              Contains("tensor_parallel_degree 2 does not divide vocab_size 2257 "
                       "(remainder 1): set model.vocab_size to 2258, or choose another degree"));
+  model = {.dim = 64, .heads = 5, .kv_heads = 5, .head_dim = 8};
+  CHECK_THAT(complaint("", model), Contains("n_heads 5 (remainder 1): set model.head_dim to 8 and "
+                                            "model.n_heads to 6, or choose another degree"));
   model = {.heads = 3, .kv_heads = 3};
   CHECK_THAT(complaint("", model), Contains("n_heads 3 (remainder 1): set model.n_heads to 4"));
   model = {.ffn_dim = 33};
