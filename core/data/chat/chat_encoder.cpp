@@ -5,6 +5,7 @@
 #include "core/data/chat/masked_token.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava::data {
 namespace {
@@ -20,17 +21,24 @@ ChatEncoder::ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options opt
   pad_id_ = tokenizer_->pad_id().value_or(tokenizer_->eos_id().value_or(0));
   if (!options_.chat) return;
   names_ = special_tokens_of(options_.chat->style);
+  std::vector<std::string_view> missing;
   for (std::string_view name : names_) {
     const std::optional<int32_t> id = tokenizer_->token_id(name);
-    if (!id || !tokenizer_->is_special(*id)) {
-      fail<ConfigError>(
-          "chat",
-          "the tokenizer has no special token {}, which the template {} needs: choose another "
-          "chat.template, or a tokenizer made with it (ottava tokenizer train --special-tokens)",
-          name, name_of(options_.chat->style));
+    if (id && tokenizer_->is_special(*id)) {
+      specials_.push_back(*id);
+    } else {
+      missing.push_back(name);
     }
-    specials_.push_back(*id);
   }
+  if (missing.empty()) return;
+  std::string lacks, all;
+  for (std::string_view name : missing) add_item(lacks, name);
+  for (std::string_view name : names_) all += fmt::format(" '{}'", name);
+  fail<ConfigError>("chat",
+                    "the tokenizer has no special tokens {}, which the template {} needs: choose another "
+                    "chat.template, or a tokenizer that has them (ottava tokenizer train --special-tokens "
+                    "'<|begin_of_text|>' '<|end_of_text|>'{})",
+                    lacks, name_of(options_.chat->style), all);
 }
 
 void ChatEncoder::normalise(Conversation& c) const {

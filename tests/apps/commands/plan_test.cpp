@@ -369,9 +369,10 @@ TEST_CASE("a plan refuses a chat template whose special tokens the tokenizer lac
     for (const Overrides& more :
          {Overrides{}, Overrides{"--training.format", "text", "--validation.enable", "true",
                                  "--validation.datasets", "[{name: a, path: x, format: sharegpt}]"}})
-      CHECK_THAT(refusal(more),
-                 Contains("[chat] the tokenizer has no special token <|start_header_id|>, which the template "
-                          "llama3 needs"));
+      CHECK_THAT(
+          refusal(more),
+          Contains("[chat] the tokenizer has no special tokens <|start_header_id|>, <|end_header_id|>, "
+                   "<|eot_id|>, which the template llama3 needs"));
     CHECK(refusal({"--training.format", "text"}) == "no error");
     CHECK_THAT(printed(plan(source + "/tests/golden/chat/llama", size)), Contains("parameters, vocabulary"));
   }

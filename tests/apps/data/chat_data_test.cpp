@@ -280,7 +280,8 @@ TEST_CASE("what is wrong with conversations is said before training, with file a
                  Contains("need a format of their own, such as text or json_lines: format of the source"));
   CHECK_THAT(message("", {"--chat.template", "gemma"}),
              Contains("chat.template") && Contains("byte fallback"));
-  CHECK_THAT(message("", {"--chat.template", "qwen3"}), Contains("no special token <|im_start|>"));
+  CHECK_THAT(message("", {"--chat.template", "qwen3"}),
+             Contains("no special tokens <|im_start|>, <|im_end|>, which"));
   CHECK_THAT(message("", {"--chat.template", "auto"}),
              Contains("has no chat template") && Contains("set chat.template to llama3"));
   CHECK_THAT(message("", {"--model.attn_mask_type", "causal"}), Contains("must not attend to each other"));

@@ -147,7 +147,12 @@ TEST_CASE("a prompt and its completion are joined as they are") {
 TEST_CASE("a template needs its special tokens, and other templates are refused by name") {
   CHECK_THROWS_WITH(
       ChatEncoder(tokenizer("qwen"), chat(ChatTemplate::llama3)),
-      Catch::Matchers::Contains("has no special token <|start_header_id|>, which the template llama3"));
+      Catch::Matchers::Contains(
+          "has no special tokens <|start_header_id|>, <|end_header_id|>, <|eot_id|>, which the template "
+          "llama3 "
+          "needs: choose another chat.template, or a tokenizer that has them (ottava tokenizer train "
+          "--special-tokens '<|begin_of_text|>' '<|end_of_text|>' '<|start_header_id|>' '<|end_header_id|>' "
+          "'<|eot_id|>')"));
   CHECK_THROWS_WITH(chat_template_named("llama2"), Catch::Matchers::Contains("byte fallback"));
   CHECK_THROWS_WITH(chat_template_named("gemma3"), Catch::Matchers::Contains("byte fallback"));
   CHECK_THROWS_WITH(chat_template_named("mistral"),
