@@ -1,6 +1,7 @@
 #include "apps/config/resolved_model.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 
 #include "apps/config/limits.h"
@@ -26,7 +27,14 @@ void check_positions(const std::string& path, int64_t longest, std::string_view 
 
 std::optional<std::string> source_config_path(const Config& config) {
   if (config.model.flavor != "hf") return std::nullopt;
-  return (find_assets(config) / "config.json").string();
+  const std::filesystem::path folder = find_assets(config), path = folder / "config.json";
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored))
+    fail<FileError>(
+        "model",
+        "flavor hf takes the model from config.json in model.hf_assets_path, but {} has none: set "
+        "it to the folder of a Hugging Face model, or choose another model.flavor",
+        folder.string());
+  return path.string();
 }
 
 LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vector<ModelValue>* values) {

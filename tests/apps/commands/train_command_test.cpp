@@ -139,6 +139,10 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
       "--model.hf_assets_path short.txt",
       {"model.hf_assets_path: 'short.txt' is a file, expected the folder that holds tokenizer.json"});
 
+  place.refuses("--model.flavor hf --model.hf_assets_path " OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
+                {"flavor hf takes the model from config.json in model.hf_assets_path, but ",
+                 "has none: set it to the folder of a Hugging Face model, or choose another model.flavor"});
+
   REQUIRE(place.run("train tiny.yaml --job.dump_folder good").exit_code == 0);
   const std::string good = place / "good/checkpoint/step-6";
   place.refuses("--checkpoint.initial_load_path absent",
