@@ -2,6 +2,8 @@
 
 #include <fmt/ostream.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -32,15 +34,31 @@ namespace {
 
 using fmt::print;
 
-/// Bytes of text; what is compressed grows about fourfold.
-int64_t text_bytes(const std::vector<data::DataFile>& files) {
-  int64_t bytes = 0;
+/// Looks at one block. Throws, as training would, for what training would not read.
+data::DataCheck look_at(std::vector<data::DataFile> files, const std::string& text_key) {
+  const data::Corpus corpus(std::move(files), {});
+  return data::DataScan(corpus, {}, text_key, data::BadRecords::error).look(0);
+}
+
+/// Bytes of text, about: what is compressed grows fourfold, and JSON lines hold as much text besides keys,
+/// escapes and other fields as one block of them.
+int64_t text_bytes(const std::vector<data::DataFile>& files, const std::string& text_key) {
+  double bytes = 0, of_json = 0;
+  std::vector<data::DataFile> json_lines;
   for (const data::DataFile& file : files) {
     if (data::is_tokenized(file.format))
       fail<DataError>("init", "'{}' has the format {}, expected text", file.path, data::name_of(file.format));
-    bytes += file.bytes * (file.compression == data::Compression::none ? 1 : 4);
+    const bool is_json = file.format == data::Format::json_lines;
+    (is_json ? of_json : bytes) +=
+        static_cast<double>(file.bytes) * (file.compression == data::Compression::none ? 1 : 4);
+    if (is_json) json_lines.push_back(file);
   }
-  return bytes;
+  if (of_json > 0) {
+    const data::DataCheck looked_at = look_at(std::move(json_lines), text_key);
+    bytes += of_json * static_cast<double>(looked_at.text_bytes) /
+             static_cast<double>(std::max<int64_t>(looked_at.bytes, 1));
+  }
+  return std::llround(bytes);
 }
 
 std::string one_path(const std::vector<std::string>& sources) {
@@ -49,12 +67,6 @@ std::string one_path(const std::vector<std::string>& sources) {
                       counted(sources.size(), "source"));
   }
   return sources[0];
-}
-
-/// Throws, as training would, for what training would not read; looks at one block.
-void look_at(std::vector<data::DataFile> files, const std::string& text_key) {
-  const data::Corpus corpus(std::move(files), {});
-  data::DataScan(corpus, {}, text_key, data::BadRecords::error).look(0);
 }
 
 /// Trains a tokenizer into `folder`. If the text has too few words for the vocabulary, halves it until it
@@ -98,7 +110,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
                     made.string(), shell_word(own), shell_word(own));
   }
   std::vector<data::DataFile> files = data::find_data_files(c.sources);
-  FirstConfigInputs inputs{.text_bytes = text_bytes(files), .minutes = c.minutes};
+  FirstConfigInputs inputs{.text_bytes = text_bytes(files, c.text_key), .minutes = c.minutes};
   look_at(std::move(files), c.text_key);
   const Device device = parse_device(TrainingConfig{}.device);  // which the configuration leaves as it is
   const DevicePeaks peaks = find_device_peaks(device, {.uses_fp32 = false});

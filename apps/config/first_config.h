@@ -9,7 +9,7 @@ namespace ottava {
 
 /// What a first configuration is made for.
 struct FirstConfigInputs {
-  int64_t text_bytes = 0;       ///< decompressed, about
+  int64_t text_bytes = 0;       ///< decompressed and without what stores it in JSON, about
   double flops_per_second = 0;  ///< of the matrix products that training will do
   double minutes = 60;          ///< that training should take
   int64_t vocabulary = 0;       ///< 0: chosen by the text, for a tokenizer yet to be trained

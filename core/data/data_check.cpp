@@ -48,6 +48,7 @@ void DataScan::look_at_segment(DataCheck& check) {
   for (const Document& document : segment_.documents) {
     check.documents += counts_pieces || !document.goes_on;
     const std::optional<std::string_view> text = encoder_.check(segment_, document, scratch_);
+    check.text_bytes += text ? std::ssize(*text) : 0;
     if (!text || well_formed_end(*text, 0) == text->size()) continue;
     if (++check.ill_formed == 1) check.first_ill_formed = encoder_.place(document);
   }

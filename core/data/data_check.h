@@ -14,6 +14,7 @@ namespace ottava::data {
 /// What a look through the data has found so far. A record is one line of JSON lines.
 struct DataCheck {
   int64_t bytes = 0;        ///< looked at, decompressed
+  int64_t text_bytes = 0;   ///< of the documents in them, without what stores them in JSON
   int64_t documents = 0;    ///< in them; pieces if all files are bare ids (Corpus::knows_documents())
   bool is_whole = false;    ///< all of the data has been looked at
   int64_t bad_records = 0;  ///< not an object with the text; only where these are to be skipped

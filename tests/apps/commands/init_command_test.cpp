@@ -47,3 +47,22 @@ TEST_CASE("init does not replace a tokenizer that an earlier one left, and says 
   run_init_command(command, out);
   CHECK(load_config(folder / "first/ottava.yaml").model.hf_assets_path == kept);
 }
+
+TEST_CASE("init counts the text of JSON lines, not what stores it") {
+  const TemporaryFolder folder;
+  std::ofstream lines(folder / "a.jsonl");
+  for (int i = 0; i < 1000; ++i) {
+    lines << R"({"source": ")" << std::string(800, 'x') << R"(", "text": "hundred bytes with escapes: )";
+    for (int c = 0; c < 36; ++c) lines << R"(\u043f)";
+    lines << "\"}\n";
+  }
+  lines.close();
+  std::ostringstream out;
+  run_init_command({.sources = {folder / "a.jsonl"},
+                    .output = folder / "first",
+                    .minutes = 1,
+                    .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"},
+                   out);
+  INFO(out.str());
+  CHECK_THAT(out.str(), Contains(": 0.1 MB of text; "));
+}

@@ -34,6 +34,7 @@ TEST_CASE("a look through the data finds what training would stumble over") {
   CHECK(all.is_whole);
   CHECK(all.documents == 40);
   CHECK(all.bytes == static_cast<int64_t>(lines.size()));
+  CHECK(all.text_bytes == 40 * 9);
   CHECK(all.ill_formed == 0);
 
   const std::string bad = folder.write("bad.jsonl", lines +
