@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
 
 namespace ottava {
@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 [[noreturn]] void fail_errno(std::string_view path, std::string_view action) {
-  int code = errno;
-  fail<FileError>("file", "cannot {} {}: {}", action, path, std::strerror(code));
+  const int code = errno;
+  fail_for_system(code, "file", fmt::format("cannot {} {}", action, path));
 }
 
 }  // namespace
@@ -187,8 +187,9 @@ void write_file_synced(const std::string& path, std::string_view content) {
 }
 
 void rename_file(std::string_view where, const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0)
-    fail<FileError>(where, "cannot rename {} to {}: {}", from, to, std::strerror(errno));
+  if (std::rename(from.c_str(), to.c_str()) == 0) return;
+  const int code = errno;
+  fail_for_system(code, where, fmt::format("cannot rename {} to {}", from, to));
 }
 
 }  // namespace ottava

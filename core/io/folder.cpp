@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/io/descriptor.h"
+#include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
 
 namespace ottava {
@@ -24,7 +25,8 @@ bool is_found(const std::string& path, int (*look)(const char*, struct stat*)) {
   struct stat status = {};
   if (look(path.c_str(), &status) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
-  fail<FileError>("file", "cannot look at {}: {}", path, std::strerror(errno));
+  const int code = errno;
+  fail_for_system(code, "file", "cannot look at " + path);
 }
 
 // Names the first link on the way to `path` that leads nowhere; empty: there is none.
@@ -95,11 +97,14 @@ void require_folder(std::string_view where, const std::string& folder) {
 void sync_folder(const std::string& folder) {
   const Descriptor descriptor(
       uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (!descriptor.is_open())
-    fail<FileError>("file", "cannot open the folder {}: {}", folder, std::strerror(errno));
+  const auto require = [&](bool is_done, std::string_view action) {
+    if (is_done) return;
+    const int code = errno;
+    fail_for_system(code, "file", fmt::format("cannot {} the folder {}", action, folder));
+  };
+  require(descriptor.is_open(), "open");
   // Some network file systems cannot flush a folder and say EINVAL; renames are ordered there by the server.
-  if (uninterrupted([&] { return ::fsync(descriptor); }) != 0 && errno != EINVAL)
-    fail<FileError>("file", "cannot flush the folder {}: {}", folder, std::strerror(errno));
+  require(uninterrupted([&] { return ::fsync(descriptor); }) == 0 || errno == EINVAL, "flush");
 }
 
 }  // namespace ottava

@@ -1,12 +1,15 @@
 #include "parallel/checkpoint/loader.h"
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "core/counted.h"
 #include "core/io/safetensors_folder.h"
+#include "core/io/system_failure.h"
 #include "core/log.h"
 #include "core/split.h"
 #include "parallel/checkpoint/checksum.h"
@@ -147,6 +150,23 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
   return complete;
 }
 
+// A file system that is away for a moment, from one of many machines, is no reason to train steps again.
+template <class Load>
+LoadedCheckpoint in_three_attempts(const std::string& path, RankGroup& group, double pause_seconds,
+                                   const Load& load) {
+  for (int left = 2;; --left) {
+    try {
+      return load();
+    } catch (const IoError& error) {
+      if (left == 0) throw;
+      if (group.rank() == 0)
+        log::warning("checkpoint {} could not be read, and is tried again in {:g} s: {}", path, pause_seconds,
+                     error.what());
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(pause_seconds));
+  }
+}
+
 }  // namespace
 
 Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group) {
@@ -189,9 +209,10 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   for (std::string_view listed_path : paths) {
     const std::string path(listed_path);
     try {
-      if (options.before_each) group.together([&] { options.before_each(path); });
-      Manifest manifest = load_checkpoint(path, into, group);
-      return LoadedCheckpoint{path, std::move(manifest)};
+      return in_three_attempts(path, group, options.retry_seconds, [&] {
+        if (options.before_each) group.together([&] { options.before_each(path); });
+        return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
+      });
     } catch (const FileError& error) {
       if (load_step >= 0) throw;
       if (group.rank() == 0) log::warning("checkpoint {} is broken and skipped: {}", path, error.what());

@@ -1,11 +1,11 @@
 #include "parallel/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "core/contains.h"
 #include "core/counted.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "parallel/checkpoint/checksum.h"
 
@@ -139,8 +139,7 @@ void check_checksum(const std::string& folder, const Manifest::Tensor& expected,
 
 std::optional<Manifest> find_manifest(const std::string& folder) {
   const std::string path = manifest_path(folder);
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  if (!is_there(path)) return std::nullopt;
   return parse_manifest(read_file(path), path);
 }
 

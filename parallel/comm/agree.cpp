@@ -7,6 +7,7 @@
 
 #include "core/counted.h"
 #include "core/error_text.h"
+#include "core/io/system_failure.h"
 #include "parallel/comm/gather.h"
 
 namespace ottava {
@@ -25,10 +26,15 @@ constexpr ErrorKind kind() {
           [](const std::string& message) { throw Thrown(message); }};
 }
 
-constexpr ErrorKind kKinds[] = {kind<ShapeError>(),  kind<ConfigError>(),
-                                kind<FileError>(),   kind<std::filesystem::filesystem_error, FileError>(),
-                                kind<DataError>(),   kind<DeviceError>(),
-                                kind<MemoryError>(), kind<NumericsError>()};
+constexpr ErrorKind kKinds[] = {kind<ShapeError>(),
+                                kind<ConfigError>(),
+                                kind<IoError>(),
+                                kind<FileError>(),
+                                kind<std::filesystem::filesystem_error, FileError>(),
+                                kind<DataError>(),
+                                kind<DeviceError>(),
+                                kind<MemoryError>(),
+                                kind<NumericsError>()};
 
 // Empty, or a letter for the kind of error (past the table's for any other) and its message.
 std::string outcome_of(const std::function<void()>& work) {

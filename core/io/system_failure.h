@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "core/contains.h"
+#include "core/error.h"
+
+namespace ottava {
+
+/// A file that the system could not reach, which says nothing of the file: a network file system may be away
+/// for a moment.
+struct IoError : FileError {
+  using FileError::FileError;
+};
+
+/// Throws the error of a system call, `[where] what: reason`: an IoError if `code` says that a device, a
+/// server or the system itself failed, else a FileError.
+[[noreturn]] inline void fail_for_system(int code, std::string_view where, const std::string& what) {
+  constexpr int kOfSystem[] = {EIO,          ESTALE,     ETIMEDOUT, ESHUTDOWN, ENOTCONN, ECONNABORTED,
+                               ECONNREFUSED, ECONNRESET, EHOSTDOWN, ENETDOWN,  ENOLINK,  EHOSTUNREACH,
+                               ENETUNREACH,  EREMOTEIO,  EPROTO,    ENFILE,    EMFILE,   ENOMEM};
+  if (contains(kOfSystem, code)) fail<IoError>(where, "{}: {}", what, std::strerror(code));
+  fail<FileError>(where, "{}: {}", what, std::strerror(code));
+}
+
+}  // namespace ottava
