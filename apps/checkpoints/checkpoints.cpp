@@ -24,8 +24,6 @@ namespace ottava {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kHistoryName = "float8_history.json";
-
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
 // Parameters of which the checkpoint has no moments begin with the next step.
@@ -111,7 +109,11 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                                               ? checkpoint::Snapshot::Memory::pinned
                                               : checkpoint::Snapshot::Memory::pageable,
                               .spans = spans,
-                              .on_saved = std::move(on_saved)},
+                              .on_saved =
+                                  [this, on_saved = std::move(on_saved)](int64_t step) {
+                                    has_failed_ = false;
+                                    if (on_saved) on_saved(step);
+                                  }},
       group_);
   group_.on_rank_0([&] {
     files_ = model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32);
@@ -323,71 +325,6 @@ void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine
         "{} has no amax history, so a new one begins; until it is full, each tensor is scaled by its own "
         "amax",
         folder);
-}
-
-bool Checkpoints::is_due(int64_t step, bool is_last) const {
-  if (!saver_) return false;
-  return is_last || step % config_.interval == 0 || (step == 1 && config_.enable_first_step_checkpoint);
-}
-
-checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
-                                             bool model_only) const {
-  checkpoint::Checkpoint out{
-      .step = state.step,
-      .parameters = trained_parameters(engine.parameters(), stream_, !model_only),
-      .rotate_after = state.consecutive_skips > 0 ? state.step - state.consecutive_skips : -1};
-  const Config& c = experiment_.config;
-  if (model_only) out.export_dtype = config_.export_dtype;
-  out.texts = {{"config.json", model_only ? files_.exported_config_json : files_.config_json},
-               {"ottava_config.yaml", print_config(c)},
-               {"decisions.json", to_json(experiment_.decisions)},
-               {std::string(kStateName), to_json(state)}};
-  if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
-    out.texts.push_back({std::string(kHistoryName), std::move(history)});
-  }
-  out.texts.insert(out.texts.end(), files_.others.begin(), files_.others.end());
-  return out;
-}
-
-void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
-  if (!saver_) return;
-  checkpoint::Checkpoint now = contents(engine, state, is_last && config_.last_save_model_only);
-  const bool beside_steps = !is_last && config_.async_mode != CheckpointConfig::Async::disabled;
-  log::info("Saving the checkpoint of step {}{}", state.step, beside_steps ? " (in the background)" : "");
-  if (beside_steps) return saver_->begin(now);
-  try {
-    saver_->save(now);
-  } catch (const NumericsError&) {
-    // Weights that float16 cannot represent are no reason to lose the steps; weights that are not finite are
-    // refused again.
-    if (now.export_dtype.value_or(DType::f32) == DType::f32) throw;
-    saver_->save(contents(engine, state, false));
-    log::warning(
-        "the checkpoint of step {} is saved in float32, with the optimizer's state, as it cannot be exported",
-        state.step);
-    throw;
-  }
-}
-
-std::string Checkpoints::ways_back(int64_t step) {
-  return group_.of_rank_0(
-      saver_ && group_.rank() == 0 ? advice_to_go_back(experiment_.config.checkpoint, folder_, step) : "");
-}
-
-void Checkpoints::reserve_snapshot(Device device) {
-  if (saver_) saver_->snapshot().reserve(device, snapshot_bytes(experiment_, coordinates_));
-}
-
-const Event* Checkpoints::end_of_copies() const {
-  return saver_ && saver_->in_flight() ? saver_->snapshot().end_of_copies() : nullptr;
-}
-
-void Checkpoints::poll() {
-  if (saver_ && saver_->in_flight()) saver_->poll();
-}
-
-void Checkpoints::finish() {
-  if (saver_) saver_->finish();
 }
 
 }  // namespace ottava

@@ -12,6 +12,7 @@
 #include "apps/config/experiment.h"
 #include "apps/step/training_engine.h"
 #include "apps/step/training_state.h"
+#include "core/io/system_failure.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"
@@ -50,10 +51,13 @@ class Checkpoints {
   /// Whether the run begins the branch that branch_of() names; false if it continues that branch.
   bool begins_branch() const { return !branch_begin_ && !branch_of(config_).empty(); }
 
+  /// Also if the save before is to be repeated.
   bool is_due(int64_t step, bool is_last) const;
   /// While steps are skipped because they are not finite, the weights may be broken, so no checkpoint from
   /// before the first of them is deleted. If the last step cannot be exported in checkpoint.export_dtype,
-  /// saves it as a checkpoint like the others and then throws what prevented that.
+  /// saves it as a checkpoint like the others and then throws what prevented that. Files that the system
+  /// cannot write (IoError) are written once more, since a network file system may be away for a moment: by
+  /// the next save, if these are of one in the background. The second failure in a row is thrown.
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
@@ -64,6 +68,8 @@ class Checkpoints {
   void poll();
   /// Waits for an asynchronous save and completes it.
   void finish();
+  /// The same. Returns false if the save is to be repeated.
+  bool finish_or_repeat();
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
   /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
@@ -83,6 +89,8 @@ class Checkpoints {
   void warn_of_other_batches(int64_t sequences_before, int64_t ranks_before) const;
   void look_at_later_ones(int64_t step);
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
+  void save_once(TrainingEngine& engine, const TrainingState& state, bool is_last);
+  void take_failure(const IoError& error);
 
   const Experiment& experiment_;
   const CheckpointConfig& config_;
@@ -93,7 +101,8 @@ class Checkpoints {
   bool resumes_ = false, only_looks_ = false, goes_back_ = false;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
-  ModelFiles files_;  ///< rank 0's, where it saves
+  ModelFiles files_;                               ///< rank 0's, where it saves
+  bool has_failed_ = false, is_repeated_ = false;  ///< the last save; and it is due again
 };
 
 /// The shards of an engine as checkpoints see them: weights, and moments `with_optimizer`.

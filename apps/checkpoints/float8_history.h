@@ -7,7 +7,9 @@
 
 namespace ottava {
 
-/// State of recipe `delayed` in a checkpoint, `float8_history.json`: the amaxes of the last steps by layer,
+inline constexpr std::string_view kHistoryName = "float8_history.json";
+
+/// State of recipe `delayed` in a checkpoint, in kHistoryName: the amaxes of the last steps by layer,
 /// and the loss scale that those of gradients contain. The same on every rank and for every layout. Empty for
 /// engines without a history.
 std::string float8_history_json(TrainingEngine& engine, Stream& stream);

@@ -267,7 +267,7 @@ void Trainer::save(bool is_last) {
 // For a run that ends before its last step. Returns why it has no checkpoint of this one; empty: it has.
 std::string_view Trainer::save_early() {
   if (saved_at_ != state_.step) save(false);
-  checkpoints_->finish();
+  while (!checkpoints_->finish_or_repeat()) save(false);
   reporter_->flush();
   if (!checkpoints_->saves())
     return checkpoints_->is_enabled() ? "checkpoint.load_only is true" : "checkpoint.enable is false";

@@ -1,0 +1,110 @@
+#include <utility>
+
+#include "apps/checkpoints/checkpoints.h"
+#include "apps/checkpoints/float8_history.h"
+#include "core/log.h"
+
+// What Checkpoints does to save.
+
+namespace ottava {
+
+bool Checkpoints::is_due(int64_t step, bool is_last) const {
+  if (!saver_) return false;
+  return is_last || is_repeated_ || step % config_.interval == 0 ||
+         (step == 1 && config_.enable_first_step_checkpoint);
+}
+
+checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
+                                             bool model_only) const {
+  checkpoint::Checkpoint out{
+      .step = state.step,
+      .parameters = trained_parameters(engine.parameters(), stream_, !model_only),
+      .rotate_after = state.consecutive_skips > 0 ? state.step - state.consecutive_skips : -1};
+  const Config& c = experiment_.config;
+  if (model_only) out.export_dtype = config_.export_dtype;
+  out.texts = {{"config.json", model_only ? files_.exported_config_json : files_.config_json},
+               {"ottava_config.yaml", print_config(c)},
+               {"decisions.json", to_json(experiment_.decisions)},
+               {std::string(kStateName), to_json(state)}};
+  if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
+    out.texts.push_back({std::string(kHistoryName), std::move(history)});
+  }
+  out.texts.insert(out.texts.end(), files_.others.begin(), files_.others.end());
+  return out;
+}
+
+// The same on all ranks.
+void Checkpoints::take_failure(const IoError& error) {
+  if (std::exchange(has_failed_, true)) throw IoError(error);
+  is_repeated_ = true;
+  if (group_.rank() == 0)
+    log::warning("a checkpoint could not be written, and is tried again: {}", error.what());
+}
+
+void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
+  if (!saver_) return;
+  try {
+    save_once(engine, state, is_last);
+  } catch (const IoError& error) {
+    take_failure(error);
+    save_once(engine, state, is_last);
+  }
+}
+
+void Checkpoints::save_once(TrainingEngine& engine, const TrainingState& state, bool is_last) {
+  is_repeated_ = false;
+  checkpoint::Checkpoint now = contents(engine, state, is_last && config_.last_save_model_only);
+  const bool beside_steps = !is_last && config_.async_mode != CheckpointConfig::Async::disabled;
+  log::info("Saving the checkpoint of step {}{}", state.step, beside_steps ? " (in the background)" : "");
+  if (beside_steps) return saver_->begin(now);
+  try {
+    saver_->save(now);
+  } catch (const NumericsError&) {
+    // Weights that float16 cannot represent are no reason to lose the steps; weights that are not finite are
+    // refused again.
+    if (now.export_dtype.value_or(DType::f32) == DType::f32) throw;
+    saver_->save(contents(engine, state, false));
+    log::warning(
+        "the checkpoint of step {} is saved in float32, with the optimizer's state, as it cannot be exported",
+        state.step);
+    throw;
+  }
+}
+
+std::string Checkpoints::ways_back(int64_t step) {
+  return group_.of_rank_0(
+      saver_ && group_.rank() == 0 ? advice_to_go_back(experiment_.config.checkpoint, folder_, step) : "");
+}
+
+void Checkpoints::reserve_snapshot(Device device) {
+  if (saver_) saver_->snapshot().reserve(device, snapshot_bytes(experiment_, coordinates_));
+}
+
+const Event* Checkpoints::end_of_copies() const {
+  return saver_ && saver_->in_flight() ? saver_->snapshot().end_of_copies() : nullptr;
+}
+
+void Checkpoints::poll() {
+  if (!saver_ || !saver_->in_flight()) return;
+  try {
+    saver_->poll();
+  } catch (const IoError& error) {
+    take_failure(error);
+  }
+}
+
+bool Checkpoints::finish_or_repeat() {
+  try {
+    finish();
+  } catch (const IoError& error) {
+    take_failure(error);
+    return false;
+  }
+  return true;
+}
+
+void Checkpoints::finish() {
+  if (saver_) saver_->finish();
+}
+
+}  // namespace ottava

@@ -1,0 +1,96 @@
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "core/io/system_failure.h"
+#include "parallel/checkpoint/folder.h"
+#include "tests/apps/train/training_runs.h"
+#include "tests/support/captured_output.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+std::function<bool(const std::string& path)> flush_fails;
+}
+
+// The C library's, in this program.
+extern "C" int fsync(int descriptor) {
+  std::error_code none;
+  if (flush_fails && flush_fails(fs::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none))) {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
+
+namespace {
+
+const Overrides kToStepEight{"--training.steps", "8"};
+
+/// Of the flushes of files in whose path `part` is, the first of all succeeds, and so many fail after it: a
+/// file is flushed when it is made, and again when its tensors are written.
+std::function<bool(const std::string&)> failing_after_first(const std::string& part, int count) {
+  return [part, count, flushes = std::make_shared<std::atomic<int>>(0)](const std::string& path) {
+    const int before = has(path, part) ? (*flushes)++ : 0;
+    return before > 0 && before <= count;
+  };
+}
+
+std::vector<int64_t> saved_steps(const std::string& run) {
+  std::vector<int64_t> steps;
+  for (const auto& saved : checkpoint::list_steps(run + "/checkpoint")) steps.push_back(saved.step);
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("a save that the system fails to write is made once more, and the run goes on as without") {
+  const std::string mode = GENERATE("disabled", "async", "async_with_pinned_mem");
+  const Overrides saving = kSaving + kToStepEight + Overrides{"--checkpoint.async_mode", mode};
+  TinyTraining tiny;
+  const Everything whole = finish(tiny, "whole", saving);
+  const CapturedOutput log;
+  flush_fails = failing_after_first("step-3.tmp/model", 1);
+  CHECK(finish(tiny, "run", saving) == whole);
+  CHECK_THAT(log.text(),
+             Contains("a checkpoint could not be written, and is tried again: [file] cannot flush ") &&
+                 Contains("step-3.tmp/model.safetensors: Input/output error"));
+  const std::vector<int64_t> steps = saved_steps(tiny / "run");
+  // In the background the next step is saved instead, as soon as the failure is known.
+  CHECK((steps.front() == 3) == (mode == "disabled"));
+  CHECK((steps.front() <= 6 && steps.end()[-2] == 6 && steps.back() == 8));
+
+  flush_fails = failing_after_first("step-", 1'000'000);
+  CHECK_THROWS_AS(tiny.start("other", saving)->run(), IoError);
+  CHECK(saved_steps(tiny / "other").empty());
+  flush_fails = nullptr;
+}
+
+TEST_CASE("a save that has failed is due at any step until one has succeeded") {
+  TinyTraining tiny;
+  const TinyTraining::Run run = tiny.start("run", kSaving + Overrides{"--checkpoint.async_mode", "async"});
+  run.trainer->step(nullptr);
+  Checkpoints& checkpoints = run.trainer->checkpoints();
+  const auto save = [&] {
+    checkpoints.save(run.trainer->engine(), run.trainer->state(), false);
+    return checkpoints.finish_or_repeat();
+  };
+  flush_fails = failing_after_first("model", 1);
+  CHECK_FALSE(save());
+  CHECK(checkpoints.is_due(1, false));
+  CHECK(save());
+  CHECK_FALSE(checkpoints.is_due(1, false));
+  CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{1});
+  flush_fails = failing_after_first("model", 2);
+  CHECK_FALSE(save());
+  CHECK_THROWS_AS(save(), IoError);
+  flush_fails = nullptr;
+}
