@@ -16,14 +16,17 @@
 #include "apps/step/step_graphs.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
+#include "core/host_name.h"
 #include "core/io/file.h"
 #include "core/listed.h"
+#include "core/log.h"
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/gather.h"
 #include "parallel/ranks/local_place.h"
 #include "parallel/ranks/world.h"
+#include "parallel/sharding/placement.h"
 
 namespace ottava {
 namespace {
@@ -116,6 +119,14 @@ void refuse_early(const Experiment& e, Device device, RankGroups& ranks) {
   });
 }
 
+// A launcher may hand out ranks to machines in turn.
+void warn_of_placement(const Mesh& mesh, Communicator& control) {
+  if (mesh.world_size() == 1) return;
+  const std::vector<std::string> hosts = gather_text(control, host_name("unnamed"), "machines");
+  const std::string text = scattered_groups(mesh, hosts);
+  if (control.rank() == 0 && !text.empty()) log::warning("{}", text);
+}
+
 void work(const Config& config, World& world, const std::function<void(Session&)>& body) {
   const Device device = world.training_device;
   if (world.launch.world_size > 1)
@@ -130,6 +141,7 @@ void work(const Config& config, World& world, const std::function<void(Session&)
   Experiment experiment = resolve_experiment(config, tokenizer, world.launch.world_size, capability);
   require_same_model(experiment, *world.control);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
+  warn_of_placement(experiment.mesh, *world.control);
   refuse_early(experiment, device, ranks);
   experiment.sm_budget = decide_sm_budget(config.comm.sm_budget, device, *ranks.world, experiment.mesh);
   Session session{std::move(experiment), ranks, device};
