@@ -175,15 +175,17 @@ std::optional<std::string> Connection::read(double seconds, size_t longest) {
 }
 
 // Two descriptors per rank, and one for the ledgers of ranks 0 and 1: more than the usual 1024 from 250 ranks
-// on. MPI takes some of its own.
+// on. MPI takes some of its own. The files of a model, all open while its weights are read, have room beside
+// them: one of 405B has 191 to 326.
 OpenFiles allow_open_files(int ranks) {
+  constexpr rlim_t kOfModels = 1024;
   rlimit limit{};
-  const rlim_t need = static_cast<rlim_t>(ranks) * 3 + 256;
+  const rlim_t need = static_cast<rlim_t>(ranks) * 3 + 256, wish = need + kOfModels;
   const auto result = [&](rlim_t allowed) {
     return OpenFiles{static_cast<int64_t>(need), static_cast<int64_t>(std::min(allowed, need))};
   };
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) return result(need);
-  limit.rlim_cur = std::min(need, limit.rlim_max);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wish) return result(need);
+  limit.rlim_cur = std::min(wish, limit.rlim_max);
   ::setrlimit(RLIMIT_NOFILE, &limit);
   return result(limit.rlim_cur);
 }

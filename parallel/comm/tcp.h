@@ -44,9 +44,10 @@ class Connection {
 };
 
 struct OpenFiles {
-  int64_t needed = 0, allowed = 0;
+  int64_t needed = 0, allowed = 0;  ///< by connections to other ranks
 };
-/// Lets this process open the files that it needs among so many ranks, or as many as the machine allows.
+/// Lets this process open the files that it needs among so many ranks, and those of a model besides, or as
+/// many as the machine allows.
 OpenFiles allow_open_files(int ranks);
 /// What `rank` of so many lacks, on which machine, and what to do, where its machine allows fewer.
 std::string missing_files_text(int rank, int ranks, const OpenFiles& files);

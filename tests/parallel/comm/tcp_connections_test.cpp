@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -312,4 +313,15 @@ TEST_CASE("of a connection that breaks, what the other rank says about it counts
   });
   CHECK_THROWS_WITH(exchange.finish(), "rank 1 stopped: disk full");
   ledger.join();
+}
+
+TEST_CASE("a process of many ranks may open all files of a large model besides") {
+  rlimit before{}, now{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{std::min<rlim_t>(1024, before.rlim_max), before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  CHECK(tcp::allow_open_files(512).needed == 1792);
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &now) == 0);
+  CHECK(now.rlim_cur == std::min<rlim_t>(1792 + 1024, before.rlim_max));
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
