@@ -15,6 +15,14 @@
 namespace ottava {
 namespace {
 
+// Behind a word that ends with a bracket: a list would otherwise take "[a,b]" as the two words "a" and "b".
+constexpr char kAsItIs = '\x01';
+
+std::string without_mark(std::string word) {
+  if (word.ends_with(kAsItIs)) word.pop_back();
+  return word;
+}
+
 /// What is wrong with a command line, and what would be allowed.
 std::string failure(const CLI::App* at, const CLI::Error& error, const std::vector<std::string>& words) {
   std::string path = at->get_name();
@@ -28,7 +36,9 @@ std::string failure(const CLI::App* at, const CLI::Error& error, const std::vect
   std::vector<std::string> names;
   for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
-  if (names.empty()) return fmt::format("{}; see `{} --help`", error.what(), path);
+  std::string what = error.what();
+  std::erase(what, kAsItIs);
+  if (names.empty()) return fmt::format("{}; see `{} --help`", what, path);
   const std::string expected = config::one_of_text(names);
   if (word == words.end() || word->starts_with('-'))
     return fmt::format("{} needs a subcommand: {}; see `{} --help`", at->get_name(), expected, path);
@@ -70,7 +80,27 @@ bool takes_whole_numbers(const Command::Target& target) {
 }
 
 CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, const char* meaning) {
-  return std::visit([&](auto value) { return parser.add_option(name, value.get(), meaning); }, target);
+  CLI::Option* option =
+      std::visit([&](auto value) { return parser.add_option(name, value.get(), meaning); }, target);
+  return option->transform(CLI::Validator(
+      [](std::string& word) {
+        word = without_mark(std::move(word));
+        return std::string();
+      },
+      ""));
+}
+
+// The same words for a parser that splits some, and takes the next one for the value of "--name=".
+std::vector<std::string> words_for_parser(const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  for (std::string word : words) {
+    const bool has_empty_value = word.starts_with("--") && word.find('=') == word.size() - 1;
+    if (has_empty_value) word.pop_back();
+    if (word.ends_with(']')) word += kAsItIs;
+    out.push_back(std::move(word));
+    if (has_empty_value) out.emplace_back();
+  }
+  return out;
 }
 
 }  // namespace
@@ -92,7 +122,8 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
       "defaults.\nEvery key can also be set as --section.key VALUE, for example --training.steps "
       "100;\n`ottava config --comments` lists and explains all keys.");
   parser->parse_complete_callback([parser, &file, &overrides] {
-    overrides = parser->remaining();
+    overrides.clear();
+    for (std::string& word : parser->remaining()) overrides.push_back(without_mark(std::move(word)));
     if (overrides.empty() || overrides.front().starts_with("-")) return;
     file = overrides.front();
     overrides.erase(overrides.begin());
@@ -192,7 +223,8 @@ int CommandLine::run(std::vector<std::string> words) {
     words.erase(mark, words.end());
   }
   try {
-    parser_->parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    const std::vector<std::string> marked = words_for_parser(words);
+    parser_->parse(std::vector<std::string>(marked.rbegin(), marked.rend()));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return parser_->exit(e);  // --help, --version
     std::fprintf(stderr, "ottava: [command line] %s\n", failure(parser_.get(), e, words).c_str());

@@ -63,7 +63,7 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
 std::vector<int32_t> parse_ids(std::string_view text) {
   std::vector<int32_t> ids;
   for (size_t at = 0; at < text.size();) {
-    size_t end = std::min(text.find_first_of(" \t\r\n,", at), text.size());
+    size_t end = std::min(text.find_first_of(" \t\r\n,[]", at), text.size());
     std::string_view word = text.substr(at, end - at);
     at = end + 1;
     if (word.empty()) continue;

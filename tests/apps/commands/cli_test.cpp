@@ -62,6 +62,25 @@ TEST_CASE("a run without checkpoints in the folder of one that has some says wha
   CHECK(read_file(here / "out/metrics.jsonl.previous-2") == metrics);
 }
 
+TEST_CASE("words in brackets are words, and an option takes an empty one in either way") {
+  Workplace here;
+  const Outcome trained = here.run(
+      "tokenizer train text.txt --output tok --vocab-size 270 --special-tokens '[PAD]' '[a,b]' --bos-token= "
+      "--eos-token='[a,b]'");
+  INFO(trained.output);
+  REQUIRE(trained.exit_code == 0);
+  const std::string tokenizer = read_file(here / "tok/tokenizer.json");
+  CHECK(has(tokenizer, "\"[PAD]\""));
+  CHECK(has(tokenizer, "\"[a,b]\""));
+  const std::string seen = here.run("tokenizer inspect tok").output;
+  INFO(seen);
+  CHECK(has(seen, "bos: none\n"));
+  CHECK(has(seen, "[a,b]"));
+  for (const char* ids : {"72 105", "'[72, 105]'", "'[72,' '105]'"})
+    CHECK(here.run(std::string("tokenizer decode tok ") + ids).output == "Hi");
+  CHECK(has(here.run("config tiny.yaml --job.description= --training.steps 3").output, "description: \"\""));
+}
+
 TEST_CASE("numbers out of range are refused by the option's name") {
   Workplace here;
   const std::vector<std::pair<std::string, std::string>> cases = {
