@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,15 +40,21 @@ namespace fs = std::filesystem;
 using namespace data;
 constexpr std::string_view kPrepare = "data prepare";
 
-// Locked while this process lives, however it ends.
-Descriptor lock_folder(const std::string& path) {
-  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.is_open() && uninterrupted([&] { return ::flock(folder, LOCK_EX | LOCK_NB); }) != 0)
+// Locked while this process lives, however it ends. Closed: it is another's, or there are no locks here.
+struct FolderLock {
+  Descriptor folder;
+  bool is_anothers = false;
+  explicit FolderLock(const std::string& path)
+      : folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (!folder.is_open()) return;
+    if (uninterrupted([&] { return ::flock(folder, LOCK_EX | LOCK_NB); }) == 0) return;
+    is_anothers = errno == EWOULDBLOCK;
     folder.close();
-  return folder;
-}
+  }
+};
 
-// Removes what was left beside `target` by a process that was killed.
+// Removes what was left beside `target` by a process that was killed. One that lives would end first, and all
+// work here would be for nothing.
 void remove_leftovers(const fs::path& target, std::ostream& out) {
   const std::string start = target.filename().string() + std::string(kUnfinished);
   std::error_code error;
@@ -60,8 +67,13 @@ void remove_leftovers(const fs::path& target, std::ostream& out) {
       found.push_back(it->path().string());
   }
   for (const std::string& path : found) {
-    const Descriptor lock = lock_folder(path);
-    if (!lock.is_open()) continue;  // being written
+    const FolderLock lock(path);
+    if (lock.is_anothers)
+      fail<ConfigError>(kPrepare,
+                        "another process is preparing '{}' (its shards so far are in {}): wait for it, or "
+                        "choose another output",
+                        target.string(), path);
+    if (!lock.folder.is_open()) continue;
     print(out, "Removing {}, which was not finished\n", path);
     fs::remove_all(path, error);
   }
@@ -80,12 +92,15 @@ class OutputFolder {
     }
     fs::create_directories(fs::absolute(target_).parent_path(), error);
     remove_leftovers(fs::absolute(target_), out);
-    path_ = fmt::format("{}{}XXXXXX", target_, kUnfinished);
-    if (error || ::mkdtemp(path_.data()) == nullptr) {
-      std::string reason = error ? error.message() : std::strerror(errno);
-      fail<FileError>(kPrepare, "cannot create a folder beside '{}': {}", target_, reason);
-    }
-    lock_ = lock_folder(path_);
+    // Before it is locked, another that starts now takes it for a leftover.
+    do {
+      path_ = fmt::format("{}{}XXXXXX", target_, kUnfinished);
+      if (error || ::mkdtemp(path_.data()) == nullptr) {
+        std::string reason = error ? error.message() : std::strerror(errno);
+        fail<FileError>(kPrepare, "cannot create a folder beside '{}': {}", target_, reason);
+      }
+      lock_.emplace(path_);
+    } while (lock_->is_anothers || !is_there(path_));
     fs::permissions(path_, fs::perms(0755), error);
   }
   OutputFolder(const OutputFolder&) = delete;
@@ -104,7 +119,7 @@ class OutputFolder {
 
  private:
   std::string target_, path_;
-  Descriptor lock_;
+  std::optional<FolderLock> lock_;
 };
 
 void check(const DataPrepareOptions& options) {

@@ -94,21 +94,26 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   CHECK_HAS(message_of<DataError>([&] { inspect_data(other, seen); }), "was prepared with tokenizer ");
 }
 
-TEST_CASE("what an interrupted preparation left is removed by the next, unless another process writes it") {
+TEST_CASE("what an interrupted preparation left is removed by the next, which refuses while another writes") {
   TemporaryFolder folder;
   const std::string left = folder.write("shards.incomplete-aaaaaa/tokens-00000.bin", "x"),
                     held = folder.write("shards.incomplete-bbbbbb/tokens-00000.bin", "x"),
                     other = folder.write("shards-2.incomplete-aaaaaa/tokens-00000.bin", "x");
-  const Descriptor lock(::open((folder / "shards.incomplete-bbbbbb").c_str(), O_RDONLY | O_DIRECTORY));
+  Descriptor lock(::open((folder / "shards.incomplete-bbbbbb").c_str(), O_RDONLY | O_DIRECTORY));
   REQUIRE(::flock(lock, LOCK_EX | LOCK_NB) == 0);
   std::ostringstream out;
-  prepare_data({.sources = {folder.write("a.jsonl", lines(10))},
-                .tokenizer = write_tokenizer(folder),
-                .output = folder / "shards"},
-               out);
+  const DataPrepareOptions options{.sources = {folder.write("a.jsonl", lines(10))},
+                                   .tokenizer = write_tokenizer(folder),
+                                   .output = folder / "shards"};
+  const std::string refused = message_of<ConfigError>([&] { prepare_data(options, out); });
+  CHECK_HAS(refused, "another process is preparing '" + options.output + "'");
+  CHECK_HAS(refused, "shards.incomplete-bbbbbb");
+  CHECK(std::filesystem::exists(held));
+  lock.close();
+  prepare_data(options, out);
   CHECK_HAS(out.str(), "Removing " + folder / "shards.incomplete-aaaaaa" + ", which was not finished\n");
   CHECK_FALSE(std::filesystem::exists(std::filesystem::path(left).parent_path()));
-  CHECK(std::filesystem::exists(held));
+  CHECK_FALSE(std::filesystem::exists(held));
   CHECK(std::filesystem::exists(other));
   CHECK(std::filesystem::exists(folder / "shards/tokens-00000.bin"));
 }
