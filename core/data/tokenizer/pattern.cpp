@@ -3,6 +3,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <new>
 
@@ -13,7 +15,7 @@ namespace ottava::tokenizer {
 namespace {
 
 constexpr size_t kMaxExpression = 16384;
-constexpr uint32_t kMatchLimit = 10'000'000;
+constexpr size_t kMatchLimit = 10'000'000, kMatchLimitPerByte = 8;
 // Alternatives inside repeated groups take stack per repetition; single characters and classes take none.
 constexpr size_t kJitStackStart = 64 << 10, kJitStackMax = 64 << 20;
 
@@ -47,7 +49,6 @@ struct Pattern::Scratch::State {
 
 Pattern::Scratch::Scratch() : state_(std::make_unique<State>()) {
   if (!state_->data || !state_->context) throw std::bad_alloc();
-  pcre2_set_match_limit(state_->context.get(), kMatchLimit);
   if (state_->stack) pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
 }
 Pattern::Scratch::Scratch(Scratch&&) noexcept = default;
@@ -100,6 +101,8 @@ bool Pattern::find(Scratch& scratch, std::string_view text, size_t from, Match& 
   auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   auto* data = scratch.state_->data.get();
   auto* context = scratch.state_->context.get();
+  const size_t limit = std::max(kMatchLimit, kMatchLimitPerByte * (text.size() - from));
+  pcre2_set_match_limit(context, static_cast<uint32_t>(std::min<size_t>(limit, UINT32_MAX)));
   int result = code_->jit ? pcre2_jit_match(code_->code.get(), subject, text.size(), from, 0, data, context)
                           : pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
                                         data, context);

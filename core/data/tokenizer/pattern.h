@@ -38,7 +38,8 @@ class Pattern {
 
   /// Finds the first match in `text` at or after `from`; returns false if there is none. `text` is
   /// well-formed UTF-8, `from` the start of a character. Throws DataError if the pattern backtracks too often
-  /// (a PCRE2 match limit of 10 million).
+  /// (a PCRE2 match limit of 10 million or, of a longer text, 8 for each byte of it: each character of a run
+  /// of white space is one step back for every alternative that begins with it).
   bool find(Scratch& scratch, std::string_view text, size_t from, Match& match) const;
 
  private:

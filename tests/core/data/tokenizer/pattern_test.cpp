@@ -80,6 +80,22 @@ TEST_CASE("a long run of what an intersection takes is one word") {
   CHECK(pieces_of(Pretokenizer({{.regex = "[a-z&&[^b]]+"}}), run) == std::vector<std::string>{run});
 }
 
+TEST_CASE("a long run of white space is cut as a short one, and a pattern without end is refused") {
+  const std::string text = std::string(11'000'000, ' ') + "x";
+  for (std::string_view pattern : {kLlama3Pattern, kGpt2Pattern, kQwen2Pattern}) {
+    Pattern::Scratch scratch;
+    Pattern::Match match{};
+    INFO(pattern);
+    REQUIRE(Pattern::regex(pattern).find(scratch, text, 0, match));
+    CHECK(match.begin == 0);
+    CHECK(match.end == text.size() - 2);
+  }
+  Pattern::Scratch scratch;
+  Pattern::Match match{};
+  CHECK_THROWS_WITH(Pattern::regex("(?:a+)+[bc]").find(scratch, std::string(60, 'a') + "d", 0, match),
+                    Contains("failed at byte 0 of a text of 61 bytes: match limit exceeded"));
+}
+
 TEST_CASE("the models' usual patterns mean the same in both engines") {
   for (std::string_view pattern : {kGpt2Pattern, kLlama3Pattern, kQwen2Pattern})
     CHECK_FALSE(needs_oniguruma(pattern));
