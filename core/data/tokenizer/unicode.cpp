@@ -2,9 +2,12 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <bitset>
-#include <cstdlib>
+#include <cstddef>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "core/error.h"
 #include "core/io/utf8.h"
@@ -39,14 +42,37 @@ std::unique_ptr<const CodePoints> find_inert() {
   return inert;
 }
 
+// What utf8proc_map() does. Its time grows with the square of a run of marks, of which a text may have many.
 void append_composed(std::string& out, std::string_view well_formed) {
-  utf8proc_uint8_t* composed = nullptr;
+  const auto class_of = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+  std::vector<utf8proc_int32_t> text;
+  text.reserve(well_formed.size());
+  std::ptrdiff_t marks = 0;  // where the last run of marks begins
+  const auto order_marks = [&] {
+    if (std::ssize(text) - marks > 1)
+      std::ranges::stable_sort(text.begin() + marks, text.end(), {}, class_of);
+  };
+  for (size_t at = 0; at < well_formed.size();) {
+    const CodePoint c = code_point_at(well_formed, at);
+    at += c.length;
+    utf8proc_int32_t parts[8];
+    int last_class = 0;
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.value), parts, 8, kCompose, &last_class);
+    if (count < 0) fail<DataError>("tokenizer", "cannot normalise text: {}", utf8proc_errmsg(count));
+    for (const utf8proc_int32_t part : std::span(parts, static_cast<size_t>(count))) {
+      const bool is_mark = class_of(part) != 0;
+      if (!is_mark) order_marks();
+      text.push_back(part);
+      if (!is_mark) marks = std::ssize(text);
+    }
+  }
+  order_marks();
   const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(well_formed.data()),
-                   static_cast<utf8proc_ssize_t>(well_formed.size()), &composed, kCompose);
+      utf8proc_normalize_utf32(text.data(), static_cast<utf8proc_ssize_t>(text.size()), kCompose);
   if (length < 0) fail<DataError>("tokenizer", "cannot normalise text: {}", utf8proc_errmsg(length));
-  out.append(reinterpret_cast<const char*>(composed), length);
-  std::free(composed);
+  for (const utf8proc_int32_t c : std::span(text).first(static_cast<size_t>(length)))
+    append_utf8(out, static_cast<char32_t>(c));
 }
 
 bool is_python_space(char32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }

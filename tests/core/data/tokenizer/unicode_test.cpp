@@ -88,6 +88,18 @@ TEST_CASE("NFC knows the characters of Unicode 15") {
   CHECK(nfc("q\U0001E08F\u0323") == "q\u0323\U0001E08F");
 }
 
+TEST_CASE("NFC orders a long run of marks as fast as a short one") {
+  constexpr int kMarks = 200'000;
+  std::string text = "e", ordered = "\u1eb9";  // e with the first dot below
+  for (int i = 0; i < kMarks; ++i) text += "\u0301\u0323";
+  for (int i = 1; i < kMarks; ++i) ordered += "\u0323";
+  for (int i = 0; i < kMarks; ++i) ordered += "\u0301";
+  CHECK((nfc(text + "x") == ordered + "x"));
+  std::string tibetan;
+  for (int i = 0; i < kMarks; ++i) tibetan += "\u0f73";  // no mark, but two of them
+  CHECK(nfc(tibetan).starts_with("\u0f71\u0f71"));
+}
+
 TEST_CASE("NFC keeps what is not UTF-8") {
   CHECK(nfc("e\u0301\xff"
             "e\u0301\xc3") == "\u00e9\xff\u00e9\xc3");
