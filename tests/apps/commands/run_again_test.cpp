@@ -1,21 +1,16 @@
 #include <signal.h>
-#include <sys/file.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 
-#include "apps/train/run_lock.h"
 #include "core/contains.h"
 #include "core/cpu/isa.h"
 #include "core/io/file.h"
 #include "core/split.h"
+#include "tests/apps/commands/tiny_runs.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/variable.h"
 
@@ -26,52 +21,9 @@ using namespace ottava::test;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
-namespace {
-int interruptions = 0;  // how many locks a signal interrupts from now on
-}
-
-// The C library's, in this program.
-extern "C" int flock(int descriptor, int operation) noexcept {
-  if (interruptions == 0) return static_cast<int>(::syscall(SYS_flock, descriptor, operation));
-  --interruptions;
-  errno = EINTR;
-  return -1;
-}
-
-namespace {
-
-class Runs {
- public:
-  Runs() {
-    std::ofstream(folder_ / "text.txt") << generated_text(100);
-    std::ofstream(folder_ / "tiny.yaml")
-        << "model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 1, ffn_dim: 48, "
-           "hf_assets_path: " OTTAVA_SOURCE_DIR
-           "/configs/tokenizers/en-2256}\n"
-           "training: {dataset_path: text.txt, seq_len: 32, local_batch_size: 2, steps: 6, threads: 1}\n"
-           "job: {dump_folder: out}\n"
-           "metrics: {log_freq: 1, peak_tflops_bf16: 1}\n"
-           "checkpoint: {enable: true, interval: 2, keep_latest_k: 0}\n";
-  }
-  /// What `ottava train` prints; it must end with `code`.
-  std::string train(const std::string& arguments, int code = 0) const {
-    const Outcome out =
-        run_command("cd " + folder_.path() + " && exec " OTTAVA " train tiny.yaml " + arguments);
-    INFO("train tiny.yaml " << arguments << "\n" << out.output);
-    CHECK(out.exit_code == code);
-    return out.output;
-  }
-  std::string operator/(const std::string& name) const { return folder_ / name; }
-
- private:
-  TemporaryFolder folder_;
-};
-
-}  // namespace
-
 TEST_CASE(
     "what killed ranks left half written is removed by the next start, what may be written now is not") {
-  Runs runs;
+  TinyRuns runs;
   const std::string options =
       "--training.steps 4 --profiling.enable_profiling true --profiling.profile_freq 4";
   runs.train(options);
@@ -95,7 +47,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the command of a finished run says that it is finished and touches nothing") {
-  Runs runs;
+  TinyRuns runs;
   CHECK_THAT(runs.train(""), Contains("Saved out/checkpoint/step-6: "));
   const auto weights = runs / "out/checkpoint/step-6/model.safetensors";
   const auto written = fs::last_write_time(weights);
@@ -116,7 +68,7 @@ TEST_CASE("the command of a finished run says that it is finished and touches no
 
 TEST_CASE(
     "steps that are counted anew on a schedule that is not are warned of a rate that has fallen to its end") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--training.steps 4 --lr_scheduler.warmup_steps 1");
   const auto from = [&](const std::string& folder, const std::string& more) {
     return runs.train("--job.dump_folder " + folder +
@@ -135,7 +87,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that goes on with other instructions is told that its sums differ") {
-  Runs runs;
+  TinyRuns runs;
   const std::string told = "but its checkpoint was made with";
   const auto with = [&](const char* set, const char* steps) {
     const Variable instructions("OTTAVA_CPU_ISA", set);
@@ -151,7 +103,7 @@ TEST_CASE("a run that goes on with other instructions is told that its sums diff
 }
 
 TEST_CASE("the resolved configuration is written where asked, in a folder that is made") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.enable false --job.save_config_file of/this/run.yaml");
   CHECK_THAT(read_file(runs / "out/of/this/run.yaml"), Contains("save_config_file: of/this/run.yaml"));
   runs.train("--checkpoint.enable false --job.save_config_file ../beside.yaml");
@@ -159,7 +111,7 @@ TEST_CASE("the resolved configuration is written where asked, in a folder that i
 }
 
 TEST_CASE("going back to a step at or past the end trains nothing and touches nothing") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.last_save_model_only false");
   const std::string events = read_file(runs / "out/events.jsonl"),
                     metrics = read_file(runs / "out/metrics.jsonl");
@@ -173,7 +125,7 @@ TEST_CASE("going back to a step at or past the end trains nothing and touches no
 }
 
 TEST_CASE("going back behind checkpoints keeps their metrics apart") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.last_save_model_only false");
   const std::string metrics = read_file(runs / "out/metrics.jsonl");
   CHECK_THAT(
@@ -187,7 +139,7 @@ TEST_CASE("going back behind checkpoints keeps their metrics apart") {
 }
 
 TEST_CASE("a run whose last save holds only weights is not trained over unasked") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.last_save_model_only true");
   const auto weights = runs / "out/checkpoint/step-6/model.safetensors";
   const auto written = fs::last_write_time(weights);
@@ -217,7 +169,7 @@ TEST_CASE("a run whose last save holds only weights is not trained over unasked"
 TEST_CASE(
     "the command of a run that is over after its epochs says that it is finished, whatever its last save "
     "holds") {
-  Runs runs;
+  TinyRuns runs;
   const std::string model_only = GENERATE("true", "false"),
                     epochs = "--training.epochs 2 --checkpoint.last_save_model_only " + model_only + " ";
   CHECK_THAT(runs.train(epochs), Contains("Training completed"));
@@ -236,7 +188,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a finished run whose last validation was broken off does the rest of it when it is started again") {
-  Runs runs;
+  TinyRuns runs;
   const std::string model_only = GENERATE("true", "false"),
                     end = GENERATE("--training.steps 1 ", "--training.epochs 0.001 ");
   std::ofstream(runs / "items.jsonl") << R"({"query": "one", "choices": ["two", "three"], "gold": 0})"
@@ -281,7 +233,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run says that what it still asks at its end, it asks weights that were rounded") {
-  Runs runs;
+  TinyRuns runs;
   const std::string type = GENERATE("float32", "bfloat16");
   const std::string asking = "--checkpoint.last_save_model_only true --checkpoint.export_dtype " + type +
                              " --validation.enable true --validation.dataset_path text.txt "
@@ -299,7 +251,7 @@ TEST_CASE("a run says that what it still asks at its end, it asks weights that w
 }
 
 TEST_CASE("what a run cannot do is refused before it decides anything or opens its data") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.last_save_model_only false");
   std::ofstream(runs / "empty.txt");
   const auto refusal = [&](const std::string& options) {
@@ -319,7 +271,7 @@ TEST_CASE("what a run cannot do is refused before it decides anything or opens i
 }
 
 TEST_CASE("a run that begins at another's end is refused, not called completed") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.last_save_model_only false");
   const std::string begin =
       "--job.dump_folder next --checkpoint.initial_load_path out --checkpoint.initial_load_model_only false ";
@@ -329,7 +281,7 @@ TEST_CASE("a run that begins at another's end is refused, not called completed")
 }
 
 TEST_CASE("a run that only looks leaves the record of the one that it looks at") {
-  Runs runs;
+  TinyRuns runs;
   runs.train("--checkpoint.last_save_model_only false");
   const std::string events = read_file(runs / "out/events.jsonl"),
                     metrics = read_file(runs / "out/metrics.jsonl"),
@@ -345,58 +297,8 @@ TEST_CASE("a run that only looks leaves the record of the one that it looks at")
   CHECK(logged(runs / "out/load_only", "lr").size() == 3);
 }
 
-TEST_CASE("a folder of checkpoints outside of the dump folder belongs to one run at a time, too") {
-  Runs runs;
-  fs::create_directories(runs / "elsewhere");
-  const std::string there = "--checkpoint.folder " + (runs / "elsewhere") + " ";
-  {
-    RunLock lock("checkpoint.folder", runs / "elsewhere");
-    CHECK_THAT(runs.train(there, 1), Contains("[checkpoint.folder] ") &&
-                                         Contains("elsewhere is in use by process") &&
-                                         Contains("or choose another checkpoint.folder"));
-    CHECK_THAT(runs.train(there + "--checkpoint.load_only true"), Contains("Training completed"));
-  }
-  runs.train("");
-  {  // That of another run, in its dump folder, too.
-    RunLock lock("checkpoint.folder", runs / "out/checkpoint");
-    CHECK_THAT(runs.train("--job.dump_folder two --checkpoint.folder ../out/checkpoint", 1),
-               Contains("out/checkpoint is in use by process"));
-    CHECK_THAT(runs.train("", 1), Contains("out/checkpoint is in use by process"));
-  }
-  CHECK_THAT(runs.train("--job.dump_folder three --checkpoint.folder ."), Contains("Saved three/"));
-  CHECK_THAT(runs.train(there), Contains("elsewhere/step-6"));
-}
-
-TEST_CASE("a dump folder belongs to one run at a time") {
-  Runs runs;
-  fs::create_directories(runs / "out");
-  {
-    RunLock lock("job.dump_folder", runs / "out");
-    char host[256] = {};
-    REQUIRE(::gethostname(host, sizeof host - 1) == 0);
-    CHECK_THAT(runs.train("", 1),
-               Contains(fmt::format("out is in use by process {} on {} since 20", ::getpid(), host)));
-    CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl"));
-  }
-  {  // A signal that interrupts the lock leaves no run without one.
-    interruptions = 2;
-    RunLock lock("job.dump_folder", runs / "out");
-    CHECK(interruptions == 0);
-    CHECK_THAT(runs.train("", 1), Contains("out is in use by process"));
-  }
-  // One that is killed leaves its name behind, and no lock.
-  const std::string command = "cd " + (runs / "") + " && exec " OTTAVA " train tiny.yaml ";
-  const Outcome killed = run_command(command + "--training.steps 1000000", [&](int group) {
-    CHECK(wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-2"); }));
-    ::kill(-group, SIGKILL);
-  });
-  CHECK(killed.exit_code != 0);
-  CHECK_THAT(read_file(runs / "out/.lock"), Contains(" since 20"));
-  CHECK_THAT(runs.train("--training.steps 1", 0), Contains("There is nothing to train"));
-}
-
 TEST_CASE("from a text to a run in two commands, and on from there") {
-  Runs runs;
+  TinyRuns runs;
   std::ofstream(runs / "mine.txt") << generated_text(3000, 5);
   auto shell = [&](const std::string& line) {
     const Outcome out = run_command("cd " + (runs / "") + " && O=" OTTAVA "; " + line);
@@ -422,7 +324,7 @@ TEST_CASE("from a text to a run in two commands, and on from there") {
 
 TEST_CASE(
     "a bad record that the first look did not reach ends the run before training does, with a checkpoint") {
-  Runs runs;
+  TinyRuns runs;
   {
     std::ofstream lines(runs / "late.jsonl");
     for (int i = 0; i < 200'000; ++i) lines << "{\"text\": \"one of many lines of some length\"}\n";

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -12,6 +14,7 @@
 #include "core/host_name.h"
 #include "core/io/descriptor.h"
 #include "core/io/file.h"
+#include "tests/apps/commands/tiny_runs.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
 #include "tests/support/temporary_folder.h"
@@ -21,6 +24,68 @@ using namespace ottava;
 using namespace ottava::test;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
+
+namespace {
+int interruptions = 0;  // how many locks a signal interrupts from now on
+}
+
+// The C library's, in this program.
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (interruptions == 0) return static_cast<int>(::syscall(SYS_flock, descriptor, operation));
+  --interruptions;
+  errno = EINTR;
+  return -1;
+}
+
+TEST_CASE("a dump folder belongs to one run at a time") {
+  TinyRuns runs;
+  fs::create_directories(runs / "out");
+  {
+    RunLock lock("job.dump_folder", runs / "out");
+    char host[256] = {};
+    REQUIRE(::gethostname(host, sizeof host - 1) == 0);
+    CHECK_THAT(runs.train("", 1),
+               Contains(fmt::format("out is in use by process {} on {} since 20", ::getpid(), host)));
+    CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl"));
+  }
+  {  // A signal that interrupts the lock leaves no run without one.
+    interruptions = 2;
+    RunLock lock("job.dump_folder", runs / "out");
+    CHECK(interruptions == 0);
+    CHECK_THAT(runs.train("", 1), Contains("out is in use by process"));
+  }
+  // One that is killed leaves its name behind, and no lock.
+  const std::string command = "cd " + (runs / "") + " && exec " OTTAVA " train tiny.yaml ";
+  const Outcome killed = run_command(command + "--training.steps 1000000", [&](int group) {
+    CHECK(wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-2"); }));
+    ::kill(-group, SIGKILL);
+  });
+  CHECK(killed.exit_code != 0);
+  CHECK_THAT(read_file(runs / "out/.lock"), Contains(" since 20"));
+  CHECK_THAT(runs.train("--training.steps 1", 0), Contains("There is nothing to train"));
+}
+
+TEST_CASE("a folder of checkpoints outside of the dump folder belongs to one run at a time, too") {
+  TinyRuns runs;
+  fs::create_directories(runs / "elsewhere");
+  const std::string there = "--checkpoint.folder " + (runs / "elsewhere") + " ";
+  {
+    RunLock lock("checkpoint.folder", runs / "elsewhere");
+    CHECK_THAT(runs.train(there, 1), Contains("[checkpoint.folder] ") &&
+                                         Contains("elsewhere is in use by process") &&
+                                         Contains("or choose another checkpoint.folder"));
+    CHECK_THAT(runs.train(there + "--checkpoint.load_only true"), Contains("Training completed"));
+  }
+  runs.train("");
+  {  // That of another run, in its dump folder, too.
+    RunLock lock("checkpoint.folder", runs / "out/checkpoint");
+    CHECK_THAT(runs.train("--job.dump_folder two --checkpoint.folder ../out/checkpoint", 1),
+               Contains("out/checkpoint is in use by process"));
+    CHECK_THAT(runs.train("", 1), Contains("out/checkpoint is in use by process"));
+  }
+  CHECK_THAT(runs.train("--job.dump_folder three --checkpoint.folder ."), Contains("Saved three/"));
+  CHECK_THAT(runs.train(there), Contains("elsewhere/step-6"));
+}
 
 TEST_CASE("a dump folder that a process of another machine has is waited for, but not one of this machine") {
   TemporaryFolder folder;

@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <limits>
+
+#include "apps/commands/plan_command.h"
+#include "tests/apps/commands/planned.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+
+// What a plan is not made for, and what is said of it.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+TEST_CASE("a plan for what there is not is refused by name") {
+  const auto refusal = [](PlanCommand command) { return message_of([&] { printed(command); }); };
+  const Overrides small = small_model({});
+  Overrides gpu = small_model_on_gpu({});
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h300"}}),
+             Contains("[plan] --device 'h300' is unknown") && Contains("h100_sxm"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .network = "wifi"}}),
+             Contains("[plan] --network 'wifi' is unknown") && Contains("ib_400"));
+  CHECK_THAT(refusal({.overrides = small, .machine = {.device = "h100_sxm"}}),
+             Contains("--device h100_sxm is a GPU, but training.device is cpu: set --training.device cuda"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "a100_sxm", .compute_capability = 90}}),
+             Contains("has compute capability 8.0, but --compute-capability is 9.0"));
+  for (const double limit :
+       {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .limit_gib = limit}}),
+               Contains(fmt::format("[plan] --limit-gib is {}, expected a number > 0", limit)));
+  }
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .top = 3}),
+             Contains("[plan] --top sets how many layouts --search shows: add --search"));
+  CHECK_THAT(refusal({.overrides = gpu,
+                      .machine = {.device = "h100_sxm"},
+                      .fixed = {"parallelism.tensor_parallel_degree=8"}}),
+             Contains("[plan] --fix says what --search keeps: add --search, or set the key with "
+                      "--parallelism.tensor_parallel_degree VALUE"));
+  Overrides narrow = gpu;
+  narrow.insert(narrow.end(), {"--model.head_dim", "24"});
+  CHECK_THAT(refusal({.overrides = narrow, .machine = {.device = "h100_sxm"}}),
+             Contains("[model] head_dim is 24, but attention on a GPU supports 16, 32, 64 and 128"));
+  Overrides tp = gpu;
+  tp.insert(tp.end(), {"--parallelism.tensor_parallel_degree", "3"});
+  CHECK_THAT(refusal({.overrides = tp, .world_size = 4, .machine = {.device = "h100_sxm"}}),
+             Contains("[mesh]"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .calibration = {"/nowhere.json"}}}),
+             Contains("/nowhere.json"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .json = "/nowhere/plan.json"}),
+             Contains("cannot write /nowhere/plan.json: No such file or directory"));
+  Overrides automatic = small;
+  *(std::ranges::find(automatic, "--training.device") + 1) = "auto";  // --device says what it is for
+  CHECK_THAT(printed({.overrides = automatic, .machine = {.device = "h100_sxm"}}),
+             Contains("planned for NVIDIA H100"));
+}
+
+TEST_CASE("a plan refuses a chat template whose special tokens the tokenizer lacks, as a run does") {
+  const std::string source = OTTAVA_SOURCE_DIR;
+  const auto plan = [&](const std::string& assets, const Overrides& more) {
+    const Overrides chats{"--training.format",      "messages",     "--chat.template",        "llama3",
+                          "--model.attn_mask_type", "block_causal", "--model.hf_assets_path", assets};
+    return PlanCommand{.overrides = changed_to(changed_to(small_model({}), chats), more)};
+  };
+  // Also where the tokenizer is not needed for the size of the vocabulary.
+  for (const char* vocabulary : {"0", "320"}) {
+    const Overrides size{"--model.vocab_size", vocabulary};
+    INFO(vocabulary);
+    const auto refusal = [&](const Overrides& more) {
+      return message_of(
+          [&] { printed(plan(source + "/configs/tokenizers/en-2256", changed_to(size, more))); });
+    };
+    for (const Overrides& more :
+         {Overrides{}, Overrides{"--training.format", "text", "--validation.enable", "true",
+                                 "--validation.datasets", "[{name: a, path: x, format: sharegpt}]"}})
+      CHECK_THAT(
+          refusal(more),
+          Contains("[chat] the tokenizer has no special tokens <|start_header_id|>, <|end_header_id|>, "
+                   "<|eot_id|>, which the template llama3 needs"));
+    CHECK(refusal({"--training.format", "text"}) == "no error");
+    CHECK_THAT(printed(plan(source + "/tests/golden/chat/llama", size)), Contains("parameters, vocabulary"));
+  }
+  CHECK_THAT(printed(plan("nowhere", {})), Contains("parameters, vocabulary 320"));
+}

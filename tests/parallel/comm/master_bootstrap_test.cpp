@@ -1,0 +1,222 @@
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <latch>
+#include <thread>
+
+#include "core/error.h"
+#include "core/host_name.h"
+#include "parallel/comm/sockets/held_port.h"
+#include "parallel/comm/tcp.h"
+#include "parallel/ranks/master.h"
+#include "tests/parallel/comm/communicator_conformance.h"
+#include "tests/parallel/comm/rank_threads.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/catch.h"
+#include "tests/support/skip.h"
+
+// How ranks find each other at the master's port, and what is said of those that do not come.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+// Limits, in seconds, for a test in which rank 0 gives up: the next one only where the machine was so busy
+// that the other rank had not come by then.
+constexpr double kLimits[] = {0.5, 4, 30};
+
+// A rank that has come stays until rank 0 has ended.
+void meet(const Master& master, MasterBootstrap::Self self, double limit) {
+  MasterBootstrap bootstrap(master, self, limit);
+  if (self.rank != 0) bootstrap.all_gather("here");
+}
+
+}  // namespace
+
+TEST_CASE("ranks tell each other a few bytes through the master") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(5, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, 5}, 20);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<std::string> said =
+          bootstrap.all_gather(std::string(static_cast<size_t>(rank * round), 'x') + ":;");
+      conformance::expect(said.size() == 5, "{} ranks spoke", said.size());
+      for (int r = 0; r < 5; ++r) {
+        conformance::expect(
+            said[static_cast<size_t>(r)] == std::string(static_cast<size_t>(r * round), 'x') + ":;",
+            "rank {} said '{}'", r, said[static_cast<size_t>(r)]);
+      }
+    }
+    conformance::expect(bootstrap.own_address() == "127.0.0.1", "own address {}", bootstrap.own_address());
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("more ranks meet than rank 0 may open files at first") {
+  constexpr int kRanks = 60;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{std::min<rlim_t>(kRanks, before.rlim_max), before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  const auto meet_all = [&](int rank) { MasterBootstrap(master, {rank, kRanks}, 20).all_gather("here"); };
+  for (const std::string& error : run_ranks(kRanks, meet_all)) CHECK(error == "");
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
+TEST_CASE("rank 0 does not wait for more ranks than it may have connections") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{100, 100};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    std::string said;
+    try {
+      MasterBootstrap(master, {0, 90}, 200);
+    } catch (const CommError& error) {
+      said = error.what();
+    }
+    ::_exit(said == fmt::format("[launch] rank 0 needs 526 open files among 90 ranks, but {} allows 100: "
+                                "raise ulimit -n there, or use MPI",
+                                host_name("its machine"))
+                ? 0
+                : 7);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("ranks that do not come are named") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  std::string said, log;
+  for (double limit : kLimits) {
+    const CapturedOutput captured;
+    said = run_ranks(2, [&](int rank) { meet(master, {rank, 4}, limit); })[0];
+    log = captured.text();
+    CHECK_THAT(said,
+               Contains("of 4 did not connect to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
+    if (said.find("ranks 1, 2, 3 of 4") == std::string::npos && log.find("to connect") != std::string::npos)
+      break;
+  }
+  CHECK_THAT(said, Contains("ranks 2, 3 of 4"));
+  CHECK_THAT(log, Contains("2, 3 of 4 to connect to 127.0.0.1:"));
+}
+
+TEST_CASE("a master that is not there is named") {
+  HeldPort port;
+  CHECK_THROWS_WITH(MasterBootstrap({"127.0.0.1", port.number()}, {1, 2}, 0.3),
+                    Contains("127.0.0.1 cannot be reached"));
+}
+
+// Of the two ports that the system may choose for this end of the connection, one is the other end's.
+TEST_CASE("a rank that waits for its master is not connected with itself") {
+  std::string said;
+  bool has_network = false;
+  std::thread([&] {
+    has_network = ::unshare(CLONE_NEWNET) == 0;
+    if (!has_network) return;  // a network of this thread's own, for which one must be root
+    ifreq loopback{};
+    std::strcpy(loopback.ifr_name, "lo");
+    loopback.ifr_flags = IFF_UP;
+    const tcp::Listener any;
+    ::ioctl(any.descriptor(), SIOCSIFFLAGS, &loopback);
+    std::ofstream("/proc/sys/net/ipv4/ip_local_port_range") << "40000 40001";
+    try {
+      MasterBootstrap({"127.0.0.1", 40000}, {1, 2}, 0.2);
+    } catch (const CommError& error) {
+      said = error.what();
+    }
+  }).join();
+  if (!has_network) return skip("a network of its own needs root");
+  CHECK_THAT(said, Contains("127.0.0.1 cannot be reached"));
+}
+
+TEST_CASE("a master's port that is taken is named") {
+  tcp::Listener other;
+  CHECK_THROWS_WITH(
+      MasterBootstrap({"127.0.0.1", other.port()}, {0, 2}, 0.3),
+      Contains("rank 0 cannot wait for the others on MASTER_PORT") && Contains("set another MASTER_PORT"));
+}
+
+TEST_CASE("ranks of another job are sent away, doubles are refused") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  std::vector<std::string> errors;
+  for (double limit : kLimits) {
+    errors = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, rank == 0 ? 2 : 3}, limit); });
+    CHECK_THAT(errors[0], Contains("ranks 1 of 2 did not connect"));
+    if (errors[1].find("answered 'this is") != std::string::npos) break;
+  }
+  CHECK_THAT(errors[1],
+             Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
+  errors = run_ranks(3, [&](int i) { meet(master, {i == 0 ? 0 : 1, 3}, 20); });
+  CHECK_THAT(errors[0], Contains("two processes claim to be rank 1 of 3"));
+}
+
+TEST_CASE("visitors that say nothing do not delay the ranks that meet") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  const std::string endpoint = fmt::format("127.0.0.1;;{}", port.number());
+  double seconds = 0;
+  auto errors = run_ranks(2, [&](int rank) {
+    std::vector<tcp::Connection> silent;
+    for (int i = 0; i < 12 && rank == 1; ++i) silent.push_back(tcp::connect_to(endpoint, 20));
+    const auto begin = std::chrono::steady_clock::now();
+    MasterBootstrap(master, {rank, 2}, 100);
+    if (rank == 1) seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  CHECK(seconds < 40);  // of the 60 that they would take one after the other
+}
+
+TEST_CASE("a rank that is started again while others have not come takes its place") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  std::latch has_left(1);
+  auto errors = run_ranks(4, [&](int thread) {
+    if (thread < 3) {
+      if (thread > 0) has_left.wait();
+      MasterBootstrap bootstrap(master, {thread, 3}, 20);
+      const std::vector<std::string> said = bootstrap.all_gather(fmt::format("{}", thread));
+      conformance::expect(said == std::vector<std::string>{"0", "1", "2"}, "rank {} heard other ranks",
+                          thread);
+      return;
+    }
+    tcp::Connection first = tcp::connect_to(fmt::format("127.0.0.1;;{}", port.number()), 20);
+    first.send("ottava rank 1 of 3");
+    const auto answer = first.read(20);
+    first.send("what the first one said");
+    first.close();
+    has_left.count_down();
+    conformance::expect(answer == "welcome", "the answer is {}", answer.value_or("none"));
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("a rank that has left again is named with those that did not come") {
+  HeldPort port;
+  const Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(2, [&](int rank) {
+    if (rank == 0) MasterBootstrap(master, {0, 3}, 2);
+    tcp::Connection other = tcp::connect_to(fmt::format("127.0.0.1;;{}", port.number()), 20);
+    other.send("ottava rank 1 of 3");
+    other.read(20);
+  });
+  CHECK_THAT(errors[0], Contains("ranks 1, 2 of 3 did not connect"));
+}
