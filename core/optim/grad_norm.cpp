@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/optim/adamw.h"
 #include "core/optim/grad_norm_kernels.h"
+#include "core/optim/spike.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/run_op.h"
 #include "core/sum_of.h"
@@ -39,7 +40,7 @@ void clip_on_cpu(const Tensor& sum_of_squares, float max_norm, const Tensor& ste
   const bool usable = std::isfinite(static_cast<float>(norm)) && std::isfinite(factor) && factor >= FLT_MIN;
   scalars[kGradientNorm] = static_cast<float>(norm);
   scalars[kGradientFactor] = usable ? factor : 0.0f;
-  *skipped.as<int32_t>() = usable ? 0 : 1;
+  *skipped.as<int32_t>() = usable ? kNotSkipped : kNotFinite;
 }
 
 }  // namespace

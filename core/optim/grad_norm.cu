@@ -4,6 +4,7 @@
 #include "core/cuda/tensor_list.cuh"
 #include "core/optim/adamw.h"
 #include "core/optim/grad_norm_kernels.h"
+#include "core/optim/spike.h"
 #include "core/optim/tensor_chunks.h"
 
 // Ceiling: memory bandwidth, 4 bytes per element (on GPUs with full-rate f64; others are bound by the f64
@@ -71,7 +72,7 @@ __global__ void clip_kernel(const double* sum_of_squares, float max_norm, float*
   const bool usable = isfinite(stored) && isfinite(factor) && factor >= FLT_MIN;
   scalars[kGradientNorm] = stored;
   scalars[kGradientFactor] = usable ? factor : 0.0f;
-  *skipped = usable ? 0 : 1;
+  *skipped = usable ? kNotSkipped : kNotFinite;
 }
 
 }  // namespace

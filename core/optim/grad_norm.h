@@ -18,7 +18,7 @@ Shape grad_norm_workspace(const std::vector<Shape>& gradients);
 /// [1]):
 ///     norm = sqrt(sum) / loss_scale;  factor = min(1, max_norm / (norm + 1e-6)) / loss_scale
 /// max_norm <= 0 never clips. If the norm is not finite in f32, or the factor is subnormal, factor = 0 and
-/// skipped (i32 [1]) = kNotFinite (spike.h); else skipped = 0. No host synchronisation. Throws ShapeError.
+/// skipped (i32 [1]) = kNotFinite (spike.h); else kNotSkipped. No host synchronisation. Throws ShapeError.
 void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, const Tensor& scalars,
                  const Tensor& skipped);
 
