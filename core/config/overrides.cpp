@@ -106,6 +106,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
     value.untyped = true;
     taken = 2;
   } else {
+    problems_.spoil(field.path);
     problems_.add(at, "--{} needs a value: {}", option.path, expectation(field));
     return 1;
   }

@@ -20,9 +20,11 @@ void Problems::add(std::string_view key, const Error& error) {
 }
 
 bool Problems::sound(std::string_view section) const {
-  return std::ranges::none_of(spoiled_, [&](const std::string& path) {
-    return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
-  });
+  const auto has = [](std::string_view outer, std::string_view path) {
+    return path.starts_with(outer) && (path.size() == outer.size() || path[outer.size()] == '.');
+  };
+  return std::ranges::none_of(
+      spoiled_, [&](const std::string& path) { return has(section, path) || has(path, section); });
 }
 
 std::vector<std::string> Problems::lines() const {

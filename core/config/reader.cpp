@@ -73,6 +73,7 @@ void Reader::read(const Value& tree) {
 void Reader::read_table(Section& section, const Value& table) {
   if (table.kind == Value::Kind::null) return;  // "metrics:" with every key commented out
   if (table.kind != Value::Kind::table) {
+    problems_.spoil(section.path());
     return problems_.add(table.at, "{}: expected a section with keys, got {}", section.path(),
                          describe(table));
   }

@@ -184,6 +184,10 @@ TEST_CASE("combinations are reported with the rest, except where a value of the 
   CHECK(has(error("model: {head_dim: 15, n_head: 2}"), "1 problem in"));
   CHECK(has(error("model: {head_dim: 15}", {"--model.n_head", "2"}), "1 problem in"));
   CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
+  const std::string short_model = "model: {max_seq_len: 1024}\n";
+  CHECK(has(error(short_model + "training: 7"), "1 problem in"));
+  CHECK(has(error(short_model, {"--training.seq_len"}), "1 problem in"));
+  CHECK(has(error("quantize: 7", {"--quantize.linear.float8.margin", "2"}), "1 problem in"));
   for (const char* gpu : {"gpu", "GPU"})
     CHECK(has(error("", {"--training.device", gpu}), "\"; did you mean cuda?"));
   // Whatever is inside of a list that was given as an option.
