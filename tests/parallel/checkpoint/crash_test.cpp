@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-void save(const std::string& folder, int64_t step) {
+void save_alone(const std::string& folder, int64_t step) {
   std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
   TinyRank rank(specs, {});
@@ -63,7 +63,7 @@ int in_child(const std::function<void()>& work) {
 
 TEST_CASE("killed after any piece of a save: the checkpoint before loads, the next save succeeds") {
   TemporaryFolder folder;
-  save(folder.path(), 1);
+  save_alone(folder.path(), 1);
   int64_t pieces = 0;
   for (bool was_killed = true; was_killed; ++pieces) {
     int status = in_child([&] {
@@ -91,7 +91,7 @@ TEST_CASE("killed after any piece of a save: the checkpoint before loads, the ne
 TEST_CASE("killed at any time, also while renaming and rotating: a whole checkpoint is there") {
   TemporaryFolder folder;
   auto start = std::chrono::steady_clock::now();
-  save(folder.path(), 1);
+  save_alone(folder.path(), 1);
   auto one_save = std::chrono::steady_clock::now() - start;
   int64_t newest = 1;
   constexpr int kAttempts = 24;
@@ -99,7 +99,7 @@ TEST_CASE("killed at any time, also while renaming and rotating: a whole checkpo
   for (int attempt = 0; attempt < kAttempts || (newest == 1 && attempt < 40 * kAttempts); ++attempt) {
     pid_t child = ::fork();
     if (child == 0) {
-      for (int64_t step = newest + 1;; ++step) save(folder.path(), step);
+      for (int64_t step = newest + 1;; ++step) save_alone(folder.path(), step);
     }
     std::this_thread::sleep_for(one_save * 4 * attempt / kAttempts);
     ::kill(child, SIGKILL);
@@ -113,7 +113,7 @@ TEST_CASE("killed at any time, also while renaming and rotating: a whole checkpo
 
 TEST_CASE("a full disk leaves the last good checkpoint and gives the space back") {
   TemporaryFolder folder;
-  save(folder.path(), 1);
+  save_alone(folder.path(), 1);
   // Past the limit of a file's size writing fails with EFBIG where a full disk says ENOSPC: in the header,
   // while space is reserved, and (in small files only) after all tensors are written.
   for (rlim_t limit : {rlim_t{100}, rlim_t{10000}, rlim_t{30000}}) {
@@ -121,19 +121,19 @@ TEST_CASE("a full disk leaves the last good checkpoint and gives the space back"
       ::signal(SIGXFSZ, SIG_IGN);
       rlimit r{limit, limit};
       ::setrlimit(RLIMIT_FSIZE, &r);
-      save(folder.path(), 2);
+      save_alone(folder.path(), 2);
     });
     CHECK(WEXITSTATUS(status) == 7);
     CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
     CHECK(load(folder.path()) == 1);
   }
-  save(folder.path(), 2);
+  save_alone(folder.path(), 2);
   CHECK(load(folder.path()) == 2);
 }
 
 TEST_CASE("a disk that fills up under the writer thread") {
   TemporaryFolder folder;
-  save(folder.path(), 1);
+  save_alone(folder.path(), 1);
   int status = in_child([&] {
     std::vector<ParameterSpec> specs = tiny_model();
     RankGroup group;
@@ -168,20 +168,20 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
       write_file_atomically(folder / (step + "/held/file"), "");
       fs::permissions(folder / (step + "/held"), fs::perms::owner_read | fs::perms::owner_exec);
     };
-    save(folder.path(), 7);
+    save_alone(folder.path(), 7);
     hold("step-7");
-    save(folder.path(), 7);
+    save_alone(folder.path(), 7);
     hold("step-7");
-    save(folder.path(), 7);  // its leftovers are two
-    save(folder.path(), 8);
+    save_alone(folder.path(), 7);  // its leftovers are two
+    save_alone(folder.path(), 8);
     hold("step-8");
-    save(folder.path(), 9);   // 7 goes
-    save(folder.path(), 10);  // 8 should
+    save_alone(folder.path(), 9);   // 7 goes
+    save_alone(folder.path(), 10);  // 8 should
     // Of a job that died.
     fs::create_directory(folder / "step-11.tmp");
     hold("step-11.tmp");
-    save(folder.path(), 11);
-    save(folder.path(), 11);
+    save_alone(folder.path(), 11);
+    save_alone(folder.path(), 11);
   });
   if (WEXITSTATUS(status) == 9)
     return test::skip("a user whom rights bind cannot write into temporary folders");
@@ -193,7 +193,7 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
     fs::permissions(folder / name + "/held", fs::perms::owner_all);
   }
   CHECK(load(folder.path()) == 11);
-  save(folder.path(), 12);
+  save_alone(folder.path(), 12);
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
 }
 
@@ -215,7 +215,7 @@ TEST_CASE("whatever ends a save, its space is given back") {
 
 TEST_CASE("a rank that dies during a save stops the others; what was saved before loads") {
   TemporaryFolder folder;
-  save(folder.path(), 1);
+  save_alone(folder.path(), 1);
   std::vector<ParameterSpec> specs = tiny_model();
   CHECK_THROWS_WITH(run_ranks({1, 3, 1},
                               [&](RankGroup& group, ShardCoordinates at) {
