@@ -105,9 +105,9 @@ Bf16Products other(Bf16Products way) {
 
 bool gains(const Experiment& e) {
   const double tokens = e.shape.batch * e.shape.sequence;
-  const int ranks = e.mesh.size(MeshAxis::tp) * e.mesh.size(MeshAxis::cp) * e.mesh.size(MeshAxis::pp);
   return e.shape.parameters.compute == DType::bf16 &&
-         model_flops_per_token(e.shape.model, e.shape.sequence) * tokens / ranks >= kFewestFlops;
+         model_flops_per_token(e.shape.model, e.shape.sequence) * tokens / e.mesh.size(MeshAxis::tp) >=
+             kFewestFlops;
 }
 
 Decisions::Entry measured(const Choice& choice, const Experiment& e) {

@@ -68,10 +68,6 @@ TEST_CASE("how bf16 is multiplied is measured where there is a choice, recorded 
     CHECK(entry->value == name_of(way));
   }
   if (!choice) CHECK(e.shape.cpu_products == cpu::usual_products());
-  // Two ranks that share its sequences have too little each.
-  const Experiment halved = job.settle(kAfresh, {"--parallelism.context_parallel_degree", "2"});
-  CHECK_FALSE(halved.decisions.find(kMatmul));
-  CHECK(halved.shape.cpu_products == cpu::usual_products());
   const Experiment open = resolve_experiment(job.config(), nullptr, 2);
   CHECK(open.shape.cpu_products == cpu::usual_products());
   const std::vector<OpenDecision> decisions = open_decisions(open);
