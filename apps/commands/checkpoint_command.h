@@ -20,7 +20,7 @@ struct CheckpointInspectOptions {
 void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& out);
 
 /// `ottava checkpoint verify`: reads every byte and compares checksums. Returns true if everything is as it
-/// was saved; else prints one line per file or tensor that is not.
+/// was saved; else prints one line per file or tensor that is not. A last line says the result.
 struct CheckpointVerifyOptions {
   std::string path;
 };

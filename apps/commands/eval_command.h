@@ -20,8 +20,8 @@ struct EvalCommand {
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-/// Throws ConfigError, FileError and DataError before anything is scored, also for a `json` whose folder is
-/// not there; at the end FileError if writing it fails, as on a full disk.
+/// Throws ConfigError, FileError, DataError and MemoryError before anything is scored, also for a `json`
+/// whose folder is not there; at the end FileError if writing it fails, as on a full disk.
 void run_eval_command(const EvalCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_eval_command(Command& commands);

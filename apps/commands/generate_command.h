@@ -16,8 +16,8 @@ class Command;
 /// `ottava generate --checkpoint DIR [--prompt "..." | --prompt-file FILE]`: prints the prompt and what the
 /// model adds, token by token. If neither is given, `input` is read; without that, too, the model begins by
 /// itself. A final line end of the file or of `input` is not part of the prompt. The text ends at EOS or at a
-/// stop token of generation_config.json. With `--chat`, each line is a turn of the user, and only answers are
-/// printed.
+/// stop token of generation_config.json. With `--chat`, each line of `input` is a turn of the user, or
+/// `prompt` the only one, and only answers are printed.
 struct GenerateCommand {
   std::string checkpoint;
   std::optional<std::string> prompt;
@@ -36,8 +36,10 @@ struct GenerateCommand {
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-/// Writes a line to `notes` if the model's length may be exceeded, and one at the end: tokens and tokens/s.
-/// Throws ConfigError and FileError before anything is printed.
+/// Writes a line to `notes` if the model's length may be exceeded and, without `--chat`, one at the end:
+/// tokens and tokens/s. Throws ConfigError, FileError and MemoryError before anything is printed; later
+/// NumericsError for logits that are not finite, and ConfigError for a conversation that its context does not
+/// hold.
 void run_generate_command(const GenerateCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_generate_command(Command& commands);

@@ -22,7 +22,7 @@ void follow_cpu_products(const Decisions& decided, CpuConfig& config);
 /// Those of the two that are left to a measurement, each with the shapes for the usual way and for the other.
 std::vector<OpenDecision> open_cpu_products(const Experiment& experiment);
 
-/// FLOPs of a micro-batch on one rank below which there is nothing to gain: a tenth of a second.
+/// FLOPs of a micro-batch on the mean rank below which there is nothing to gain: a tenth of a second.
 inline constexpr double kFewestFlops = 2e10;
 
 }  // namespace ottava

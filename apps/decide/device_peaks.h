@@ -17,7 +17,8 @@ struct DevicePeaks {
   std::string source;  ///< of bf16: "measured on this GPU", "NVIDIA H200 (dense)", "metrics.peak_tflops_bf16"
 };
 
-/// Peaks from NVIDIA's data sheets; nothing for a GPU that is not listed. `name` as given by the driver.
+/// Peaks from NVIDIA's data sheets, with BF16's for FP8 where a GPU has none; nothing for one that is not
+/// listed. `name` as given by the driver.
 std::optional<DevicePeaks> data_sheet_peaks(std::string_view name);
 /// Sets the peaks that the configuration gives; the others stay.
 void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config);
@@ -29,7 +30,8 @@ double measure_peak(Stream& stream, Precision precision, double seconds);
 
 /// Settles peaks of rank 0's GPU that neither the configuration nor the table has, as decisions ("peak bf16
 /// of NVIDIA RTX A6000"): those of `saved`, else measured on that GPU. FP8 only if the step uses it. Every
-/// rank makes the call; on a CPU it decides nothing.
+/// rank makes the call; on a CPU it decides nothing. Throws ConfigError, on all ranks, for a saved peak that
+/// is not a positive number.
 void settle_peaks(Experiment& experiment, RankGroups& ranks, Device device, const Decisions& saved);
 
 /// Where find_device_peaks() looks.

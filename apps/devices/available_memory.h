@@ -19,7 +19,8 @@ int64_t memory_for_rank(Device device, Communicator& control);
 
 /// Bytes of the GPU that are in use, by any process.
 int64_t gpu_bytes_in_use(Device device);
-/// What a rank has taken of its GPU: the plan's block, and memory besides.
+/// What a rank has taken of its GPU: the plan's block, and memory besides, which is negative if other
+/// programs gave back more meanwhile.
 struct GpuMemory {
   int64_t plan_bytes = 0, besides_bytes = 0;
 };

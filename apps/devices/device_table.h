@@ -34,9 +34,9 @@ struct NetworkTable {
   std::map<std::string, std::string, std::less<>> sources;
 };
 
-/// A built-in table, or that of a YAML file (a name that ends in .yaml), which may be based on another.
-/// Throws ConfigError for an unknown name, with the list of names, and for a key that is unknown, missing, or
-/// not [number, source].
+/// A built-in table, or that of a YAML file (a name that ends in .yaml or .yml), which may be based on a
+/// built-in one. Throws ConfigError for an unknown name, with the list of names, and for a key that is
+/// unknown, missing, or not [number, source]; FileError for a file that cannot be read.
 DeviceTable find_device(std::string_view name);
 NetworkTable find_network(std::string_view name);
 

@@ -31,8 +31,8 @@ struct ChoiceTask {
 ///   ARC's own: question {stem, choices [{text, label}]} or question and choices {text [], label []},
 ///   answerKey;
 ///       made into "Question: ...\nAnswer:"
-/// Throws DataError that begins with `place` ("'hellaswag.jsonl' line 3") for no such object, no choice, or a
-/// gold that is not among the choices.
+/// Throws DataError that begins with `place` ("'hellaswag.jsonl' line 3") for no such object, no choice, an
+/// empty one, or a gold that is not among the choices.
 ChoiceItem read_choice_item(std::string_view line, const std::string& place);
 
 /// A path without the endings of such files: "arc/arc.easy" for "arc/arc.easy.jsonl.gz".

@@ -24,9 +24,10 @@ class Generator {
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
 
-  /// Starts over with a prompt of options.prompt_tokens tokens; returns the logits [V] of what follows it.
+  /// Starts over with a prompt of options.prompt_tokens tokens; returns the logits [V] of what follows it,
+  /// which stay until the next call. Throws ConfigError for another number of tokens.
   std::span<const float> prompt(std::span<const int32_t> tokens);
-  /// Appends a token; returns the logits [V] of what follows.
+  /// Appends a token; returns the logits [V] of what follows. Throws ConfigError once capacity() is reached.
   std::span<const float> next(int32_t token);
   int64_t length() const { return length_; }
   int64_t capacity() const { return options_.capacity; }

@@ -36,8 +36,9 @@ class RunEvents {
   bool has_warned_ = false;
 };
 
-/// The members of a start: schema, steps, ranks, model, tokens per step, plan (bytes by category, FLOPs by
-/// precision, bytes sent by axis, seconds of a step where they are known) and the configuration as YAML.
+/// The members of a start: schema, steps, description, device, ranks, mesh, model, parameters, tokens per
+/// step, plan (bytes by category, FLOPs by precision, bytes sent by axis, seconds of a step where they are
+/// known), the configuration as YAML and, with a pipeline, its schedule and what each of its ranks holds.
 Json start_of_run(const Experiment& experiment, const StepPlan& plan, Device device,
                   std::optional<double> step_seconds);
 

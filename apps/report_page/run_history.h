@@ -10,8 +10,8 @@
 
 namespace ottava {
 
-/// The numbers of one name, one per logged line; NaN if a line does not have it, infinity if its number was
-/// not finite.
+/// The numbers of one name, one per logged step, whose lines are taken together; NaN if none has it, infinity
+/// if its number was not finite.
 using Column = std::vector<double>;
 
 /// One thing that happened to a run.
@@ -29,7 +29,7 @@ struct TracedTime {
     double milliseconds = 0, flops = 0, bytes = 0;
     bool is_call = false;  ///< between ranks
   };
-  std::string about;                  ///< "rank 0, steps 19 to 20: ..."
+  std::string about;                  ///< "Rank 0 in steps 19 to 20, from ..."
   TimeSplit split;                    ///< of all steps of the trace
   std::vector<Operation> operations;  ///< longest first
   double end = 0;                     ///< of its steps, in Unix seconds; 0: the file does not say
@@ -43,8 +43,10 @@ struct RunHistory {
   std::map<std::string, Column, std::less<>> columns;
   /// Steps and columns whose number was not finite: "grad_norm is nan".
   std::vector<std::pair<int64_t, std::string>> non_finite;
-  std::vector<RunEvent> events;  ///< in the order of time, which is not that of steps if a run went back
-  int64_t total_steps = 0;       ///< of the last start; 0: not known
+  /// Those of metrics ("cut", where steps count no longer; their time is 0), then those of events.jsonl in
+  /// the order of time, which is not that of steps if a run went back.
+  std::vector<RunEvent> events;
+  int64_t total_steps = 0;  ///< of the last start; 0: not known
   int restarts = 0;
   std::string model, ranks;                                    ///< for people; empty: not known
   std::string schedule;                                        ///< of a pipeline
