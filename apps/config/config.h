@@ -51,7 +51,7 @@ struct Config {
   struct Provenance {
     std::filesystem::path file;         ///< empty when there was none
     config::Origins origins;            ///< keys that were set
-    std::vector<std::string> notes;     ///< one line per noted or renamed key; rank 0 logs them once
+    std::vector<std::string> notes;     ///< of keys that are renamed or have no effect; rank 0 logs them once
     std::vector<std::string> warnings;  ///< likewise, for settings that were probably not meant
     bool operator==(const Provenance&) const { return true; }
   } provenance;
@@ -62,9 +62,10 @@ struct Config {
 };
 
 /// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty: only defaults) and `overrides`
-/// ("--section.key", "value", ...), fills in what follows from training.mixed_precision_level, and checks
-/// keys and combinations. Throws FileError if the file cannot be read, and one ConfigError with a line per
-/// problem. Opens no other file; paths in it are not looked at.
+/// ("--section.key", "value", ...), fills in what follows from training.mixed_precision_level and
+/// from conversations as data (model.attn_mask_type), and checks keys and combinations. Throws FileError if
+/// the file cannot be read, and one ConfigError with a line per problem. Opens no other file; paths in it are
+/// not looked at.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 
 /// Checks what training needs but a configuration that is only planned may lack: training.dataset_path (and

@@ -38,7 +38,8 @@ struct Experiment {
 /// flavor. `compute_capability` of the GPU (90 for 9.0) decides which FP8 recipes are available; absent: a
 /// CPU, which runs all. The shape is that of the first outcome of every open decision (apps/decide/decide.h).
 /// Throws ConfigError, with the arithmetic, for batches that do not divide, meshes that do not fit, and
-/// models that cannot be built.
+/// models that cannot be built; DeviceError for an FP8 recipe that the GPU lacks; FileError for a config.json
+/// that cannot be read.
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                               int world_size, std::optional<int> compute_capability = {});
 

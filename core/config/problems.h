@@ -32,7 +32,8 @@ class Problems {
 
   /// Says that a value under this path could not be read, so that what depends on it cannot be judged.
   void spoil(std::string path) { spoiled_.push_back(std::move(path)); }
-  /// True if every value of the section could be read, so that checks across its keys make sense.
+  /// True if every value of the section could be read, and nothing around it is missing, so that checks
+  /// across its keys make sense.
   bool sound(std::string_view section) const;
 
   bool given(std::string_view key) const { return origins.find(key) != origins.end(); }

@@ -21,7 +21,8 @@ class Reader {
   /// `--section.no_key`; lists as a,b,c or [a, b]. Hyphens in names count as underscores. Of several, the
   /// last wins.
   void read_overrides(const std::vector<std::string>& arguments);
-  /// Decides fates: adds a problem per refused setting and returns one line per noted or renamed one.
+  /// Decides fates: adds a problem per refused setting and returns one line per renamed one and one
+  /// per reason for which keys are noted.
   std::vector<std::string> finish();
 
  private:

@@ -103,7 +103,8 @@ class Field {
 ///     }
 /// and from it come parsing, overrides, the printed configuration and the schema. The meaning of a key is one
 /// line for the printed configuration, editors and configs/keys.md, without a full stop. Defaults are the
-/// values that the instance has when it is declared. The instance must outlive the section.
+/// values that the instance has when it is declared, but for a list of tables, which is empty. The instance
+/// must outlive the section.
 class Section {
  public:
   explicit Section(std::string path = "") : path_(std::move(path)) {}

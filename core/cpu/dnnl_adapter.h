@@ -48,7 +48,8 @@ class Gemm {
   std::unique_ptr<State> state_;
 };
 
-/// Scratch of the primitive that Gemm(problem, threads, 1) would make, without making it.
+/// Scratch of the primitive that Gemm(problem, threads, 1) would make, without making it. Throws DeviceError
+/// if oneDNN refuses the problem, as gemm_takes_scale() does.
 int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads);
 
 /// True if oneDNN does the scaled problem as fast as the plain one; its slower implementations cost more than

@@ -21,8 +21,9 @@ class FusedAttention {
   /// Plans the problem if it is new, and returns its bytes of workspace. Throws DeviceError if cuDNN has no
   /// kernel for it and, once latched, for a problem that was not planned.
   int64_t workspace_bytes(const AttentionProblem& problem);
-  /// Run a problem that was planned. Throw ShapeError for f32, for documents and for addresses that are not
-  /// aligned to 16 bytes; MemoryError for a workspace that is too small.
+  /// Run a problem, which is planned now if it is new. Throw ShapeError for f32, for documents and for
+  /// addresses that are not aligned to 16 bytes (lse: to 4); MemoryError for a workspace that is too small or
+  /// not u8; DeviceError as workspace_bytes() does.
   void forward(Stream& stream, const AttentionForward& args);
   void backward(Stream& stream, const AttentionBackward& args);
   void latch() { latched_ = true; }

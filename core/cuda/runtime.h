@@ -4,7 +4,9 @@
 #include <string>
 
 /// The few CUDA runtime calls that host code makes, without CUDA headers. A build without CUDA links
-/// runtime_absent.cpp: device_count() is 0 and everything else throws DeviceError.
+/// runtime_absent.cpp: device_count() is 0, unavailable_reason() says so, and everything else that is not
+/// noexcept throws DeviceError. So does any call that CUDA refuses. Those that make a
+/// stream, an event or memory of a device, and memory_info(), make it this thread's current device.
 namespace ottava::cuda {
 
 /// GPUs that this process can use; why there are none, as cuda_unavailable_reason().
@@ -26,8 +28,8 @@ void event_wait(void* event, void* stream);
 void event_synchronize(int device, void* event);
 double event_milliseconds(void* start, void* stop);
 
-/// Memory of a device, and pinned memory of the host. allocate() throws MemoryError, with the bytes that are
-/// free, if there is too little.
+/// Memory of a device, and pinned memory of the host. Both throw MemoryError if there is too little,
+/// allocate() with the bytes that are free.
 void* allocate(int device, size_t bytes);
 void release(int device, void* data) noexcept;
 void* allocate_pinned(size_t bytes);

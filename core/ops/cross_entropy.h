@@ -41,8 +41,8 @@ struct CrossEntropyBackward {
 };
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
 
-/// The three steps in one, for a vocabulary that is not split: the same values, but the logits are read from
-/// memory once on the CPU and twice on CUDA, in place of three times.
+/// The three steps in one, for a vocabulary that is not split: the same values, but the logits are read once
+/// on the CPU and twice on CUDA, in place of three times. Without dlogits CUDA, too, reads them once.
 void cross_entropy(Stream& stream, const CrossEntropyBackward& args);
 
 }  // namespace ottava

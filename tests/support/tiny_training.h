@@ -43,6 +43,12 @@ class TinyTraining {
   std::string text_;
 };
 
+/// Both, one after the other.
+inline TinyTraining::Overrides operator+(TinyTraining::Overrides a, const TinyTraining::Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 /// Every element of weights and moments, and whatever else decides how a run goes on: equal only if bitwise
 /// equal.
 struct Everything {

@@ -56,8 +56,9 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 
 /// dqkv from dout by the formulas of arXiv:2307.08691, with delta = sum_D dout * out. dout is shaped like
 /// out; dqkv [B*T, row()] is overwritten (dq and dk are still rotated: the inverse rope comes after).
-/// Deterministic: each tile of dK and dV is summed by one worker in query order. On the CPU bitwise the same
-/// for the same number of threads. Other arguments and errors as in forward.
+/// Our kernels are deterministic: each tile of dK and dV is summed by one worker in query order. cuDNN's are
+/// if `fused` was made so. On the CPU bitwise the same for the same number of threads. Other arguments and
+/// errors as in forward.
 struct AttentionBackward {
   Tensor qkv, out, lse, dout, dqkv;
   Tensor document_start;

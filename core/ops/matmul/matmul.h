@@ -48,11 +48,12 @@ bool matmul_takes_scale(Stream& stream, const Matmul& args);
 /// now. On `meta`, matmul() tells them to the recorder, which keeps the largest.
 int64_t matmul_workspace_bytes(Stream& stream, const Matmul& args);
 /// Gives the stream its workspace, u8 [bytes], aligned to 64 bytes (CUDA: 256), which must live as long as
-/// the stream uses it. A matmul that needs more throws MemoryError.
+/// the stream uses it. Throws ShapeError for another dtype and MemoryError for another alignment. On the CPU
+/// a matmul that needs more throws MemoryError; on CUDA it uses an algorithm that needs no more.
 void set_matmul_workspace(Stream& stream, Tensor workspace);
 
 /// y[N,O] += bias[O] for every row, both of one dtype, f32|bf16; and its gradient: dbias[O] f32 += sum_N
-/// dy[N,O].
+/// dy[N,O]. Throw ShapeError.
 void add_bias(Stream& stream, const Tensor& y, const Tensor& bias);
 void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);
 

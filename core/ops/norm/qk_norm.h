@@ -8,14 +8,15 @@ namespace ottava {
 
 /// RMSNorm of every query and key head over its D elements (Qwen3), before RoPE:
 ///     y = x / sqrt(mean_D(x^2) + eps) * weight
-/// with weight_q for query heads and weight_k for key heads; value heads are left as they are. qkv [N,row()]
-/// f32|bf16; out the same shape, may alias qkv only when no backward follows; weights [D] same dtype; rstd
-/// f32 [N, H + H_kv] out.
+/// with weight_q for query heads and weight_k for key heads; value heads are copied as they are. qkv
+/// [N,row()] f32|bf16; out the same shape, may alias qkv only when no backward follows; weights [D] same
+/// dtype; rstd f32 [N, H + H_kv] out.
 struct QkNormForward {
   Tensor qkv, weight_q, weight_k, out, rstd;
   AttentionHeads heads;
   float eps = 1e-5f;
 };
+/// Throws ShapeError.
 void qk_norm_forward(Stream& stream, const QkNormForward& args);
 
 /// Turns dqkv in place from the gradient of out into the gradient of qkv. dweight_q, dweight_k [D] f32 are

@@ -22,7 +22,7 @@ struct RmsNormForward {
   float eps = 1e-5f;
 };
 /// Throws ShapeError. Reads x (and residual) once, writes y (and sum) once: 2 or 4 elements of traffic per
-/// element. Recorded as `rms_norm_quantize` where it writes FP8.
+/// element, FP8 aside. Recorded as `rms_norm_quantize` where it writes FP8.
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 
 /// The backward pass:

@@ -20,11 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides recipe(const char* name) {
   return {
       "--training.mixed_precision_param",     "bfloat16", "--model.converters", "[quantize.linear.float8]",

@@ -11,11 +11,6 @@ namespace ottava::test {
 
 using Overrides = TinyTraining::Overrides;
 
-inline Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 inline bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
