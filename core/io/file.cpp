@@ -47,7 +47,9 @@ File File::open_for_writing(const std::string& path) {
 }
 
 File File::create(const std::string& path) {
-  File file(path, O_RDWR | O_CREAT | O_TRUNC);
+  // An NFS client that may also read completes a page before it writes a part of it, and writes all of the
+  // page: over what another machine wrote there meanwhile.
+  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
   if (!file.descriptor_.is_open()) fail_errno(path, "create");
   return file;
 }

@@ -20,7 +20,7 @@ class File {
   static File open_for_reading(const std::string& path);
   /// Opens an existing file for writing at offsets.
   static File open_for_writing(const std::string& path);
-  /// Creates or empties the file.
+  /// Creates or empties the file, for writing only: several machines may write parts of it at once.
   static File create(const std::string& path);
 
   const std::string& path() const { return path_; }
