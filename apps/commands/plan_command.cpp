@@ -131,7 +131,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   const std::optional<double> limit_gib = machine ? std::optional(limit.gib) : std::nullopt;
   const LayoutRecorder recorder(config, open, machine, limit_gib);
   const Device device = open.device;
-  auto [e, roles] = decided_step(open.experiment, device, limit_gib);
+  auto [e, roles] = decided_step(open.experiment, device, limit_gib, machine);
   RecordedLayout recorded = recorded_layout(layout_of(e), std::move(roles), machine);
   recorded.decisions = e.decisions.entries;
   const StepPlan& plan = recorded.plan;
@@ -149,6 +149,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
           "(attention.backend is {})\n",
           config.attention.backend);
   }
+  print_nccl(recorded, out);
   if (machine) print_verdict(recorded, limit, recorder, out);
   if (saves_asynchronously(config.checkpoint)) {
     print(out, "Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",

@@ -34,13 +34,13 @@ void print_move(const MemoryMove& move, const RecordedLayout& from, double limit
       listed(move.keys, [](const auto& one) { return fmt::format("{}: {}", one.first, one.second); });
   const RecordedLayout& after = move.after;
   const double ranks = static_cast<double>(after.layout.ranks()) / from.layout.ranks();
-  print(out, "  {:+.1f} GiB: {}; FLOPs {}", after.gib() - from.gib(), keys,
+  print(out, "  {:+.1f} GiB: {}; FLOPs {}", after.gib_with_nccl() - from.gib_with_nccl(), keys,
         change_text(from.flops(), after.flops()));
   if (after.time)
     print(out, ", {} a step ({}{})", duration_text(after.time->seconds),
           change_text(from.time->seconds, after.time->seconds),
           ranks > 1 ? fmt::format(" for {:.0f} times the tokens", ranks) : "");
-  out << "; " << fit_text(after.gib(), limit) << '\n';
+  out << "; " << fit_text(after.gib_with_nccl(), limit) << '\n';
 }
 
 }  // namespace
@@ -98,15 +98,26 @@ void print_memory(const MemoryPlan& memory, std::ostream& out) {
   }
 }
 
+void print_nccl(const RecordedLayout& recorded, std::ostream& out) {
+  const NcclMemory& nccl = recorded.nccl;
+  if (nccl.bytes() == 0) return;
+  print(out, "Besides, NCCL: {:.3f} GiB, assumed and not measured on several GPUs: {} of {:.3f} GiB",
+        gib(nccl.bytes()), counted(nccl.communicators, "communicator"), gib(nccl.bytes_of_communicator));
+  if (nccl.neighbours > 0)
+    print(out, " and messages with {} of {:.3f} GiB", counted(nccl.neighbours, "neighbour"),
+          gib(nccl.bytes_of_neighbour));
+  out << " (NVIDIA/nccl#964, #1685); comm.sm_budget or NCCL_MAX_NCHANNELS lower it\n";
+}
+
 void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
                    std::ostream& out) {
-  if (planned.gib() <= limit.gib) {
-    print(out, "Fits: {:.1f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", planned.gib(), limit.gib, limit.of,
-          limit.gib - planned.gib());
+  if (planned.gib_with_nccl() <= limit.gib) {
+    print(out, "Fits: {:.1f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", planned.gib_with_nccl(), limit.gib,
+          limit.of, limit.gib - planned.gib_with_nccl());
     return;
   }
   print(out, "DOES NOT FIT: {:.1f} GiB are needed and {:.1f} are there ({}): {:.1f} GiB too much\n",
-        planned.gib(), limit.gib, limit.of, planned.gib() - limit.gib);
+        planned.gib_with_nccl(), limit.gib, limit.of, planned.gib_with_nccl() - limit.gib);
   const std::vector<MemoryMove> moves = memory_moves(planned, limit.gib, recorder);
   if (moves.empty()) {
     out << "  no change of recomputation, moments, batch or layout takes less\n";
@@ -114,11 +125,12 @@ void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, cons
   }
   out << "What takes less, by what it costs for a GiB (each recorded):\n";
   for (const MemoryMove& move : moves) print_move(move, planned, limit.gib, out);
-  const auto fits = [&](const MemoryMove& move) { return move.after.gib() <= limit.gib; };
+  const auto fits = [&](const MemoryMove& move) { return move.after.gib_with_nccl() <= limit.gib; };
   if (std::ranges::none_of(moves, fits)) {
-    const MemoryMove& closest =
-        *std::ranges::min_element(moves, {}, [](const MemoryMove& move) { return move.after.gib(); });
-    print(out, "  none of them fits; the closest lacks {:.1f} GiB\n", closest.after.gib() - limit.gib);
+    const MemoryMove& closest = *std::ranges::min_element(
+        moves, {}, [](const MemoryMove& move) { return move.after.gib_with_nccl(); });
+    print(out, "  none of them fits; the closest lacks {:.1f} GiB\n",
+          closest.after.gib_with_nccl() - limit.gib);
   }
 }
 
@@ -248,8 +260,8 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
   if (result.best.empty()) {
     out << "NONE FITS";
     if (result.closest)
-      print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib(),
-            result.closest->gib() - limit.gib, describe(result.closest->layout),
+      print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib_with_nccl(),
+            result.closest->gib_with_nccl() - limit.gib, describe(result.closest->layout),
             options_text(keys_of(result.closest->layout)));
     print(out, "\n  what helps: more ranks, shorter sequences, {}a device with more memory{}\n",
           e.config.optimizer.state_dtype == DType::bf16 ? "" : "optimizer.state_dtype: bfloat16, ",
@@ -266,10 +278,12 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
     const StepTime& t = *l.time;
     print(out, "{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1, duration_text(t.seconds),
           100 * (t.seconds / first.seconds - 1),
-          with_commas(static_cast<int64_t>(e.tokens_per_step() / t.seconds / l.layout.ranks())), l.gib(),
-          100 * t.exposed / t.seconds, describe(l.layout), result.reasons[i].empty() ? "" : "; ",
-          result.reasons[i]);
+          with_commas(static_cast<int64_t>(e.tokens_per_step() / t.seconds / l.layout.ranks())),
+          l.gib_with_nccl(), 100 * t.exposed / t.seconds, describe(l.layout),
+          result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
   }
+  if (std::ranges::any_of(result.best, [](const RecordedLayout& l) { return l.nccl.bytes() > 0; }))
+    out << "GiB are with what NCCL takes besides, assumed and not measured on several GPUs\n";
   const double near = first.error * first.seconds;
   print(
       out,
@@ -299,8 +313,9 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
     row.set("keys", std::move(keys))
         .set("decisions", std::move(decisions))
         .set("memory_gib", l.gib())
+        .set("nccl_gib", gib(l.nccl.bytes()))
         .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
-    if (machine) row.set("fits", l.gib() <= limit.gib);
+    if (machine) row.set("fits", l.gib_with_nccl() <= limit.gib);
     const CommStats& traffic = l.plan.traffic;
     row.set("flops", std::move(flops))
         .set("traffic", Json().set("calls", traffic.calls()).set("sent_bytes", traffic.sent_bytes()));

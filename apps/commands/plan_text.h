@@ -19,6 +19,8 @@ void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& record
 void print_context_parallel(const Experiment& experiment, std::ostream& out);
 /// Memory by category, the largest allocations, and each phase.
 void print_memory(const MemoryPlan& memory, std::ostream& out);
+/// What NCCL takes besides, if it is used, and by what assumption.
+void print_nccl(const RecordedLayout& recorded, std::ostream& out);
 /// Whether it fits, by how much, and what it would cost to make it fit: memory_moves().
 void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
                    std::ostream& out);
@@ -39,9 +41,10 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
                   const Experiment& experiment, std::ostream& out);
 
 /// For programs: {schema, device, network, calibration, ranks, tokens_per_step, limit_gib, layouts: [{keys,
-/// decisions, memory_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls, sent_bytes}, time:
-/// {median, low, high, compute, transfers, exposed, idle_share, classes: {name: seconds}, axes: {name:
-/// {seconds, exposed}}, sources}, reason}]}. Times in seconds; `time` only where the device is known.
+/// decisions, memory_gib, nccl_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls,
+/// sent_bytes}, time: {median, low, high, compute, transfers, exposed, idle_share, classes: {name: seconds},
+/// axes: {name: {seconds, exposed}}, sources}, reason}]}. Times in seconds; `time` only where the device is
+/// known.
 Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
                const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
                const Experiment& experiment);

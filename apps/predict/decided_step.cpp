@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "apps/predict/nccl_memory.h"
 #include "apps/predict/sample_step.h"
 
 namespace ottava {
@@ -12,7 +13,7 @@ int64_t snapshot_beside(const Experiment& e, Device device, int role) {
 }
 
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
-                                            std::optional<double> limit_gib) {
+                                            std::optional<double> limit_gib, const Machine* machine) {
   return decide_and_record(
       given, device, limit_gib,
       [&](const TrainingShape& shape) { return sample_roles(shape, device, given.mesh); },
@@ -20,6 +21,12 @@ Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device devi
         int64_t most = 0;
         for (int role = 0; role < std::ssize(roles); ++role)
           most = std::max(most, roles[role].memory.total_bytes() + snapshot_beside(given, device, role));
+        return most;
+      },
+      [&](const std::vector<StepPlan>& roles) {
+        int64_t most = 0;
+        for (const StepPlan& role : roles)
+          most = std::max(most, machine ? nccl_memory(role.connections, *machine).bytes() : 0);
         return most;
       });
 }

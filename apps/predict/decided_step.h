@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/decide/decide.h"
+#include "apps/predict/machine.h"
 #include "apps/step/step_plan.h"
 
 namespace ottava {
@@ -20,10 +21,10 @@ struct Decided {
 
 /// Decides, of what memory decides, as a run on ranks that may take `limit_gib` would (decided_by_memory());
 /// without a limit the experiment stays as it is. `record(shape)` records a step, and `bytes(recorded)` are
-/// what it takes of the rank that takes most.
-template <class Record, class Bytes>
+/// what it takes of the rank that takes most, `bytes_besides(recorded)` what else is taken from the limit.
+template <class Record, class Bytes, class BytesBesides>
 auto decide_and_record(const Experiment& given, Device device, std::optional<double> limit_gib,
-                       const Record& record, const Bytes& bytes) {
+                       const Record& record, const Bytes& bytes, const BytesBesides& bytes_besides) {
   const auto decided = [](const TrainingShape& s) {
     return std::tuple(s.parameters.reduce_every_micro_batch, s.parameters.keeps_float8_codes,
                       s.model_options.loss_chunk_rows);
@@ -37,17 +38,18 @@ auto decide_and_record(const Experiment& given, Device device, std::optional<dou
   Experiment e = given;
   if (limit_gib) {
     e = decided_by_memory(std::move(e), [&](const TrainingShape& shape) {
-      return MemoryNeed::of_device(device, {.bytes = bytes(recorded(shape)),
-                                            .available = static_cast<int64_t>(*limit_gib * (1 << 30))});
+      const Recorded& one = recorded(shape);
+      const auto limit = static_cast<int64_t>(*limit_gib * (1 << 30));
+      return MemoryNeed::of_device(device, {.bytes = bytes(one), .available = limit - bytes_besides(one)});
     });
   }
   Recorded& step = recorded(e.shape);
   return Decided<Recorded>{std::move(e), std::move(step)};
 }
 
-/// The same with sample_roles().
+/// The same with sample_roles(). On a machine that is known, what NCCL takes is no part of what is left.
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
-                                            std::optional<double> limit_gib);
+                                            std::optional<double> limit_gib, const Machine* machine);
 
 /// Bytes that the snapshot for asynchronous checkpoints takes of the device's memory beside the step of the
 /// rank with this place in its pipeline: none of a GPU's.

@@ -18,6 +18,7 @@ struct Machine {
   NetworkTable network;
   int ranks_per_node = 8;
   bool has_cudnn_attention = false;
+  int nccl_channels = 0;     ///< of each communicator; 0: ranks do not communicate over NCCL
   bool widens_bf16 = false;  ///< of a CPU: bf16 operands of products are copied to f32 first
   MeasuredOperations measured = {};
 

@@ -91,7 +91,7 @@ double RecordedLayout::flops() const {
 RecordedLayout LayoutRecorder::record(const Layout& layout) const {
   const Config config = with_layout(config_, layout);
   const Experiment e = resolve_planned(config, planned_, static_cast<int>(layout.ranks()));
-  auto [decided, roles] = decided_step(e, planned_.device, limit_gib_);
+  auto [decided, roles] = decided_step(e, planned_.device, limit_gib_, machine_);
   RecordedLayout out = recorded_layout(layout, std::move(roles), machine_);
   out.decisions = std::move(decided.decisions.entries);
   return out;
@@ -99,10 +99,18 @@ RecordedLayout LayoutRecorder::record(const Layout& layout) const {
 
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine) {
   RecordedLayout out{.layout = layout, .mean_flops = mean_flops(roles)};
+  const auto nccl_of = [&](const StepPlan& plan) {
+    return machine ? nccl_memory(plan.connections, *machine) : NcclMemory{};
+  };
   if (machine) out.time = predict_step(roles, *machine);
-  for (const StepPlan& role : roles) out.bytes_of_roles.push_back(role.memory.total_bytes());
-  out.role = static_cast<int>(std::ranges::max_element(out.bytes_of_roles) - out.bytes_of_roles.begin());
+  std::vector<int64_t> needed;
+  for (const StepPlan& role : roles) {
+    out.bytes_of_roles.push_back(role.memory.total_bytes());
+    needed.push_back(role.memory.total_bytes() + nccl_of(role).bytes());
+  }
+  out.role = static_cast<int>(std::ranges::max_element(needed) - needed.begin());
   out.plan = std::move(roles[out.role]);
+  out.nccl = nccl_of(out.plan);
   return out;
 }
 
@@ -113,16 +121,16 @@ std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gi
     const std::optional<Layout> layout = change(from.layout);
     if (!layout) continue;
     std::optional<RecordedLayout> after = try_record(*layout, recorder);
-    if (after && after->gib() < from.gib())
+    if (after && after->gib_with_nccl() < from.gib_with_nccl())
       single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
   }
   auto cost_per_gib = [&](const auto& move) {
     const RecordedLayout& after = move.second.after;
     const double cost = from.time ? after.time->seconds / from.time->seconds : after.flops() / from.flops();
-    return (cost - 1) / (from.gib() - after.gib());
+    return (cost - 1) / (from.gib_with_nccl() - after.gib_with_nccl());
   };
   std::ranges::stable_sort(single, {}, cost_per_gib);
-  auto fits = [&](const RecordedLayout& l) { return l.gib() <= limit_gib; };
+  auto fits = [&](const RecordedLayout& l) { return l.gib_with_nccl() <= limit_gib; };
   const bool one_fits = std::ranges::any_of(single, [&](const auto& m) { return fits(m.second.after); });
   std::vector<MemoryMove> moves;
   for (const auto& [change, move] : single) moves.push_back(move);
@@ -132,7 +140,7 @@ std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gi
     const std::optional<Layout> layout = change(together ? together->layout : from.layout);
     if (!layout) continue;
     std::optional<RecordedLayout> after = try_record(*layout, recorder);
-    if (!after || (together && after->gib() >= together->gib())) continue;
+    if (!after || (together && after->gib_with_nccl() >= together->gib_with_nccl())) continue;
     together = std::move(after);
     if (fits(*together)) break;
   }

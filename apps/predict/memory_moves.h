@@ -6,6 +6,7 @@
 
 #include "apps/config/planned_experiment.h"
 #include "apps/predict/layout.h"
+#include "apps/predict/nccl_memory.h"
 #include "apps/predict/step_time.h"
 
 namespace ottava {
@@ -18,8 +19,11 @@ struct RecordedLayout {
   std::optional<StepTime> time;  ///< where the device is known
   int role = 0;                  ///< of that rank, in its pipeline
   std::vector<int64_t> bytes_of_roles = {};
+  NcclMemory nccl = {};                          ///< of the fullest rank, where the device is known
   std::vector<Decisions::Entry> decisions = {};  ///< what a run would decide; none without a limit
   double gib() const { return static_cast<double>(plan.memory.total_bytes()) / (int64_t{1} << 30); }
+  /// What has to fit: NCCL's memory too.
+  double gib_with_nccl() const { return gib() + static_cast<double>(nccl.bytes()) / (int64_t{1} << 30); }
   double flops() const;
 };
 

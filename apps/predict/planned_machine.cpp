@@ -7,6 +7,7 @@
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
 #include "apps/devices/available_memory.h"
+#include "apps/predict/nccl_memory.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
@@ -97,6 +98,11 @@ void measure(Machine& machine, const Experiment& e) {
   cpu.memory_gib = gib(memory_for_rank({DeviceType::cpu, 0}, alone));
 }
 
+int nccl_channels(const CommConfig& comm) {
+  if (comm.backend != "auto" && comm.backend != "nccl") return 0;
+  return comm.sm_budget > 0 ? std::min(static_cast<int>(comm.sm_budget), kNcclChannels) : kNcclChannels;
+}
+
 }  // namespace
 
 std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Config& config) {
@@ -130,6 +136,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
         on, machine.device.name);
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
+    machine.nccl_channels = nccl_channels(planned.experiment.config.comm);
     machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&
                                   machine.device.cudnn_forward > 0 && !planned.experiment.shape.block_causal;
     return machine;

@@ -65,10 +65,10 @@ StepFigures estimate_decided(const Experiment& given, Device device, const Machi
     e.shape = shape;
     return estimate_step(e, device, machine);
   };
-  return decide_and_record(given, device, limit_gib, estimate,
-                           [&](const StepFigures& figures) {
-                             return figures.alive_bytes + snapshot_beside(given, device, 0);
-                           })
+  const auto bytes = [&](const StepFigures& figures) {
+    return figures.alive_bytes + snapshot_beside(given, device, 0);
+  };
+  return decide_and_record(given, device, limit_gib, estimate, bytes, [](const StepFigures&) { return 0; })
       .step;
 }
 
@@ -206,10 +206,10 @@ class Search {
       each(next.size(), [&](size_t i) { next[i] = recorder_.record(found_[recorded + i].layout); });
       recorded += next.size();
       for (std::optional<RecordedLayout>& layout : next) {
-        if (layout->gib() <= options_.limit_gib) {
+        if (layout->gib_with_nccl() <= options_.limit_gib) {
           out_.best.push_back(std::move(*layout));
         } else {
-          note_closest(layout->layout, layout->gib());
+          note_closest(layout->layout, layout->gib_with_nccl());
         }
       }
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
@@ -218,7 +218,7 @@ class Search {
     if (out_.best.size() > top) out_.best.erase(out_.best.begin() + top, out_.best.end());
     if (!out_.best.empty() || !closest_) return;
     RecordedLayout closest = recorder_.record(*closest_);
-    if (closest.gib() > options_.limit_gib) {
+    if (closest.gib_with_nccl() > options_.limit_gib) {
       out_.closest = std::move(closest);
     } else {
       out_.best.push_back(std::move(closest));  // its estimate was too high

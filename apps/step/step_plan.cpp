@@ -75,8 +75,11 @@ StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh
 
 StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank) {
   const int size = mesh.world_size();
-  RankGroups ranks(make_dry_run_world(rank, size), make_dry_run_world(rank, size), mesh);
-  return record_step(shape, target, ranks);
+  const auto connections = std::make_shared<RankConnections>();
+  RankGroups ranks(make_dry_run_world(rank, size), make_dry_run_world(rank, size, connections), mesh);
+  StepPlan plan = record_step(shape, target, ranks);
+  plan.connections = *connections;
+  return plan;
 }
 
 }  // namespace ottava

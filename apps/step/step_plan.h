@@ -7,6 +7,7 @@
 #include "core/cost.h"
 #include "core/memory/plan.h"
 #include "core/trace/step_profile.h"
+#include "parallel/comm/connections.h"
 #include "parallel/sharding/rank_groups.h"
 
 namespace ottava {
@@ -24,6 +25,7 @@ struct StepPlan {
   std::vector<RecordedOperation> operations;  ///< of that step
   RecordedOrder order;                        ///< of that step
   CommStats traffic;                          ///< of that step
+  RankConnections connections = {};           ///< of record_rank() alone: of the rank with others
   double flops(Precision precision) const;
   StepFlops flops() const;
   int64_t matmul_workspace_bytes = 0;

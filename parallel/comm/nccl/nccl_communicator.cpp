@@ -7,6 +7,7 @@
 
 #include "core/cuda/runtime.h"
 #include "parallel/comm/all_ranks.h"
+#include "parallel/comm/connections.h"
 #include "parallel/comm/lane.h"
 #include "parallel/comm/nccl/nccl_rank.h"
 
@@ -248,7 +249,8 @@ void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
   // A group of all ranks needs no second set of NCCL's buffers, unless it runs beside this one.
-  if (members.world_ranks == world_ranks() && lane_of(members.axis) == lane_of(axis()))
+  const ConnectedGroup group{members.world_ranks, lane_of(members.axis)};
+  if (group == ConnectedGroup{world_ranks(), lane_of(axis())})
     return std::make_unique<NcclCommunicator>(std::move(members), nccl_, handle_, options_);
   std::shared_ptr<Handle> handle = split_handle(members.world_ranks[0], members.rank);
   auto part = std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);

@@ -23,10 +23,11 @@ inline Overrides small_model(Overrides more) {
   return more;
 }
 
-/// The same for a GPU, which this machine need not have.
+/// The same for a GPU, which this machine need not have. Without NCCL, which would take more memory than the
+/// model.
 inline Overrides small_model_on_gpu(Overrides more) {
   Overrides overrides = small_model(std::move(more));
-  overrides.insert(overrides.end(), {"--training.device", "cuda"});
+  overrides.insert(overrides.end(), {"--training.device", "cuda", "--comm.backend", "tcp"});
   return overrides;
 }
 

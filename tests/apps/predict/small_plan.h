@@ -6,29 +6,18 @@
 
 #include "apps/predict/planned_machine.h"
 
-// A model that is quickly recorded, planned for any number of H100.
+// A model that is quickly recorded, planned for any number of H100. They communicate without NCCL, which
+// would take more memory than the model.
 
 namespace ottava::test {
 
 using Overrides = std::vector<std::string>;
 
 inline Config small_config(const Overrides& more) {
-  Overrides overrides{"--model.dim",
-                      "256",
-                      "--model.n_heads",
-                      "4",
-                      "--model.n_kv_heads",
-                      "2",
-                      "--model.ffn_dim",
-                      "512",
-                      "--model.vocab_size",
-                      "512",
-                      "--training.seq_len",
-                      "64",
-                      "--training.device",
-                      "cuda",
-                      "--training.local_batch_size",
-                      "1"};
+  Overrides overrides{
+      "--model.dim",       "256",  "--model.n_heads",    "4",   "--model.n_kv_heads",          "2",
+      "--model.ffn_dim",   "512",  "--model.vocab_size", "512", "--training.seq_len",          "64",
+      "--training.device", "cuda", "--comm.backend",     "tcp", "--training.local_batch_size", "1"};
   if (std::ranges::find(more, "--model.n_layers") == more.end())
     overrides.insert(overrides.end(), {"--model.n_layers", "9"});
   overrides.insert(overrides.end(), more.begin(), more.end());

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "apps/step/step_plan.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
@@ -50,6 +51,14 @@ int64_t communicators(RankGroups& ranks) {
   return count;
 }
 
+/// Of rank 0, as a plan counts them.
+std::vector<RankConnections::Group> planned_groups(const Mesh& mesh) {
+  const auto connections = std::make_shared<RankConnections>();
+  const int size = mesh.world_size();
+  const RankGroups groups(make_dry_run_world(0, size), make_dry_run_world(0, size, connections), mesh);
+  return connections->groups;
+}
+
 // Catch's assertions belong to one thread, ranks are several.
 void require(bool holds, const std::string& text) {
   if (!holds) throw std::runtime_error(text);
@@ -69,6 +78,8 @@ TEST_CASE(
     record_step(shape, gpu, *groups);
     require(communicators(*groups) == before + layout.world_size(), "planning a step leaves them connected");
     record_step(shape, gpu, *groups);
+    const StepPlan plan = record_first_rank(shape, gpu, layout.mesh());
+    require(std::ssize(plan.connections.groups) == before / layout.world_size() + 1, "a plan counts them");
     EngineRun run(shape, std::move(groups), gpu);
     require(communicators(run.ranks()) == before + layout.world_size(), "the step uses the same");
   }));
@@ -108,6 +119,7 @@ TEST_CASE("a mesh takes one communicator of NCCL's for each set of ranks") {
       CHECK_NOTHROW(run_nccl_mesh(c.layout, [&](std::unique_ptr<RankGroups> groups, int) {
         const int64_t here = (communicators(*groups) - before) / c.layout.world_size();
         require(here == c.sets, fmt::format("{} communicators, expected {}", here, c.sets));
+        require(std::ssize(planned_groups(c.layout.mesh())) == c.sets, "a plan counts as many");
       }));
       CHECK(std::ssize(cuda_host::nccl_cta_limits()) == before);
     }

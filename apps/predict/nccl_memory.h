@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "apps/predict/machine.h"
+#include "parallel/comm/connections.h"
+
+namespace ottava {
+
+/// The most channels that NCCL takes on today's machines (NVIDIA/nccl#1685: 8 H100), if comm.sm_budget allows
+/// it as many.
+constexpr int kNcclChannels = 32;
+
+/// Memory of its GPU that NCCL takes for a rank besides the plan. Assumed: it was not measured with this
+/// program, which several GPUs have not run yet. Each channel to a neighbour takes 14 MiB, its buffers of
+/// three protocols (4 + 4.7 + 0.5 MiB) at either end and what they are rounded up to: 3.28 GB were seen for
+/// messages between 8 H100, which have 7 neighbours and 32 channels (NVIDIA/nccl#1685). A communicator has as
+/// many as two neighbours, in rings and in trees: 896 MiB with 32 channels, where 544 to 688 MB were seen on
+/// A100 (NVIDIA/nccl#964). Messages have a neighbour in each rank of the same machine, and one in all others,
+/// which share their buffers.
+struct NcclMemory {
+  int64_t communicators = 0, neighbours = 0;  ///< neighbours: of messages
+  int64_t bytes_of_communicator = 0, bytes_of_neighbour = 0;
+  int64_t bytes() const { return communicators * bytes_of_communicator + neighbours * bytes_of_neighbour; }
+};
+/// None on a machine whose ranks do not communicate over NCCL.
+NcclMemory nccl_memory(const RankConnections& connections, const Machine& machine);
+
+}  // namespace ottava
