@@ -1,6 +1,7 @@
 #include "core/buffer.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/gib.h"
 #include "core/held_memory.h"
 
 namespace ottava {
@@ -18,8 +20,13 @@ void* allocate_host(size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     double free_bytes = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-    fail<MemoryError>("buffer", "the system cannot give {} bytes of memory ({:.2f} GiB are free)", bytes,
-                      free_bytes / (1 << 30));
+    rlimit limit{};
+    const bool is_limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    fail<MemoryError>(
+        "buffer", "the system cannot give {} bytes of memory ({:.2f} GiB are free{})", bytes,
+        free_bytes / (1 << 30),
+        is_limited ? fmt::format(", but ulimit -v allows this process {:.2f} in all", gib(limit.rlim_cur))
+                   : "");
   }
   // Blocks are gigabytes: with 4 KiB pages every pass over them would miss the TLB.
   madvise(data, bytes, MADV_HUGEPAGE);

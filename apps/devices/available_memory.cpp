@@ -1,5 +1,8 @@
 #include "apps/devices/available_memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -23,6 +26,16 @@ int64_t machine_bytes() {
   return std::numeric_limits<int64_t>::max();
 }
 
+/// What ulimit -v leaves this process.
+int64_t address_space_left() {
+  constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+  rlimit limit{};
+  int64_t pages = 0;
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
+  if (!(std::ifstream("/proc/self/statm") >> pages)) return kUnlimited;
+  return std::max<int64_t>(static_cast<int64_t>(limit.rlim_cur) - pages * ::sysconf(_SC_PAGESIZE), 0);
+}
+
 /// How many ranks share what has this name. No rank returns before all have called it.
 int64_t ranks_that_share(const std::string& name, Communicator& control) {
   if (control.size() == 1) return 1;
@@ -38,7 +51,7 @@ int64_t memory_for_rank(Device device, Communicator& control) {
     return free / ranks_that_share(cuda::device_uuid(device.index), control) - kGpuLibraryBytes;
   }
   const int64_t machine = machine_bytes(), free = std::min(machine, cgroup_memory_left().value_or(machine));
-  return free / ranks_that_share(host_name(), control);
+  return std::min(free / ranks_that_share(host_name(), control), address_space_left());
 }
 
 int64_t gpu_bytes_in_use(Device device) {

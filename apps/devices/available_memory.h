@@ -14,7 +14,8 @@ constexpr int64_t kGpuLibraryBytes = int64_t{1} << 30;
 
 /// Bytes that this rank may take on its device, an even share of what the ranks on it have together. On a
 /// GPU: of its free memory, minus kGpuLibraryBytes. On a CPU: of what new allocations can have without
-/// swapping and within the limits of a container or batch job. Every rank of `control` makes the call.
+/// swapping and within the limits of a container or batch job, ulimit -v included. Every rank of `control`
+/// makes the call.
 int64_t memory_for_rank(Device device, Communicator& control);
 
 /// Bytes of the GPU that are in use, by any process.

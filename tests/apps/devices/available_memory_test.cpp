@@ -1,0 +1,58 @@
+#include "apps/devices/available_memory.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "core/buffer.h"
+#include "core/error.h"
+#include "parallel/comm/solo_communicator.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+
+namespace {
+
+constexpr Device kHere{DeviceType::cpu, 0};
+constexpr int64_t kAllowed = int64_t{300} << 20;
+
+// What is not so in a process that may take so much more.
+std::string complaint_of_limited() {
+  SoloCommunicator alone;
+  if (memory_for_rank(kHere, alone) > kAllowed) return "more is said to be left than there is";
+  try {
+    const Buffer buffer(kHere, 4 * kAllowed);
+    return "more was given than is allowed";
+  } catch (const MemoryError& error) {
+    const std::string text = error.what();
+    return text.find(" GiB are free, but ulimit -v allows this process ") == std::string::npos ? text : "";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a process has no more memory than ulimit -v allows it") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto most = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + kAllowed);
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_AS, &limit);
+    const std::string said = complaint_of_limited();
+    ::_exit(::write(ends[1], said.data(), said.size()) == std::ssize(said) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  char said[256] = {};
+  CHECK(::read(ends[0], said, sizeof said - 1) >= 0);
+  ::close(ends[0]);
+  CHECK(std::string(said).empty());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
