@@ -15,7 +15,8 @@
 namespace ottava {
 namespace {
 
-// Behind a word that ends with a bracket: a list would otherwise take "[a,b]" as the two words "a" and "b".
+// Behind a word that ends with a bracket or "=": the parser would otherwise take "[a,b]" for a list as the
+// two words "a" and "b", and the next word for the value of "--name=".
 constexpr char kAsItIs = '\x01';
 
 std::string without_mark(std::string word) {
@@ -90,17 +91,10 @@ CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, con
       ""));
 }
 
-// The same words for a parser that splits some, and takes the next one for the value of "--name=".
-std::vector<std::string> words_for_parser(const std::vector<std::string>& words) {
-  std::vector<std::string> out;
-  for (std::string word : words) {
-    const bool has_empty_value = word.starts_with("--") && word.find('=') == word.size() - 1;
-    if (has_empty_value) word.pop_back();
-    if (word.ends_with(']')) word += kAsItIs;
-    out.push_back(std::move(word));
-    if (has_empty_value) out.emplace_back();
-  }
-  return out;
+std::vector<std::string> with_marks(std::vector<std::string> words) {
+  for (std::string& word : words)
+    if (word.ends_with(']') || word.ends_with('=')) word += kAsItIs;
+  return words;
 }
 
 }  // namespace
@@ -223,7 +217,7 @@ int CommandLine::run(std::vector<std::string> words) {
     words.erase(mark, words.end());
   }
   try {
-    const std::vector<std::string> marked = words_for_parser(words);
+    const std::vector<std::string> marked = with_marks(words);
     parser_->parse(std::vector<std::string>(marked.rbegin(), marked.rend()));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return parser_->exit(e);  // --help, --version
