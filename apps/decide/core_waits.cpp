@@ -18,10 +18,11 @@ double clock_seconds(clockid_t clock) {
 }
 
 double seconds_without_core_of_this_thread() {
-  // Nanoseconds on a core, nanoseconds on the list of those that are ready, how often it got a core.
+  // Nanoseconds on a core, nanoseconds on the list of those that are ready, how often it got a core. All are
+  // 0 where Linux was not told to count them (delayacct).
   std::ifstream statistics("/proc/thread-self/schedstat");
   double computed = 0, waited = 0;
-  if (statistics >> computed >> waited) return 1e-9 * waited;
+  if (statistics >> computed >> waited && computed > 0) return 1e-9 * waited;
   return clock_seconds(CLOCK_MONOTONIC) - clock_seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
