@@ -31,7 +31,11 @@ LossScale initial_loss_scale(const TrainingConfig& c) {
 /// take the place of theirs.
 void warn_of_other_run(const Config& c) {
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
-  const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder);
+  std::vector<checkpoint::SavedStep> steps;
+  try {
+    steps = checkpoint::list_steps(folder);
+  } catch (const FileError&) {  // no folder, or one that may not be listed: this run needs it for nothing
+  }
   if (steps.empty()) return;
   log::warning(
       "{} has checkpoints of another run, up to step {}: with checkpoint.enable false this run does not "

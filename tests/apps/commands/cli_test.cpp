@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "core/device.h"
@@ -81,6 +82,15 @@ TEST_CASE("words in brackets are words, and an option takes an empty one in eith
   CHECK(has(here.run("config tiny.yaml --job.description= --training.steps 3").output, "description: \"\""));
   CHECK(here.run("tokenizer encode tok -- '--x='").output == "45 45 120 61\n");
   CHECK(has(here.run("generate --checkpoint nothing --prompt '--x='").output, "nothing is not a folder"));
+}
+
+TEST_CASE("a run without checkpoints needs nothing of what has the name of their folder") {
+  Workplace here;
+  fs::create_directories(here / "out");
+  std::ofstream(here / "out/checkpoint") << "a file";
+  const Outcome out = here.run("train tiny.yaml --checkpoint.enable false");
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
 }
 
 TEST_CASE("numbers out of range are refused by the option's name") {
