@@ -56,6 +56,11 @@ std::error_code make_and_flush(const std::string& folder) {
   return {};
 }
 
+std::string reason_of(const std::error_code& error, const std::string& folder) {
+  const std::string link = broken_link(folder);
+  return link.empty() ? error.message() : link;
+}
+
 }  // namespace
 
 bool is_there(const std::string& path) { return is_found(path, ::stat); }
@@ -72,16 +77,14 @@ std::vector<std::string> names_in(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
     names.push_back(it->path().filename().string());
-  if (error) fail<FileError>("file", "cannot list {}: {}", folder, error.message());
+  if (error) fail_for_system(error.value(), "file", "cannot list " + folder);
   std::ranges::sort(names);
   return names;
 }
 
 std::string make_folders(const std::string& folder) {
   const std::error_code error = make_and_flush(folder);
-  if (!error) return {};
-  const std::string link = broken_link(folder);
-  return link.empty() ? error.message() : link;
+  return error ? reason_of(error, folder) : "";
 }
 
 std::string make_writable_folder(const std::string& folder) {
@@ -90,8 +93,11 @@ std::string make_writable_folder(const std::string& folder) {
 }
 
 void require_folder(std::string_view where, const std::string& folder) {
-  if (const std::string reason = make_folders(folder); !reason.empty())
-    fail<FileError>(where, "cannot create the folder {}: {}", folder, reason);
+  const std::error_code error = make_and_flush(folder);
+  if (!error) return;
+  if (broken_link(folder).empty())
+    fail_for_system(error.value(), where, "cannot create the folder " + folder);
+  fail<FileError>(where, "cannot create the folder {}: {}", folder, reason_of(error, folder));
 }
 
 void sync_folder(const std::string& folder) {

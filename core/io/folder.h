@@ -13,7 +13,7 @@ bool is_there(const std::string& path);
 bool is_taken(const std::string& path);
 /// `path`, or if that is taken, the first of `path`-2, `path`-3, ... that is not.
 std::string unused_name(const std::string& path);
-/// The names in a folder, in order. Throws FileError.
+/// The names in a folder, in order. Throws FileError, of a system that fails an IoError (system_failure.h).
 std::vector<std::string> names_in(const std::string& folder);
 
 /// Makes the folder, and those above it, if they do not exist, and flushes every folder in which one was
@@ -23,7 +23,7 @@ std::vector<std::string> names_in(const std::string& folder);
 std::string make_folders(const std::string& folder);
 /// The same; also returns why nothing can be written into the folder.
 std::string make_writable_folder(const std::string& folder);
-/// make_folders() that throws FileError, in the name of `where`.
+/// make_folders() that throws FileError, in the name of `where`, of a system that fails an IoError.
 void require_folder(std::string_view where, const std::string& folder);
 
 /// Flushes the entries of a folder (what was created, renamed or removed in it).

@@ -14,6 +14,7 @@
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
+#include "core/io/system_failure.h"
 #include "core/listed.h"
 #include "core/log.h"
 #include "core/number.h"
@@ -81,9 +82,8 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
     std::string& path = paths[step];
     if (path.empty() || !replaced) path = folder + "/" + name;
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    fail<FileError>("checkpoint", "cannot list {}: {}", folder, error.message());
-  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    fail_for_system(error.value(), "checkpoint", "cannot list " + folder);
   std::vector<SavedStep> steps;
   for (auto& [step, path] : paths) steps.push_back({step, std::move(path)});
   return steps;

@@ -1,3 +1,5 @@
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -6,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "core/io/system_failure.h"
 #include "parallel/checkpoint/folder.h"
@@ -19,7 +22,8 @@ namespace fs = std::filesystem;
 
 namespace {
 std::function<bool(const std::string& path)> flush_fails;
-}
+std::string stale_folder;  // how the path of one ends that cannot be made now; empty: none
+}  // namespace
 
 // The C library's, in this program.
 extern "C" int fsync(int descriptor) {
@@ -29,6 +33,14 @@ extern "C" int fsync(int descriptor) {
     return -1;
   }
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
+extern "C" int mkdir(const char* path, mode_t mode) {
+  if (!stale_folder.empty() && std::string_view(path).ends_with(stale_folder)) {
+    stale_folder.clear();
+    errno = ESTALE;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, path, mode));
 }
 
 namespace {
@@ -72,6 +84,17 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
   CHECK_THROWS_AS(tiny.start("other", saving)->run(), IoError);
   CHECK(saved_steps(tiny / "other").empty());
   flush_fails = nullptr;
+}
+
+TEST_CASE("a save whose folder cannot be made for a moment is made once more") {
+  TinyTraining tiny;
+  const CapturedOutput log;
+  stale_folder = "step-3.tmp";
+  tiny.start("run", kSaving + kToStepEight)->run();
+  CHECK(stale_folder.empty());
+  CHECK_THAT(log.text(), Contains("a checkpoint could not be written, and is tried again: [checkpoint] "
+                                  "cannot create the folder "));
+  CHECK(saved_steps(tiny / "run").front() == 3);
 }
 
 TEST_CASE("a save that has failed is due at any step until one has succeeded") {
