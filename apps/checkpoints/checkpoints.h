@@ -56,8 +56,8 @@ class Checkpoints {
   /// While steps are skipped because they are not finite, the weights may be broken, so no checkpoint from
   /// before the first of them is deleted. If the last step cannot be exported in checkpoint.export_dtype,
   /// saves it as a checkpoint like the others and then throws what prevented that. Files that the system
-  /// cannot write (IoError) are written once more, since a network file system may be away for a moment: by
-  /// the next save, if these are of one in the background. The second failure in a row is thrown.
+  /// cannot write (IoError) are written once more, 10 s later, since a network file system may be away for a
+  /// moment: by the next save, if these are of one in the background. The second failure in a row is thrown.
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);

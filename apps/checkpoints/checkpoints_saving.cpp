@@ -1,3 +1,5 @@
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "apps/checkpoints/checkpoints.h"
@@ -7,6 +9,12 @@
 // What Checkpoints does to save.
 
 namespace ottava {
+namespace {
+
+// Loading waits as long before it tries again.
+constexpr std::chrono::seconds kPause{10};
+
+}  // namespace
 
 bool Checkpoints::is_due(int64_t step, bool is_last) const {
   if (!saver_) return false;
@@ -47,6 +55,7 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
     save_once(engine, state, is_last);
   } catch (const IoError& error) {
     take_failure(error);
+    std::this_thread::sleep_for(kPause);
     save_once(engine, state, is_last);
   }
 }
