@@ -330,7 +330,7 @@ void Trainer::check_health(const StepOutputs& out) {
       vanishes ? fmt::format(
                      "training.max_norm {:g} / gradient norm {:g} / loss scale {:g} is too small for "
                      "float32; lower training.loss_scale",
-                     config_.training.max_norm, out.grad_norm, loss_scale_.value())
+                     config_.training.max_norm, out.grad_norm, out.loss_scale)
                : describe_skipped_step(*engine_, *ranks_.control);
   events_.add("skipped", state_.step, where);
   if (ranks_.is_first()) {
