@@ -225,7 +225,7 @@ TEST_CASE("ledgers may open as many files as they have ranks, whatever carries t
     Stream stream = Stream::cpu();
     world.barrier(stream, "test");
   });
-  CHECK(OpenFileLimit::now() == 2 * 3 + 256);
+  CHECK(OpenFileLimit::now() >= 2 * 3 + 256);
 }
 
 TEST_CASE("a ledger for which no descriptor is left waits for one, and hears those that it has") {
