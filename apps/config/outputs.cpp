@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <system_error>
 #include <utility>
-
-#include "core/io/folder.h"
 
 namespace ottava {
 namespace fs = std::filesystem;
@@ -116,11 +115,11 @@ std::vector<std::string> output_folders(const Config& config) {
   std::ranges::sort(folders);
   const auto doubles = std::ranges::unique(folders);
   folders.erase(doubles.begin(), doubles.end());
-  for (size_t i = 0, count = folders.size(); i < count; ++i) {
-    if (!is_there(folders[i])) continue;
-    for (const std::string& name : names_in(folders[i]))
-      if (name.starts_with("iteration_")) folders.push_back(folders[i] + "/" + name);
-  }
+  if (!config.profiling.enable_profiling) return folders;
+  std::error_code error;  // what cannot be listed is named by who writes there
+  const std::string traces = config.job.in_dump_folder(config.profiling.save_traces_folder);
+  for (fs::directory_iterator it(traces, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename().string().starts_with("iteration_")) folders.push_back(it->path().string());
   return folders;
 }
 

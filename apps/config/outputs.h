@@ -12,7 +12,7 @@ namespace ottava {
 /// Also for a path that only a shell would expand, and for an empty job.dump_folder.
 void check_outputs(const Config& config, config::Problems& problems);
 
-/// The folders in which the run's files are, those of each traced step among them.
+/// The folders in which the run's files are or will be, those of traced steps that are there among them.
 std::vector<std::string> output_folders(const Config& config);
 
 }  // namespace ottava
