@@ -19,7 +19,8 @@ constexpr int64_t kRows = 112, kColumns = 1024, kDepth = 256, kTransposedUnit = 
 constexpr int64_t kPadding = 16;  ///< of a row of sums, so that rows do not share the L1 cache's sets
 // Bytes of widened B at a time: all terms of some columns. An f32 result can be added to, so there fewer
 // bytes come first, of all columns and some terms, which the caches hold longer, and A is widened once: the
-// gradient of a weight [256,768] over 16,384 tokens is made in 0.88 of the time.
+// gradient of a weight [256,768] over 16,384 tokens is made in 0.94 of the time, where other programs take
+// memory's bandwidth in 0.88.
 constexpr int64_t kPanelsBytes = int64_t{32} << 20, kDeepPanelsBytes = int64_t{8} << 20;
 
 bool rounds(const Matmul& args) { return args.out.dtype != DType::f32; }
