@@ -49,20 +49,6 @@ TEST_CASE("a launch without a number of ranks says why there is no GPU for any")
   CHECK(has(out.output, "[launch] no GPU can be used here (" + why + "): set the number of ranks with -n"));
 }
 
-TEST_CASE("a run without checkpoints in the folder of one that has some says what becomes of its metrics") {
-  Workplace here;
-  CHECK_FALSE(
-      has(here.run("train tiny.yaml --checkpoint.enable false").output, "checkpoints of another run"));
-  CHECK(has(here.run("train tiny.yaml --training.steps 3").output, "step-3: "));
-  const std::string metrics = read_file(here / "out/metrics.jsonl");
-  const Outcome out = here.run("train tiny.yaml --checkpoint.enable false");
-  INFO(out.output);
-  CHECK(out.exit_code == 0);
-  CHECK(has(out.output, "out/checkpoint has checkpoints of another run, up to step 3"));
-  CHECK(has(out.output, "are now those with .previous behind their names"));
-  CHECK(read_file(here / "out/metrics.jsonl.previous-2") == metrics);
-}
-
 TEST_CASE("words in brackets are words, and an option takes an empty one in either way") {
   Workplace here;
   const Outcome trained = here.run(
@@ -82,15 +68,6 @@ TEST_CASE("words in brackets are words, and an option takes an empty one in eith
   CHECK(has(here.run("config tiny.yaml --job.description= --training.steps 3").output, "description: \"\""));
   CHECK(here.run("tokenizer encode tok -- '--x='").output == "45 45 120 61\n");
   CHECK(has(here.run("generate --checkpoint nothing --prompt '--x='").output, "nothing is not a folder"));
-}
-
-TEST_CASE("a run without checkpoints needs nothing of what has the name of their folder") {
-  Workplace here;
-  fs::create_directories(here / "out");
-  std::ofstream(here / "out/checkpoint") << "a file";
-  const Outcome out = here.run("train tiny.yaml --checkpoint.enable false");
-  INFO(out.output);
-  CHECK(out.exit_code == 0);
 }
 
 TEST_CASE("numbers out of range are refused by the option's name") {

@@ -198,11 +198,10 @@ TEST_CASE(
                              "{name: b, path: text.txt}]' --validation.seq_len 16 --evaluation.enable true "
                              "--evaluation.tasks '[{name: items, path: items.jsonl}]' --evaluation.prompts "
                              "'[one two]' --evaluation.max_new_tokens 2 --validation.steps ";
-  const Outcome o = run_command(
-      "cd " + (runs / ".") + " && exec " OTTAVA " train tiny.yaml " + asking + "1000000000", [&](int group) {
-        wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-1"); });
-        ::kill(group, SIGTERM);
-      });
+  const Outcome o = runs.run("train tiny.yaml " + asking + "1000000000", [&](int group) {
+    wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-1"); });
+    ::kill(group, SIGTERM);
+  });
   INFO(o.output);
   CHECK(o.exit_code == 0);
   CHECK_THAT(o.output, Contains("Validation after step 1 was interrupted; the next start of the run does "
@@ -301,7 +300,7 @@ TEST_CASE("from a text to a run in two commands, and on from there") {
   TinyRuns runs;
   std::ofstream(runs / "mine.txt") << generated_text(3000, 5);
   auto shell = [&](const std::string& line) {
-    const Outcome out = run_command("cd " + (runs / "") + " && O=" OTTAVA "; " + line);
+    const Outcome out = runs.run_shell("O=" OTTAVA "; " + line);
     INFO(line << "\n" << out.output);
     CHECK(out.exit_code == 0);
     return out.output;
@@ -317,7 +316,7 @@ TEST_CASE("from a text to a run in two commands, and on from there") {
   CHECK_THAT(
       shell("echo 'a word' | $O generate --checkpoint first/run --max-tokens 3 --device cpu 2>/dev/null"),
       Catch::Matchers::StartsWith("a word"));
-  const Outcome again = run_command("cd " + (runs / "") + " && " OTTAVA " init mine.txt --output first");
+  const Outcome again = runs.run("init mine.txt --output first");
   CHECK(again.exit_code == 1);
   CHECK_THAT(again.output, Contains("first/ottava.yaml already exists"));
 }
@@ -343,4 +342,27 @@ TEST_CASE(
                         Contains("whose checkpoint is saved") && Contains("Saved out/checkpoint/step-"));
   CHECK_THAT(runs.train(arguments + "--training.bad_records skip --training.steps 1", 0),
              Contains("There is nothing to train") || Contains("This run is finished"));
+}
+
+TEST_CASE("a run without checkpoints in the folder of one that has some says what becomes of its metrics") {
+  Workplace here;
+  CHECK_FALSE(
+      has(here.run("train tiny.yaml --checkpoint.enable false").output, "checkpoints of another run"));
+  CHECK(has(here.run("train tiny.yaml --training.steps 3").output, "step-3: "));
+  const std::string metrics = read_file(here / "out/metrics.jsonl");
+  const Outcome out = here.run("train tiny.yaml --checkpoint.enable false");
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
+  CHECK(has(out.output, "out/checkpoint has checkpoints of another run, up to step 3"));
+  CHECK(has(out.output, "are now those with .previous behind their names"));
+  CHECK(read_file(here / "out/metrics.jsonl.previous-2") == metrics);
+}
+
+TEST_CASE("a run without checkpoints needs nothing of what has the name of their folder") {
+  Workplace here;
+  fs::create_directories(here / "out");
+  std::ofstream(here / "out/checkpoint") << "a file";
+  const Outcome out = here.run("train tiny.yaml --checkpoint.enable false");
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
 }

@@ -17,8 +17,6 @@
 #include "tests/apps/commands/tiny_runs.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/support/tiny_training.h"
 
 using namespace ottava;
 using namespace ottava::test;
@@ -55,8 +53,7 @@ TEST_CASE("a dump folder belongs to one run at a time") {
     CHECK_THAT(runs.train("", 1), Contains("out is in use by process"));
   }
   // One that is killed leaves its name behind, and no lock.
-  const std::string command = "cd " + (runs / "") + " && exec " OTTAVA " train tiny.yaml ";
-  const Outcome killed = run_command(command + "--training.steps 1000000", [&](int group) {
+  const Outcome killed = runs.run("train tiny.yaml --training.steps 1000000", [&](int group) {
     CHECK(wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-2"); }));
     ::kill(-group, SIGKILL);
   });
@@ -88,8 +85,8 @@ TEST_CASE("a folder of checkpoints outside of the dump folder belongs to one run
 }
 
 TEST_CASE("a dump folder that a process of another machine has is waited for, but not one of this machine") {
-  TemporaryFolder folder;
-  const std::string out = folder / "out", log = folder / "log";
+  const TinyRuns runs;
+  const std::string out = runs / "out", log = runs / "log";
   fs::create_directories(out);
   const auto held_by = [&](const std::string& host) {
     std::ofstream(out + "/.lock") << "process 7 on " << host << " since 2026-01-01 00:00:00";
@@ -115,21 +112,12 @@ TEST_CASE("a dump folder that a process of another machine has is waited for, bu
       Contains("out is in use by process 7 on node-17 since 2026-01-01 00:00:00, and two runs");
   CHECK_THROWS_WITH(RunLock("job.dump_folder", out, {.seconds = 0.1}), names_it);
   // A run says that it waits, and a signal ends that.
-  std::ofstream(folder / "text.txt") << generated_text(10);
-  std::ofstream(folder / "tiny.yaml")
-      << "model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 1, ffn_dim: 48, "
-         "hf_assets_path: " OTTAVA_SOURCE_DIR
-         "/configs/tokenizers/en-2256}\n"
-         "training: {dataset_path: text.txt, seq_len: 32, steps: 1, threads: 1}\n"
-         "job: {dump_folder: out}\n";
-  const Outcome stopped =
-      run_command("cd " + folder.path() + " && exec " OTTAVA " train tiny.yaml > log 2>&1", [&](int group) {
-        CHECK(wait_until(200, [&] {
-          return fs::exists(log) &&
-                 contains_text(read_file(log), "if that machine is gone, its lock goes too");
-        }));
-        ::kill(group, SIGTERM);
-      });
+  const Outcome stopped = runs.run("train tiny.yaml > log 2>&1", [&](int group) {
+    CHECK(wait_until(200, [&] {
+      return fs::exists(log) && contains_text(read_file(log), "if that machine is gone, its lock goes too");
+    }));
+    ::kill(group, SIGTERM);
+  });
   CHECK(stopped.exit_code == 1);
   CHECK_THAT(read_file(log), names_it);
 }

@@ -29,6 +29,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
+const Overrides kOneToken =
+    kSaving + Overrides{"--training.seq_len", "1", "--training.local_batch_size", "1"};
+/// The gradient of one token and its z-loss, times 8e37, leaves FP32's range. The fifth such step ends a run.
+const Overrides kOverflowing = kOneToken + Overrides{"--training.loss_scale",
+                                                     "8e37",
+                                                     "--training.z_loss_weight",
+                                                     "1",
+                                                     "--training.max_consecutive_skipped_steps",
+                                                     "4"};
+
 /// The events of a run, each with its step: "start 0, saved 3".
 std::string events_of(const std::string& folder) {
   std::istringstream lines(read_file(folder + "/events.jsonl"));
@@ -116,22 +126,9 @@ TEST_CASE(
   const std::string tokenizer = tiny / "tokenizer";
   fs::copy(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256", tokenizer);
   // The error comes one step after the save began, before the loop looks at it again.
-  const Overrides overflowing = kSaving + Overrides{"--training.seq_len",
-                                                    "1",
-                                                    "--training.local_batch_size",
-                                                    "1",
-                                                    "--training.loss_scale",
-                                                    "8e37",
-                                                    "--training.z_loss_weight",
-                                                    "1",
-                                                    "--training.max_consecutive_skipped_steps",
-                                                    "4",
-                                                    "--checkpoint.interval",
-                                                    "4",
-                                                    "--checkpoint.async_mode",
-                                                    "async",
-                                                    "--model.hf_assets_path",
-                                                    tokenizer};
+  const Overrides overflowing =
+      kOverflowing + Overrides{"--checkpoint.interval",  "4",      "--checkpoint.async_mode", "async",
+                               "--model.hf_assets_path", tokenizer};
   const std::string reason = "5 consecutive steps had non-finite gradients";
   const CapturedOutput captured;
   CHECK(has(message_of([&] { tiny.start("run", overflowing)->run(); }), reason));
@@ -227,16 +224,7 @@ TEST_CASE("a step whose clipped gradients would vanish is skipped, and says what
 
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
   TinyTraining tiny;
-  // The gradient of one token and its z-loss, times 8e37, leaves FP32's range.
-  const Overrides tokens = kSaving + Overrides{"--training.seq_len", "1", "--training.local_batch_size", "1"};
-  const Overrides overflowing = tokens + Overrides{"--training.loss_scale",
-                                                   "8e37",
-                                                   "--training.z_loss_weight",
-                                                   "1",
-                                                   "--training.max_consecutive_skipped_steps",
-                                                   "4",
-                                                   "--checkpoint.interval",
-                                                   "2"};
+  const Overrides overflowing = kOverflowing + Overrides{"--checkpoint.interval", "2"};
   const CapturedOutput captured;
   auto message = message_of([&] { tiny.start("run", overflowing)->run(); });
   CHECK(has(message,
@@ -268,7 +256,7 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
   CHECK(smaller.ends_with("check the data after sample 0"));
   // Without the overflow the same run goes on.
   TinyTraining::Run cured =
-      tiny.start("run", tokens + Overrides{"--training.max_consecutive_skipped_steps", "0"});
+      tiny.start("run", kOneToken + Overrides{"--training.max_consecutive_skipped_steps", "0"});
   CHECK(cured->run() == Trainer::End::completed);
   CHECK(cured->state().optimizer_step == 4);
   CHECK(cured->state().skipped_steps == 4);

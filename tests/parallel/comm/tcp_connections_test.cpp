@@ -115,6 +115,16 @@ void give_up_greeting(const std::string& endpoint, std::string_view text) {
   connection.send(text);
 }
 
+/// A message of one byte, with tag 7, as a rank's port sends it.
+void send_x(const tcp::Connection& to) {
+  const struct {
+    int64_t bytes = 1;
+    int32_t tag = 7, magic = 0x0a07a7a1;
+  } header;
+  ::send(to.descriptor(), &header, sizeof header, MSG_NOSIGNAL);
+  ::send(to.descriptor(), "x", 1, MSG_NOSIGNAL);
+}
+
 }  // namespace
 
 TEST_CASE("a connection that breaks is named after a while, long before the time limit") {
@@ -240,12 +250,7 @@ TEST_CASE("a connection for another rank is closed, and takes no place") {
   bool wrong_is_closed = false;
   std::thread sender([&] {
     wrong_is_closed = until_closed({&wrong});
-    const struct {
-      int64_t bytes = 1;
-      int32_t tag = 7, magic = 0x0a07a7a1;
-    } header;
-    ::send(right.descriptor(), &header, sizeof header, MSG_NOSIGNAL);
-    ::send(right.descriptor(), "x", 1, MSG_NOSIGNAL);
+    send_x(right);
   });
   exchange.finish();
   sender.join();
@@ -261,12 +266,7 @@ TEST_CASE("a connection that a rank gave up takes no place of the one that it ma
   give_up_greeting(rank_1.endpoint, Doorman::greeting(Played::kToken, 1, 0));
   tcp::Connection later = rank_1.to_rank_0(1);
   REQUIRE(until_closed({&later}));  // so the doorman has seen the one before
-  const struct {
-    int64_t bytes = 1;
-    int32_t tag = 7, magic = 0x0a07a7a1;
-  } header;
-  ::send(right.descriptor(), &header, sizeof header, MSG_NOSIGNAL);
-  ::send(right.descriptor(), "x", 1, MSG_NOSIGNAL);
+  send_x(right);
   Exchange exchange(port, state);
   char x = 0;
   exchange.receive(&x, 1, 1, 7);
