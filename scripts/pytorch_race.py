@@ -52,7 +52,7 @@ def output(command):
 def attention_ceiling(head_dim, products, in_bf16):
     """Of the GEMM peak, forward (2 products) and backward (5) together: core/ops/attention/attention_cpu.cpp. Softmax goes at the rate
     of AVX-512's multiply-adds, of which the GEMM peak is so many times (`products`): 1 without instructions for pairs of bf16."""
-    softmax, gradient = 5 if in_bf16 else 7, 2 if in_bf16 and products < 1.5 else 3
+    softmax, gradient = (5, 3) if in_bf16 and products >= 1.5 else (4.5, 1.8) if in_bf16 else (6, 2.4)
     return 7 / (2 * (head_dim + softmax * products) / head_dim + 5 * (head_dim + gradient * products) / head_dim)
 
 
@@ -139,7 +139,7 @@ def main():
         print(rows[key], flush=True)
         PAGE.write_text("# Ottava against PyTorch on a CPU\n\nMade by `scripts/pytorch_race.py`. BF16 products of FP32 weights (in rows that say fp32, all of it in FP32), fused AdamW, same shapes and batch; median step times of the\n"
                         "runs, fastest and slowest run in brackets, and how many times longer PyTorch took. The ceiling of a step has its products\n"
-                        "at the GEMM peak, its attention at 76% and 89% of it at head dimension 16, 93% and 97% at 64 (forward, backward:\n"
+                        "at the GEMM peak, its attention at 78% and 90% of it at head dimension 16, 93% and 97% at 64 (forward, backward:\n"
                         "core/ops/attention/attention_cpu.cpp, which also has those of f32 and of bf16 multiplied in pairs), and everything else as it is.\n\n"
                         + HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|\n"
                         + "".join(rows[k] + "\n" for k in itertools.product(MODELS, ("eager", "compiled")) if k in rows))

@@ -119,18 +119,21 @@ inline Vec multiply_add(Vec a, Vec b, Vec c) {
 /// Begins to bring what a loop reads 8 KiB later into the L2 cache: by itself a processor fetches no further
 /// than to the end of a page of 4 KiB.
 inline void fetch_ahead(const void* p) { __builtin_prefetch(static_cast<const char*>(p) + 8192, 0, 2); }
-/// The same of what a loop writes, of which no other core may keep a copy.
-inline void fetch_target_ahead(void* p) {
-#if defined(__AVX2__)  // without a flag of the compiler's, for processors that do not know it do nothing
-  asm volatile("prefetchw (%0)" : : "r"(static_cast<char*>(p) + 8192));
-#else
-  __builtin_prefetch(static_cast<char*>(p) + 8192, 1, 2);
-#endif
-}
 /// Begins to bring all of `bytes` at p.
 inline void fetch(const void* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
 }
+/// The same of what a loop writes, of which no other core may keep a copy.
+inline void fetch_target(void* p, int64_t bytes) {
+  for (char *at = static_cast<char*>(p), *end = at + bytes; at < end; at += 64) {
+#if defined(__AVX2__)  // without a flag of the compiler's, for processors that do not know it do nothing
+    asm volatile("prefetchw (%0)" : : "r"(at));
+#else
+    __builtin_prefetch(at, 1, 2);
+#endif
+  }
+}
+inline void fetch_target_ahead(void* p) { fetch_target(static_cast<char*>(p) + 8192, 1); }
 
 /// Loads and stores of sixteen elements, as floats.
 inline Vec load(const float* p) { return read_lanes<Vec>(p); }

@@ -1,21 +1,25 @@
 #include "core/cpu/panel_product_kernel.h"
 #include "core/cpu/vec.h"
 #include "core/ops/attention/attention_kernels.h"
+#include "core/ops/attention/score_columns_kernel.h"
 #include "core/ops/attention/score_rows_kernel.h"
 
-// Ceiling. With AVX-512 the softmax of a tile takes some 14 instructions per vector of 16 scores (maximum 2,
-// exponential 8 to 10, sum 1, rounding to bf16 2), two of them per cycle: 0.44 cycles per score. Its gradient
-// takes as many, having no maximum but a product. The two products of forward take 4 D / 64 cycles in f32,
-// the five of backward 10 D / 64. So of the f32 peak forward can reach D / (D + 7): 70% at head dimension 16,
-// 90% at 64, 95% at 128; backward D / (D + 3): 84%, 96%, 98%. With AVX2, whose exponential takes 12, D / (D +
-// 11) and D / (D + 4) of its f32 peak. With AVX-512 exponentials of bf16 tensors take 6: D / (D + 5) is 76%,
-// 93%, 96%, and D / (D + 2) 89%, 97%, 98%. Two of the six take Intel's processors twice as long.
+// Ceiling. Softmax takes 12 instructions for a vector of 16 scores with AVX-512 (maximum 1, scale 1,
+// exponential 9, sum 1), two of them per cycle; so does its gradient, which has two more products in place of
+// maximum and sum. The exponentials of bf16 tensors take 6. The two products of forward take D cycles for
+// such a vector, the five of backward 2.5 D. So of the f32 peak forward can reach D / (D + 6): 73% at head
+// dimension 16, 91% at 64, 96% at 128, and backward D / (D + 2.4): 87%, 96%, 98%; of bf16 tensors D / (D +
+// 4.5): 78%, 93%, 97%, and D / (D + 1.8): 90%, 97%, 99%. Two of each exponential's instructions take Intel's
+// processors twice as long. With AVX2, whose exponential takes 12, D / (D + 7.5) and D / (D + 3) of its peak.
 // Where bf16 is multiplied in pairs (tiles/pair_attention_cpu.cpp), forward takes 10 instructions. With AMX,
 // four times the f32 peak, it can reach D / (D + 20): 44%, 76%, 86%, backward 57%, 84%, 91%; with AVX512-BF16
 // on Zen 4, twice that peak, 62%, 86%, 93% and 73%, 91%, 96%.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
+
+// So far ahead rows of tensors are fetched, which lie further apart than a processor looks by itself.
+constexpr int64_t kRowsAhead = 16;
 
 /// Hidden keys in the steps at the ends: minus infinity before the exponential, so that the loops need no
 /// masks.
@@ -43,21 +47,14 @@ inline float row_maximum(const SoftmaxTile& s, int64_t row, Visible v) {
   return top > before ? top : before;
 }
 
-/// 2^y for probabilities of bf16 tensors, or of f32 ones.
-template <bool bf16_tensors>
-inline Vec power_of_two(Vec y) {
-  return bf16_tensors ? exp2_for_bf16(y) : exp2(y);
-}
-
-template <class T, bool bf16_tensors>
 void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
   const ScoreTile& t = s.tile;
   const float* scores = t.scores + i * t.stride;
-  T* probabilities = static_cast<T*>(s.probabilities) + i * t.stride;
+  bf16* probabilities = static_cast<bf16*>(s.probabilities) + i * t.stride;
   Vec total{}, more{};
   for (int64_t j = v.first; j < v.last; j += kStep) {
-    const Vec p = power_of_two<bf16_tensors>(load(scores + j) * t.scale_log2 - top);
-    const Vec q = power_of_two<bf16_tensors>(load(scores + j + kLanes) * t.scale_log2 - top);
+    const Vec p = exp2_for_bf16(load(scores + j) * t.scale_log2 - top);
+    const Vec q = exp2_for_bf16(load(scores + j + kLanes) * t.scale_log2 - top);
     total += p;
     more += q;
     store_tile(probabilities + j, p, q);
@@ -77,8 +74,7 @@ void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
 
 // The maxima of several rows come first: each is a chain of dependent instructions for which the next row's
 // exponentials would wait.
-template <class T, bool bf16_tensors>
-void softmax_tile(const SoftmaxTile& s) {
+void softmax(const SoftmaxTile& s) {
   constexpr int64_t kTogether = 16;
   const ScoreTile& t = s.tile;
   Visible visible[kTogether];
@@ -91,17 +87,19 @@ void softmax_tile(const SoftmaxTile& s) {
     }
     for (int64_t i = 0; i < rows; ++i) {
       if (visible[i].begin < visible[i].end) {
-        softmax_row<T, bf16_tensors>(s, first + i, visible[i], top[i]);
+        softmax_row(s, first + i, visible[i], top[i]);
       } else {
-        clear_hidden(static_cast<T*>(s.probabilities) + (first + i) * t.stride, visible[i], t.stride);
+        clear_hidden(static_cast<bf16*>(s.probabilities) + (first + i) * t.stride, visible[i], t.stride);
       }
     }
   }
 }
 
-template <class T>
-void softmax(const SoftmaxTile& s) {
-  s.tile.is_bf16 ? softmax_tile<T, true>(s) : softmax_tile<T, false>(s);
+void softmax_of_columns(const SoftmaxTile& s) {
+  for (int64_t first = 0; first < s.tile.rows; first += kLanes) {
+    const Columns columns(s, first);
+    s.tile.is_bf16 ? columns.softmax<true>() : columns.softmax<false>();
+  }
 }
 
 template <class T, bool bf16_tensors>
@@ -160,6 +158,7 @@ void widen(const void* from, int64_t stride, void* to, Rows block) {
   for (int64_t i = block.begin; i < block.end; ++i) {
     const bf16* source = static_cast<const bf16*>(from) + i * stride;
     float* target = static_cast<float*>(to) + (i - block.begin) * block.cols;
+    fetch(source + kRowsAhead * stride, block.cols * static_cast<int64_t>(sizeof(bf16)));
     for_each_vec(block.cols,
                  [&](int64_t c, auto lanes) { store(target + c, load(source + c, lanes), lanes); });
   }
@@ -171,6 +170,8 @@ void pack(const void* from, int64_t stride, int64_t columns, int64_t k, float* t
 }
 template <class T>
 void pack_transposed(const void* from, int64_t stride, int64_t columns, int64_t k, float* to) {
+  for (int64_t j = 0; j < columns; ++j)
+    fetch(static_cast<const T*>(from) + (kPanelColumns + j) * stride, k * static_cast<int64_t>(sizeof(T)));
   pack_transposed_panel(static_cast<const T*>(from), stride, columns, k, to);
 }
 
@@ -216,6 +217,7 @@ void finish(const SoftmaxTile& s, void* out, int64_t out_stride, float* lse, Row
     const float* sums = s.sums + i * block.cols;
     T* target = static_cast<T*>(out) + (i - block.begin) * out_stride;
     const float factor = 1.0f / s.row_sum[i];
+    fetch_target(target + kRowsAhead * out_stride, block.cols * static_cast<int64_t>(sizeof(T)));
     for_each_vec(block.cols,
                  [&](int64_t c, auto lanes) { store(target + c, load(sums + c, lanes) * factor, lanes); });
     lse[i - block.begin] = (s.row_max[i] + __builtin_log2f(s.row_sum[i])) * kLn2;
@@ -289,7 +291,8 @@ AttentionKernels attention_kernels() {
           {pack<float>, pack<bf16>},
           {pack_transposed<float>, pack_transposed<bf16>},
           multiply<Panels::near>,
-          {softmax<float>, softmax<bf16>},
+          softmax,
+          softmax_of_columns,
           {gradient<float>, gradient<bf16>},
           transpose,
           {store_sum<float>, store_sum<bf16>},

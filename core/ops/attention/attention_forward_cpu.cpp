@@ -13,19 +13,20 @@ namespace {
 /// One thread's memory.
 struct ForwardLane {
   ForwardLane(const AttentionTiling& t, const TileProducts& products) {
-    const int64_t d = t.heads.head_dim, rows = t.tile_rows();
-    q = parts.take(products.packed_bytes(Operand::left, t.group * products.packed_rows(t.queries)));
+    const int64_t d = t.heads.head_dim, rows = t.group * products.packed_rows(t.queries);
+    q = parts.take(products.packed_bytes(Operand::left, rows));
     k = parts.take(t.key_tiles() * products.packed_bytes(Operand::transposed, t.keys));
     v = parts.take(t.key_tiles() * products.packed_bytes(Operand::right, t.keys));
     scores = parts.take(products.score_elements() * 4);
     probabilities = products.in_place() ? scores : parts.take(t.tile_bytes(products.score_elements()));
     sums = parts.take(rows * d * 4);
+    finished = parts.take(rows * d * 4);
     row_max = parts.take(rows * 4);
     row_sum = parts.take(rows * 4);
     scratch = parts.take(products.scratch_bytes());
   }
-  /// Nothing of a tile's rows has been seen yet.
-  SoftmaxTile first_step(char* own, const ScoreTile& tile, int64_t head_dim) const {
+  /// Nothing of a tile's rows, of which there are so many in packed operands, has been seen yet.
+  SoftmaxTile first_step(char* own, const ScoreTile& tile, int64_t packed_rows, int64_t head_dim) const {
     SoftmaxTile step{.tile = tile,
                      .probabilities = own + probabilities,
                      .row_max = reinterpret_cast<float*>(own + row_max),
@@ -33,13 +34,13 @@ struct ForwardLane {
                      .sums = reinterpret_cast<float*>(own + sums),
                      .head_dim = head_dim};
     step.tile.scores = reinterpret_cast<float*>(own + scores);
-    std::fill_n(step.row_max, tile.rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(step.row_sum, tile.rows, 0.0f);
-    std::fill_n(step.sums, tile.rows * head_dim, 0.0f);
+    std::fill_n(step.row_max, packed_rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(step.row_sum, packed_rows, 0.0f);
+    std::fill_n(step.sums, packed_rows * head_dim, 0.0f);
     return step;
   }
   Parts parts;
-  int64_t q, k, v, scores, probabilities, sums, row_max, row_sum, scratch;
+  int64_t q, k, v, scores, probabilities, sums, finished, row_max, row_sum, scratch;
 };
 
 /// The whole pass: what each task needs to know.
@@ -110,7 +111,7 @@ class Forward {
     const int64_t b = pair / t_.kv_heads, head = (t_.first_kv + pair % t_.kv_heads) * t_.group;
     const int64_t first = index * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
     const int64_t token = b * t_.sequence + first, position = t_.first_query + first,
-                  end = position + queries;
+                  end = position + queries, packed_rows = products_->packed_rows(queries);
     const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
 
     SoftmaxTile step = lane_.first_step(own,
@@ -120,11 +121,10 @@ class Forward {
                                          .document_start = starts,
                                          .scale_log2 = scale_log2_,
                                          .is_bf16 = t_.dtype == DType::bf16},
-                                        d);
+                                        t_.group * packed_rows, d);
     for (int64_t g = 0; g < t_.group; ++g) {
-      products_->pack(
-          Operand::left, element(a_.qkv, token * row + (head + g) * d), row, queries,
-          own + lane_.q + products_->packed_bytes(Operand::left, g * products_->packed_rows(queries)));
+      products_->pack(Operand::left, element(a_.qkv, token * row + (head + g) * d), row, queries,
+                      own + lane_.q + products_->packed_bytes(Operand::left, g * packed_rows));
     }
     for (int64_t i = first_visible_key(starts, queries) / t_.keys; i * t_.keys < end; ++i) {
       const PackedTile of_keys = packed(pair, i, lane, own);
@@ -134,9 +134,9 @@ class Forward {
       products_->for_each_part(step.tile, [&](const TileProducts::Part& part) {
         SoftmaxTile now = step;
         now.tile = part.tile;
-        now.row_max += part.row;
-        now.row_sum += part.row;
-        now.sums += part.row * d;
+        now.row_max += part.packed_row;
+        now.row_sum += part.packed_row;
+        now.sums += part.packed_row * d;
         products_->attend(lane, now,
                           {.q = own + lane_.q + products_->packed_bytes(Operand::left, part.packed_row),
                            .k = of_keys.k,
@@ -146,10 +146,14 @@ class Forward {
       });
     }
     for (int64_t g = 0; g < t_.group; ++g) {
-      attention_kernels().finish[t_.dtype](step, element(a_.out, token * heads * d + (head + g) * d),
-                                           heads * d,
-                                           a_.lse.as<float>() + (b * heads + head + g) * t_.sequence + first,
-                                           {g * queries, (g + 1) * queries, d});
+      SoftmaxTile done = step;
+      done.row_max += g * packed_rows;
+      done.row_sum += g * packed_rows;
+      done.sums = products_->rows_of_sums(done.sums + g * packed_rows * d, queries,
+                                          reinterpret_cast<float*>(own + lane_.finished));
+      attention_kernels().finish[t_.dtype](
+          done, element(a_.out, token * heads * d + (head + g) * d), heads * d,
+          a_.lse.as<float>() + (b * heads + head + g) * t_.sequence + first, {0, queries, d});
     }
   }
 

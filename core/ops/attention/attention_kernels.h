@@ -23,6 +23,9 @@ struct ScoreTile {
 
 /// One step of the online softmax, in powers of two: with m the new maximum of scale_log2 * scores,
 ///     probabilities = 2^(scale_log2 scores - m);  row_sum and sums are rescaled by 2^(row_max - m)
+/// It may lie transposed, a column for each query of one head: then scores and probabilities are [keys,
+/// kPanelColumns], sums [head_dim, kPanelColumns], row_max and row_sum [kPanelColumns], and columns past
+/// tile.rows hold any finite numbers.
 struct SoftmaxTile {
   ScoreTile tile;
   void* probabilities = nullptr;  ///< [rows, stride], may be the scores themselves when f32
@@ -56,8 +59,10 @@ struct AttentionKernels {
   using Panel = void(const void* from, int64_t stride, int64_t columns, int64_t k, float* to);
   cpu::FloatKernel<Panel> pack, pack_transposed;
   void (*multiply)(const cpu::PanelProduct&);
+  /// In bf16, and in f32 for a tile that lies transposed.
+  void (*softmax)(const SoftmaxTile&);
+  void (*softmax_of_columns)(const SoftmaxTile&);
   /// Chosen by the type of the probabilities.
-  cpu::FloatKernel<void(const SoftmaxTile&)> softmax;
   cpu::FloatKernel<void(const GradientTile&)> gradient;
   /// to [rows, cols] = from^T, whose rows are `stride` elements apart.
   void (*transpose)(const float* from, int64_t stride, float* to, cpu::Rows block);

@@ -38,7 +38,7 @@ AttentionTiling::AttentionTiling(Bf16Products products, DType dtype, AttentionHe
       group(heads.heads / heads.kv_heads),
       // A power of two, so that few shapes occur at the diagonal.
       queries(std::max(
-          multiplier == Multiplier::pairs ? kPairPanel : kFewestQueries,
+          multiplier == Multiplier::onednn ? kFewestQueries : kPanelColumns,
           static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(kRows / group, 1)))))),
       keys(kKeys),
       lanes(parallel_threads()) {}

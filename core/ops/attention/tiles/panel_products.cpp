@@ -9,7 +9,20 @@ constexpr int64_t kHalfPanel = kPanelColumns / 2;
 
 }  // namespace
 
+PanelProducts::PanelProducts(const AttentionTiling& tiling, Pass pass)
+    : StepwiseProducts(tiling), pass_(pass) {
+  if (pass == Pass::backward) {
+    part_rows_ = kPartRows;
+    return;
+  }
+  part_rows_ = kPanelColumns;
+  pads_parts_ = true;
+  keeps_scores_ = false;
+  scratch_bytes_ = kPartKeys * kPanelColumns * size_of(DType::f32);
+}
+
 bool PanelProducts::lies_as_rows(Operand operand) const {
+  if (pass_ == Pass::forward) return operand != Operand::left;
   return operand == Operand::left || operand == Operand::summed ||
          (operand == Operand::right && t_.heads.head_dim == kHalfPanel);
 }
@@ -40,6 +53,47 @@ void PanelProducts::pack(Operand operand, const void* from, int64_t stride, int6
              stride, std::min(kPanelColumns, columns - column), depth,
              reinterpret_cast<float*>(to) + column * depth);
   }
+}
+
+void PanelProducts::attend(int, const SoftmaxTile& part, const PartOperands& of, void* scratch) const {
+  const int64_t d = t_.heads.head_dim;
+  SoftmaxTile step = part;
+  step.tile.scores = static_cast<float*>(scratch);
+  // Keys are taken up to multiples of kPartKeys, so that sums do not depend on where documents begin.
+  const int64_t first = first_visible_key(part.tile.document_start, part.tile.rows) - part.tile.first_key;
+  for (int64_t key = std::max<int64_t>(first, 0), end = 0; key < part.tile.keys; key = end) {
+    end = std::min(key / kPartKeys * kPartKeys + kPartKeys, part.tile.keys);
+    step.tile.first_key = part.tile.first_key + key;
+    step.tile.keys = end - key;
+    kernels_.multiply({.a = reinterpret_cast<const float*>(of.k) + key * d,
+                       .a_row = d,
+                       .a_depth = 1,
+                       .b = reinterpret_cast<const float*>(of.q),
+                       .c = step.tile.scores,
+                       .c_row = kPanelColumns,
+                       .m = step.tile.keys,
+                       .n = kPanelColumns,
+                       .k = d});
+    kernels_.softmax_of_columns(step);
+    kernels_.multiply({.a = reinterpret_cast<const float*>(of.right) + key * d,
+                       .a_row = 1,
+                       .a_depth = d,
+                       .b = step.tile.scores,
+                       .c = part.sums,
+                       .c_row = kPanelColumns,
+                       .m = d,
+                       .n = kPanelColumns,
+                       .k = step.tile.keys,
+                       .accumulate = true});
+  }
+}
+
+float* PanelProducts::rows_of_sums(float* sums, int64_t rows, float* to) const {
+  const int64_t d = t_.heads.head_dim;
+  for (int64_t row = 0; row < rows; row += kPanelColumns)
+    kernels_.transpose(sums + row * d, kPanelColumns, to + row * d,
+                       {0, std::min(kPanelColumns, rows - row), d});
+  return to;
 }
 
 void PanelProducts::scores(int, const ScoreTile& t, const char* a, const char* b, float* scores,

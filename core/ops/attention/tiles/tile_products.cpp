@@ -10,7 +10,7 @@ std::unique_ptr<const TileProducts> TileProducts::make(const AttentionTiling& t,
                                                        MatmulCache* cache) {
   switch (t.multiplier) {
     case AttentionTiling::Multiplier::panels:
-      return std::make_unique<PanelProducts>(t);
+      return std::make_unique<PanelProducts>(t, pass);
     case AttentionTiling::Multiplier::onednn:
       return std::make_unique<OnednnProducts>(t, pass, cache);
     case AttentionTiling::Multiplier::pairs:
@@ -27,7 +27,7 @@ const float* TileProducts::rows_of_columns(const float* c, int64_t keys, float* 
 void StepwiseProducts::attend(int lane, const SoftmaxTile& tile, const PartOperands& of,
                               void* scratch) const {
   scores(lane, tile.tile, of.q, of.k, tile.tile.scores, scratch);
-  kernels_.softmax[t_.tile](tile);
+  kernels_.softmax(tile);
   rows(lane, tile.tile, tile.probabilities, of.right, of.all_keys, tile.sums, scratch);
 }
 

@@ -85,6 +85,9 @@ class TileProducts {
   /// S = Q K^T, one step of the softmax, sums += P V.
   virtual void attend(int lane, const SoftmaxTile& tile, const PartOperands& operands,
                       void* scratch) const = 0;
+  /// The sums of a head's parts as [rows, D]: the sums themselves, or made of those of transposed parts,
+  /// which are written to `to`.
+  virtual float* rows_of_sums(float* sums, int64_t, float*) const { return sums; }
   /// S = Q K^T, dP = dO V^T, probabilities and dscores as columns() reads them, dq [rows, D] += dS K.
   virtual void differentiate(int lane, const GradientTile& tile, const PartOperands& operands, float* dq,
                              void* scratch) const = 0;
