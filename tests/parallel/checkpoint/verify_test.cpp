@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/saver.h"
