@@ -4,9 +4,13 @@ import os
 import re
 import shutil
 
-from check import ROOT, Failed, Skipped, tail
-from nccl_ranks import over_nccl
+from check import ROOT, Failed, Skipped, TimedOut, tail
+from nccl_ranks import over_nccl, ranks_of
 from op_tests import read_account
+
+OF_NCCL = "*NCCL*"
+# Those that have something to say on several GPUs.
+OF_SEVERAL = f"{OF_NCCL},a rank that does not come*,rank 0's algorithms*,products that only some ranks*,ranks that share a GPU*"
 
 
 def environment(c):
@@ -30,31 +34,56 @@ def environment(c):
     return text, data
 
 
-def device_tests(c, pattern):
-    """Summary of the cases that match; Skipped where each of them was."""
-    account = c.work / "matching.account"
+def account_of(c):
+    return c.work / "matching.account"
+
+
+def verdicts_of(c):
+    """Of the cases of device_tests() that have ended."""
+    return list(read_account(account_of(c).read_text(errors="replace")).values()) if account_of(c).exists() else []
+
+
+def device_tests(c, pattern, gpus=()):
+    """Summary of the cases that match, on the GPU that is checked or on these; Skipped where each of them was."""
+    account_of(c).unlink(missing_ok=True)
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     out = c.run([c.program("ottava_device_tests"), "--durations", "no", pattern], check=False,
-                env={"OTTAVA_TEST_DEVICES": c.device, "OTTAVA_TEST_CASES": str(account)})
+                env={"OTTAVA_TEST_DEVICES": c.device, "OTTAVA_TEST_CASES": str(account_of(c)), **visible})
     summary = next((line.strip() for line in reversed(out.splitlines()) if "assertions" in line), tail(out, 3))
     if "All tests passed" not in out:
         failed = re.findall(r"^(.+?):\d+: FAILED", out, re.M)
         raise Failed(f"{summary}\n{tail(out, 40)}\nfailures in: {sorted(set(failed))}")
-    verdicts = read_account(account.read_text(errors="replace")).values() if account.exists() else []
+    verdicts = verdicts_of(c)
     if verdicts and all(v.result == "skipped" for v in verdicts):
-        raise Skipped(f"every case was skipped: {next(iter(verdicts)).says}")
+        raise Skipped(f"every case was skipped: {verdicts[0].says}")
     return summary
 
 
+def cases_of_several(c, gpus):
+    """(summary, what is wrong) of the cases with as many GPUs; they have what time is left."""
+    try:
+        return device_tests(c, OF_SEVERAL, gpus), []
+    except TimedOut as e:
+        verdicts, late = verdicts_of(c), str(e).splitlines()[0].split(":")[0]
+        failed = [v.case for v in verdicts if v.result == "FAILED"]
+        return f"{len(verdicts)} of them ended, {late}", [f"cases with {len(gpus)} GPUs failed: {', '.join(failed)}"] if failed else []
+    except Failed as e:
+        return "FAILED", [f"cases with {len(gpus)} GPUs: {e}"]
+
+
 def nccl(c):
-    """One rank: the conformance cases and a recorded graph of collectives go through NCCL. On several GPUs ranks train over it."""
+    """One rank: the conformance cases and a recorded graph of collectives go through NCCL. On several GPUs ranks train over it, and
+    the cases run with ranks that have a GPU each."""
     if c.dry:
         raise Skipped("NCCL moves GPU tensors only")
-    summary, gpus = device_tests(c, "*NCCL*"), c.gpus()
+    summary, gpus = device_tests(c, OF_NCCL), c.gpus()
     text, data = f"Collectives of one rank: {summary}.", {"summary": summary}
     if len(gpus) < 2:
         return f"{text}\n\nThere is one GPU: several ranks have not been tried.", data
     ranks, data["ranks"], wrong = over_nccl(c, gpus)
-    text += f"\n\n{ranks}"
+    data["cases"], failed = cases_of_several(c, gpus[:ranks_of(gpus)])
+    wrong += failed
+    text += f"\n\n{ranks}\n\nCases with {ranks_of(gpus)} GPUs: {data['cases']}."
     if wrong:
         raise Failed("\n\n".join([text, *wrong]), data)
     return text, data

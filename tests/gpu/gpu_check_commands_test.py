@@ -175,10 +175,29 @@ def check_command(command):
     return words[0]
 
 
+def device_cases(*pattern):
+    c = Recorder(140)
+    with contextlib.closing(c):
+        return set(op_tests.list_cases(c, *pattern))
+
+
+def cases_that_say(pattern):
+    """Those of ottava_device_tests in whose body it matches."""
+    cases = r'^TEST_CASE\(\s*"(.*?)"(?:,\s*"[^"]*")?\) {(.*?)^}'
+    found = {re.sub(r'"\s*"', "", name) for file in (ROOT / "tests").rglob("*_test.cpp")
+             for name, body in re.findall(cases, file.read_text(), re.M | re.S) if re.search(pattern, body)}
+    return found & device_cases()
+
+
 class Commands(unittest.TestCase):
     def test_cases_for_the_sanitizer_exist(self):
         for cases in sanitizer.CASES:
             check_command(["ottava_device_tests", cases])
+
+    def test_cases_that_need_several_gpus_run_where_there_are_some(self):
+        needing = cases_that_say(r"\b(nccl_ranks|device_count)\(")
+        self.assertTrue(needing)
+        self.assertEqual(needing - device_cases(device_tests.OF_SEVERAL), set())
 
     def test_every_command_is_taken(self):
         kinds, commands = set(), recorded()

@@ -536,6 +536,32 @@ class NcclRanks(unittest.TestCase):
                 self.assertEqual((launcher[1:4], env["CUDA_VISIBLE_DEVICES"]), (["launch", "-n", str(ranks)], ",".join(gpus[:ranks])))
             self.assertTrue(all(env == {} for name, (_, env) in c.started.items() if name.startswith("alone ")))
 
+    def test_cases_of_several_ranks_see_as_many_gpus(self):
+        seen, last = [], ""
+
+        def run(command, check=True, env=None):
+            seen.append((command[-1], env.get("CUDA_VISIBLE_DEVICES")))
+            if len(seen) == 1 or not last:
+                return "All tests passed (1 assertion in 1 test case)"
+            Path(env["OTTAVA_TEST_CASES"]).write_text(last)
+            raise TimedOut("not done after 9 s: ...") if "ran" in last else Failed("exit code 1: lane.cpp:7: FAILED")
+
+        def stage():
+            folder, c = tempfile.TemporaryDirectory(), self.Check(list("0123456"))
+            self.addCleanup(folder.cleanup)
+            c.work, c.run, seen[:] = Path(folder.name), run, []
+            return device_tests.nccl(c)
+
+        text, data = stage()
+        self.assertEqual(seen, [(device_tests.OF_NCCL, None), (device_tests.OF_SEVERAL, "0,1,2,3")])
+        self.assertIn("Cases with 4 GPUs: All tests passed", text)
+        self.assertEqual(len(data["ranks"]["layouts"]), 9)
+        last = "ran\ta\nran\tb\n"
+        self.assertIn("Cases with 4 GPUs: 2 of them ended, not done after 9 s.", stage()[0])
+        for last, says in (("ran\ta\nfailed\tb\n", "cases with 4 GPUs failed: b"), ("failed\tb\n", "cases with 4 GPUs: .*lane.cpp:7: FAILED")):
+            with self.assertRaisesRegex(Failed, says):
+                stage()
+
     def test_a_gpu_without_fp8_goes_without(self):
         _, data = self.stage(self.Check(list("01"), capability=80))
         self.assertEqual([name for name in data["ranks"]["layouts"] if "FP8" in name], [])
