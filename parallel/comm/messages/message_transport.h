@@ -36,11 +36,11 @@ class MessageTransport {
   struct Segment {
     const CollectiveCall* call;
     int64_t begin, end;
-    bool whole = false;  ///< the whole vector goes to every rank, which adds it by itself
   };
   std::vector<Segment> segments_of(std::span<const CollectiveCall> calls) const;
   void post(const Segment& segment, char* workspace, Exchange& exchange);
   void add_up(const Segment& segment, char* workspace);
+  void exchange_small(std::span<const CollectiveCall> calls);
   void reduce_all(std::span<const CollectiveCall> calls);
   void post_moves(std::span<const CollectiveCall> calls);
   void barrier(const CollectiveCall& call);
@@ -58,7 +58,7 @@ class MessageTransport {
   uint32_t group_hash_ = 2166136261u;
   uint64_t sequence_ = 0;
   Exchange moves_, even_, odd_;
-  std::vector<char> workspace_[2];
+  std::vector<char> workspace_[2], small_;
   std::vector<const void*> inputs_;
 };
 

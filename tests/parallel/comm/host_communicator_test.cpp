@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <latch>
 #include <thread>
@@ -236,6 +237,47 @@ TEST_CASE("as many bytes travel as are counted") {
   }));
   CHECK(counted == (2 * 2 + 2 + 2 + 2 + 1) * 4 * 30'000);
   CHECK(travelled == counted);
+}
+
+TEST_CASE("a small exchange among many ranks takes few messages, and adds in rank order") {
+  // Messages that each rank sends: 31 in the first round, of those that there are.
+  const auto [ranks, messages] = GENERATE(table<int, int>({{8, 7}, {33, 32}, {64, 32}, {100, 34}}));
+  std::atomic<int64_t> sent = 0;
+  const auto count = [&](int64_t) { return ++sent, 0.0; };
+  // Of mixed size and sign, so that another order of summation gives other bits.
+  const auto value = [](int rank) { return std::ldexp(rank % 2 ? -1.1 : 1.3, rank * 7 % 90); };
+  double sum_in_order = 0;
+  for (int r = 0; r < ranks; ++r) sum_in_order += value(r);
+  std::vector<std::vector<double>> x(100, std::vector<double>(2)), y(100, std::vector<double>(100));
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = ranks, .delay = count}, [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    auto &mine = x[static_cast<size_t>(world.rank())], &all = y[static_cast<size_t>(world.rank())];
+    mine = {value(world.rank()), 1.0};
+    world.all_reduce(stream, {.send = view_of(mine.data(), {2}), .label = "x"}).wait(stream);
+    expect(mine == std::vector{sum_in_order, static_cast<double>(world.size())}, "sums");
+    const double own = value(world.rank());
+    world
+        .all_gather(stream,
+                    {.send = view_of(&own, {1}), .recv = view_of(all.data(), {world.size()}), .label = "y"})
+        .wait(stream);
+    for (int r = 0; r < world.size(); ++r) expect(all[static_cast<size_t>(r)] == value(r), "gathered");
+  }));
+  CHECK(sent == int64_t{2} * ranks * messages);
+}
+
+TEST_CASE("small calls of several dtypes are one transaction") {
+  std::vector<std::vector<bf16>> odd(11, std::vector<bf16>(3));
+  std::vector<std::vector<int64_t>> wide(11, std::vector<int64_t>(1, 1));
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 11}, [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    const auto r = static_cast<size_t>(world.rank());
+    std::ranges::fill(odd[r], bf16(1.0f));
+    Group group(world);
+    world.all_reduce(stream, {.send = view_of(odd[r].data(), {3}), .label = "odd"});
+    world.all_reduce(stream, {.send = view_of(wide[r].data(), {1}), .label = "wide"});
+    group.end().wait(stream);
+    expect(static_cast<float>(odd[r][2]) == 11.0f && wide[r][0] == 11, "sums");
+  }));
 }
 
 TEST_CASE("calls progress while the rank computes") {
