@@ -113,7 +113,7 @@ class NcclCommunicator final : public Communicator {
 /// Makes the calls as one group, and waits until NCCL has put it on its stream.
 template <class Calls>
 void NcclCommunicator::group(const EnteredCall& entering, const Calls& calls) {
-  {
+  try {
     const auto used = nccl_->use(*handle_);
     check(ncclGroupStart(), "ncclGroupStart");
     try {
@@ -123,6 +123,9 @@ void NcclCommunicator::group(const EnteredCall& entering, const Calls& calls) {
       throw;
     }
     check(ncclGroupEnd(), "ncclGroupEnd");
+  } catch (const LostPeer&) {
+    nccl_->hear_who_is_gone();
+    throw;
   }
   nccl_->settle(handle_, "ncclGroupEnd", &entering);
 }

@@ -14,6 +14,8 @@ constexpr auto kPeriod = std::chrono::milliseconds(20);
 constexpr double kMomentSeconds = 0.5;
 // A call of NCCL's that takes longer hangs, and nothing but an abort ends it.
 constexpr auto kLongestCall = std::chrono::seconds(10);
+// In which the ledger notices that a rank is gone.
+constexpr double kAccountSeconds = 5;
 }  // namespace
 
 void give_up(std::shared_ptr<Handle> handle) {
@@ -25,7 +27,10 @@ void give_up(std::shared_ptr<Handle> handle) {
 
 void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  fail<CommError>("nccl", "{} failed: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(nullptr));
+  const std::string text =
+      fmt::format("{} failed: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(nullptr));
+  if (result == ncclRemoteError) throw LostPeer("nccl", text);
+  throw CommError("nccl", text);
 }
 
 NcclRank::NcclRank(std::shared_ptr<RankState> state, int gpu)
@@ -63,6 +68,7 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, c
       const auto used = use(*handle);
       check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
     }
+    if (result == ncclRemoteError) hear_who_is_gone();
     check(result, call);
     if (result == ncclSuccess) {
       if (entered) state_->withdraw(*entered);
@@ -78,6 +84,13 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, c
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+}
+
+void NcclRank::hear_who_is_gone() const {
+  if (state_->world_size() == 1) return;
+  for (WaitedTime time; !state_->failed() && time.seconds() < kAccountSeconds;)
+    std::this_thread::sleep_for(kPeriod);
+  if (state_->failed()) throw CommError(state_->failure());
 }
 
 void NcclRank::watch(const std::shared_ptr<Handle>& handle) {
@@ -183,7 +196,7 @@ void NcclRank::loop() {
     changed_.wait_for(lock, kPeriod, [&] { return stopping_; });
     if (stopping_) return;
     std::string reason;
-    bool late = false;
+    bool late = false, is_lost = false;
     try {
       for (Lane& lane : lanes_) advance(lane);
       for (auto& handle : handles_) {
@@ -194,12 +207,20 @@ void NcclRank::loop() {
         check(result, "a collective");
       }
       late = is_late();
+    } catch (const LostPeer& error) {
+      reason = error.what();
+      is_lost = true;
     } catch (const std::exception& error) {
       reason = error.what();
     }
     if (aborted_ || (reason.empty() && !late && !state_->failed())) continue;
     lock.unlock();
     if (late) reason = state_->timeout_message();
+    try {
+      if (is_lost) hear_who_is_gone();
+    } catch (const CommError& account) {
+      reason = account.what();
+    }
     if (!reason.empty()) state_->fail(reason);
     abort_all();
     lock.lock();

@@ -19,7 +19,12 @@
 
 namespace ottava::nccl {
 
-/// Throws CommError for anything but success and ncclInProgress.
+/// A call that failed because another rank is gone, or the network to it: NCCL does not say which.
+struct LostPeer : CommError {
+  using CommError::CommError;
+};
+
+/// Throws LostPeer for ncclRemoteError, and CommError for all else but success and ncclInProgress.
 void check(ncclResult_t result, const char* call);
 
 /// A handle that is shared by communicators with the same members. NCCL takes one thread at a time for it,
@@ -64,6 +69,9 @@ class NcclRank {
   /// ncclGroupEnd has returned: only after settle() may anything follow them there, the end of a capture
   /// included. Captures are thread-local, so that thread is free to call CUDA while it adds to them.
   void settle(const std::shared_ptr<Handle>& handle, const char* call, const EnteredCall* waiting = nullptr);
+  /// After a LostPeer: waits a few seconds for the ledger, which names the rank that is gone and what it was
+  /// doing, and throws its account. Returns if there is none.
+  void hear_who_is_gone() const;
   void watch(const std::shared_ptr<Handle>& handle);
   /// Finalizes and destroys the handle or, after a failure, aborts it.
   void release(const std::shared_ptr<Handle>& handle) noexcept;

@@ -9,6 +9,7 @@
 
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
+#include "core/stopwatch.h"
 #include "parallel/comm/all_ranks.h"
 #include "parallel/comm/bootstrap.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
@@ -258,6 +259,33 @@ TEST_CASE("NCCL that cannot connect is one error, on every rank") {
                                       "(Bootstrap : no socket interface found)"));
     for (const std::string& said : says) CHECK(contains(said, "no socket interface found"));
   }
+}
+
+TEST_CASE("a rank whose end breaks the network is named, not the network") {
+  CHECK_THROWS_WITH(
+      run_nccl_ranks({.ranks = 2},
+                     [](Communicator& control, Communicator& world) {
+                       Stream stream = stream_for(world), host = Stream::cpu();
+                       Values<float> x(8, 1.0f);
+                       control.barrier(host, "both are here");
+                       if (world.rank() == 0) {
+                         world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "broken"});
+                         cuda_host::break_network();
+                         // The ledger hears of it later than NCCL does.
+                         const Stopwatch watch;
+                         while (!world.state().failed() && watch.seconds() < 0.5)
+                           std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         control.state().fail("[comm] rank 1 is gone, last seen in barrier");
+                       }
+                       while (!world.state().failed())
+                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                       expect_error<CommError>("[comm] rank 1 is gone, last seen in barrier", [&] {
+                         world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "after"});
+                       });
+                       stream.synchronize();
+                       throw CommError(world.state().failure());
+                     }),
+      "[comm] rank 1 is gone, last seen in barrier");
 }
 
 TEST_CASE("a network that breaks fails the ranks, and calls under way are given up") {
