@@ -11,16 +11,16 @@
 #
 # scripts/install/README.md says what the machine that runs it needs. OTTAVA_BUNDLE_ARCHITECTURES: other GPUs.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
 cuda=ON headers="" fetch=""
 case "$*" in
   "") ;;
   --cpu) cuda=OFF ;;
   --fetch-cudnn) fetch=yes ;;
-  --cudnn-headers\ *) headers=$2 ;;
+  --cudnn-headers\ *) headers=$(realpath -m "$2") ;;
   *) echo "bundle.sh: '$*' is unknown: --cpu, --fetch-cudnn, --cudnn-headers DIRECTORY or nothing was expected" >&2; exit 2 ;;
 esac
+cd "$(dirname "$0")/.."
 build=build-bundle
 architectures=${OTTAVA_BUNDLE_ARCHITECTURES:-80-real;89-real;90a-real;100}
 if [ "$cuda" = ON ] && ! command -v nvcc >/dev/null; then

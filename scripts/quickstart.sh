@@ -4,13 +4,13 @@
 # place of the sample, in a run of its own: outputs/quickstart/NAME of NAME.txt.
 #   scripts/quickstart.sh [TEXT_FILE] [-- --section.key value ...]
 set -euo pipefail
-cd "$(dirname "$0")/.."
 text=''
 if [ $# -gt 0 ] && [ "$1" != -- ]; then
   text=$(realpath "$1")
   [ -r "$text" ] || { echo "quickstart.sh: $text cannot be read" >&2; exit 1; }
   shift
 fi
+cd "$(dirname "$0")/.."
 [ "${1:-}" != -- ] || shift
 folder='' previous=''
 for word in "$@"; do

@@ -2,12 +2,12 @@
 # Makes outputs/results.md: the figures of this machine. Takes about half an hour; leave the machine alone meanwhile.
 #   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
 set -euo pipefail
+text=${1:+$(realpath "$1")}
 cd "$(dirname "$0")/.."
 scripts/install_dependencies.sh
 [ -f build/build.ninja ] || cmake --preset release
 cmake --build build --target ottava fp8_bandwidth >/dev/null
-text=${1:-outputs/sample/sample.txt}
-[ $# -gt 0 ] || scripts/sample_text.sh "$text"
+[ -n "$text" ] || { text=outputs/sample/sample.txt && scripts/sample_text.sh "$text"; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 out=$work/results.md

@@ -3,19 +3,24 @@
 # it cannot answer, fine-tuning on conversations, the same questions, and a chat. It passes when the fine-tuned model's accuracy
 # on questions whose words and wording it has not met exceeds the base model's by three standard errors.
 #   scripts/story.sh [TEXT] [--folder FOLDER] [--short]
-# TEXT is a dictionary in the form of GCIDE, by default that one (scripts/sample_text.sh). --short: a tiny model, for the test.
+# TEXT is a dictionary in the form of GCIDE, by default that one (scripts/sample_text.sh). FOLDER is by default outputs/story
+# of the repository. --short: a tiny model, for the test.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-text= folder=outputs/story short=
+text= folder= short=
 while [ $# -gt 0 ]; do
   case $1 in
-    --folder) folder=$2; shift 2 ;;
+    --folder) folder=$(realpath -m "$2"); shift 2 ;;
     --short) short=yes; shift ;;
     -*) echo "story.sh: unknown option $1" >&2; exit 2 ;;
-    *) text=$1; shift ;;
+    *)
+      [ -r "$1" ] || { echo "story.sh: $1 cannot be read" >&2; exit 1; }
+      text=$(realpath "$1")
+      shift
+      ;;
   esac
 done
-ottava=${OTTAVA:-build/ottava}
+cd "$(dirname "$0")/.."
+folder=${folder:-outputs/story} ottava=${OTTAVA:-build/ottava}
 [ -x "$ottava" ] || { echo "story.sh: $ottava does not exist: build it first (scripts/quickstart.sh)" >&2; exit 1; }
 if [ -z "$text" ]; then
   text=outputs/sample/sample.txt
@@ -41,7 +46,7 @@ say "Pretraining on the dictionary and, as every tenth token, on this project's 
 common=(--model.flavor debugmodel --model.hf_assets_path "$folder/tokenizer" --checkpoint.enable true --checkpoint.interval 1000
   --checkpoint.last_save_model_only true --activation_checkpoint.mode none --metrics.log_freq 20)
 "$ottava" train "${common[@]}" --job.dump_folder "$folder/base" "${pretraining[@]}" --optimizer.lr 2e-3 --lr_scheduler.warmup_steps 12 \
-  --training.mixture "[{name: dictionary, path: $text, weight: 0.9}, {name: documentation, path: ['*.md', '*/*.md', '*/*/*.md'], weight: 0.1}]"
+  --training.mixture "[{name: dictionary, path: '${text//\'/\'\'}', weight: 0.9}, {name: documentation, path: ['*.md', '*/*.md', '*/*/*.md'], weight: 0.1}]"
 
 say "Conversations and questions of the dictionary's entries"
 python3 scripts/story/questions.py "$text" "$folder/questions" --conversations $conversations --questions $questions

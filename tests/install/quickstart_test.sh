@@ -47,3 +47,10 @@ said '--job.dump_folder outputs/mine --training.steps 3 --job.dump_folder output
 
 quickstart 'my text.txt' -- --job.dump_folder=outputs/mine
 said 'generate --checkpoint outputs/mine/checkpoint'
+
+# A text lies where the user stands.
+mkdir elsewhere
+echo 'my own words' > 'elsewhere/my text.txt'
+rm called
+(cd elsewhere && PATH=$work/bin:$PATH ../scripts/quickstart.sh 'my text.txt') > said
+[[ $(cat called) = *"--training.dataset_path $work/elsewhere/my text.txt "* ]] || fails "from elsewhere: $(cat called)"

@@ -6,8 +6,11 @@ cd "$(dirname "$0")/../../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=1
-python3 -B scripts/story/small_dictionary.py "$work/dictionary.txt"
-OTTAVA=$program scripts/story.sh "$work/dictionary.txt" --folder "$work/story" --short | tee "$work/out"
+python3 -B scripts/story/small_dictionary.py "$work/it's, a dictionary.txt"
+# The text and the folder are those that lie where the user stands.
+repository=$PWD
+(cd "$work" && OTTAVA=$program "$repository/scripts/story.sh" "it's, a dictionary.txt" --folder story --short) | tee "$work/out"
+[ -e "$work/story/tuned.json" ] || { echo "the story was not written into its folder"; exit 1; }
 grep -q "standard errors" "$work/out"
 # A text that is no dictionary is refused before anything is trained for long.
 if python3 -B scripts/story/questions.py README.md "$work/none" 2>"$work/problem"; then echo "README.md passes for a dictionary"; exit 1; fi
