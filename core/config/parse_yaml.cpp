@@ -12,6 +12,7 @@
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/io/utf8.h"
 
 namespace ottava::config {
 namespace {
@@ -205,16 +206,15 @@ bool has_open_quote(std::string_view text, const std::string& name) {
   return false;
 }
 
-constexpr std::string_view kToml =
-    "the file begins like TOML ('[section]'), but its name makes it YAML: name it FILE.toml";
-
-/// Whether the first line that is more than a comment begins with a bracket, as `[model]` does.
+/// Whether the first line that is more than a comment is in brackets, as `[model]` is.
 bool begins_like_toml(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    const size_t at = line.find_first_not_of(" \t\r");
-    if (at != std::string_view::npos && line[at] != '#') return line[at] == '[';
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::string_view whole = text.substr(0, text.find('\n')), line = whole.substr(0, whole.find('#'));
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin != std::string_view::npos)
+      return line[begin] == '[' && line[line.find_last_not_of(" \t\r")] == ']';
+    text.remove_prefix(std::min(whole.size() + 1, text.size()));
   }
   return false;
 }
@@ -247,10 +247,8 @@ Value parse_yaml_value(std::string_view text, const std::string& name) {
     fail<ConfigError>("config", "{} contains a zero byte, so it is not a text file", name);
   TreeBuilder builder(name);
   try {
-    if (parse_documents(std::string(text), name, builder)) {
-      if (begins_like_toml(text)) fail<ConfigError>("config", "{}: {}", name, kToml);
+    if (parse_documents(std::string(text), name, builder))
       fail<ConfigError>("config", "{}: more than one YAML document ('---')", name);
-    }
   } catch (const YAML::Exception& e) {
     if (e.mark.is_null()) fail<ConfigError>("config", "{}: {}", name, e.msg);
     fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1,
@@ -263,6 +261,13 @@ Value parse_yaml_value(std::string_view text, const std::string& name) {
 }
 
 Value parse_yaml(std::string_view text, const std::string& name) {
+  // No file of sections is a list. What follows may be YAML or not.
+  if (begins_like_toml(text)) {
+    fail<ConfigError>("config",
+                      "{}: the file begins like TOML ('[section]'), but its name makes it YAML: name it "
+                      "FILE.toml",
+                      name);
+  }
   Value root = parse_yaml_value(text, name);
   if (root.kind == Value::Kind::null) root.kind = Value::Kind::table;
   if (root.kind != Value::Kind::table) {

@@ -4,11 +4,12 @@
 
 #include "core/data/text_documents.h"
 #include "core/error.h"
+#include "core/io/utf8.h"
 
 namespace ottava::data {
 namespace {
 
-constexpr std::string_view kWhere = "data", kByteOrderMark = "\xef\xbb\xbf";
+constexpr std::string_view kWhere = "data";
 constexpr int64_t kReadBytes = 256 << 10;
 
 [[noreturn]] void fail_long_line(const DataFile& file, int64_t offset) {

@@ -20,6 +20,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/lfs_pointer.h"
+#include "core/io/utf8.h"
 #include "core/listed.h"
 #include "core/log.h"
 
@@ -27,7 +28,7 @@ namespace ottava::data {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kWhere = "data", kByteOrderMark = "\xef\xbb\xbf";
+constexpr std::string_view kWhere = "data";
 constexpr int kListDepth = 8;
 
 bool ends_with(std::string_view name, std::initializer_list<std::string_view> endings) {

@@ -6,6 +6,9 @@
 
 namespace ottava {
 
+/// With which Windows begins UTF-8 files; no part of their text.
+inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 /// One code point, or one byte that belongs to no well-formed sequence (Unicode, table 3-7: neither overlong
 /// forms nor surrogates nor values past U+10FFFF).
 struct CodePoint {

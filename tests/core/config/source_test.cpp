@@ -98,9 +98,13 @@ TEST_CASE("malformed YAML is one error with its place", "[config]") {
   CHECK(yaml_error("a: !!python/object x\n")
             .find("f.yaml:1:4: the YAML tag tag:yaml.org,2002:python/object is not supported") !=
         std::string::npos);
-  CHECK(yaml_error("# a run\n\n[model]\ndim = 32\n[training]\n") ==
-        "[config] f.yaml: the file begins like TOML ('[section]'), but its name makes it YAML: name it "
-        "FILE.toml");
+  const std::string toml = "[model] # small\nname = \"a\"\n";
+  for (const std::string& text :
+       {toml + "[training]\n", "# a run\n\n" + toml, "\xef\xbb\xbf" + toml, "\xef\xbb\xbf# a run\n" + toml,
+        toml + "decay = \"a: b\"\n", toml + "note = 'it''\n", std::string("  [[param_groups]]\r\n")})
+    CHECK(yaml_error(text) ==
+          "[config] f.yaml: the file begins like TOML ('[section]'), but its name makes it YAML: name it "
+          "FILE.toml");
   CHECK(yaml_error("a: 1\n---\nb: 2\n") == "[config] f.yaml: more than one YAML document ('---')");
   CHECK(yaml_error("a: *b\n").find("f.yaml:1:") != std::string::npos);
   CHECK(yaml_error("a: &x [*x]\n") == "[config] f.yaml:1:8: an alias refers to a value that contains it");
