@@ -162,8 +162,30 @@ TEST_CASE("malformed TOML is one error with its place", "[config]") {
   CHECK(toml_error(nested).find("nested more than 32 levels deep") != std::string::npos);
   nested.insert(4, 100'000, '[');
   CHECK(toml_error(nested).find("f.toml:1:") != std::string::npos);
+  std::string dotted = "a";
+  for (int i = 0; i < 100'000; ++i) dotted += i % 2 == 0 ? ".a" : " . \"=\"";
+  const std::string in_table = "t = {s = \"\"\".\"\"\"\"\", " + dotted + " = 1}\n";
+  for (const std::string& key : {dotted + " = 1\n", "[" + dotted + "]\n", in_table})
+    CHECK_THAT(toml_error("x = 1\n" + key),
+               Catch::Contains("f.toml:2:") && Catch::Contains("nested more than 32 levels deep"));
   CHECK(toml_error(std::string(kMaxBytes + 1, '#')).find("bytes, but a configuration has at most 1048576") !=
         std::string::npos);
+}
+
+TEST_CASE("dots of strings, numbers and comments nest nothing", "[config]") {
+  const std::string dots(100, '.');
+  const Value v = parse_toml(fmt::format("# {0}\na = \"{0}\\\"{0}\"\nb = '''\n\"{0}'''\nc = [{1}]\n", dots,
+                                         fmt::join(std::vector(100, 0.5), ", ")),
+                             "f.toml");
+  CHECK(v.find("a")->text == dots + '"' + dots);
+  CHECK(v.find("c")->items.size() == 100);
+}
+
+TEST_CASE("keys of TOML are in the order of the file", "[config]") {
+  const Value v = parse_toml("[b]\ny = 1\nx = 2\n[a]\n", "f.toml");
+  CHECK(v.members[0].key == "b");
+  CHECK(v.members[0].value.members[0].key == "y");
+  CHECK(v.members[1].key == "a");
 }
 
 TEST_CASE("files are read by their extension, and what cannot be read is said", "[config]") {
