@@ -194,6 +194,11 @@ class Commands(unittest.TestCase):
         for cases in sanitizer.CASES:
             check_command(["ottava_device_tests", cases])
 
+    def test_cases_that_ask_for_free_memory_share_the_gpu_with_nobody(self):
+        asking = cases_that_say(r"\b(memory_for_rank|memory_info|gpu_bytes_in_use)\(")
+        self.assertTrue(asking)
+        self.assertEqual(asking - device_cases("[alone]"), set())
+
     def test_cases_that_need_several_gpus_run_where_there_are_some(self):
         needing = cases_that_say(r"\b(nccl_ranks|device_count)\(")
         self.assertTrue(needing)

@@ -121,7 +121,8 @@ TEST_CASE("the logits of as many tokens exist at once as a GPU has memory for", 
   }
 }
 
-TEST_CASE("ranks that share a GPU have an even share of its free memory, and ranks with one each all of it") {
+TEST_CASE("ranks that share a GPU have an even share of its free memory, and ranks with one each all of it",
+          "[alone]") {
   if (!has_gpu()) return skip(kNoGpu);
   RankGroups solo = solo_rank_groups();
   const int64_t alone = memory_for_rank(kGpu, *solo.control) + kGpuLibraryBytes;
