@@ -127,10 +127,16 @@ int slurm_local_size(const Environment& environment, int world_size) {
   fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which has no entry for this node", text);
 }
 
+// An address of IPv6 may be in brackets, as in a URL.
+std::string_view without_brackets(std::string_view address) {
+  if (address.starts_with('[') && address.ends_with(']')) return address.substr(1, address.size() - 2);
+  return address;
+}
+
 // torchrun's agent keeps a store of its own on MASTER_PORT, so ranks must meet at another port that all know.
 Master read_master(const Environment& environment) {
   Master master;
-  if (const char* address = environment("MASTER_ADDR")) master.address = address;
+  if (const char* address = environment("MASTER_ADDR")) master.address = without_brackets(address);
   master.port = read(environment, "MASTER_PORT").value_or(master.port);
   const char* agent = environment("TORCHELASTIC_USE_AGENT_STORE");
   if (agent && std::string_view(agent) == "True") ++master.port;

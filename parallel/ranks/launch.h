@@ -18,7 +18,7 @@ enum class Launcher {
 /// Where rank 0 waits for the others if there is no MPI: MASTER_ADDR and MASTER_PORT, as set by torchrun or
 /// by a batch script.
 struct Master {
-  std::string address;  ///< empty: not given
+  std::string address;  ///< without the brackets that one of IPv6 may have been given in; empty: not given
   int port = 29500;
 };
 

@@ -53,6 +53,10 @@ TEST_CASE("launchers are recognised by their variables") {
   torchrun.values.insert({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "4000"}});
   CHECK((torchrun.launch().master.address == "node7" && torchrun.launch().master.port == 4000));
   CHECK(torchrun.launch().source == "torchrun (WORLD_SIZE)");
+  for (const char* address : {"[fd00::7]", "fd00::7"}) {
+    torchrun.values["MASTER_ADDR"] = address;
+    CHECK(torchrun.launch().master.address == "fd00::7");
+  }
   Variables own = torchrun;
   own.values["OTTAVA_ACCOUNTS"] = "/proc/self/fd/5";
   CHECK(own.launch().source == "ottava launch (WORLD_SIZE)");
