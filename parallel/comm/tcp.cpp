@@ -190,10 +190,10 @@ OpenFiles allow_open_files(int ranks) {
   return result(limit.rlim_cur);
 }
 
-std::string missing_files_text(int rank, int ranks, const OpenFiles& files) {
+std::string missing_files_text(int rank, int ranks, const OpenFiles& files, const std::string& machine) {
   return fmt::format(
       "rank {} needs {} open files among {} ranks, but {} allows {}: raise ulimit -n there, or use MPI", rank,
-      files.needed, ranks, host_name("its machine"), files.allowed);
+      files.needed, ranks, machine, files.allowed);
 }
 
 std::optional<BoundSocket> bind_port(int port) {

@@ -50,7 +50,7 @@ struct OpenFiles {
 /// many as the machine allows.
 OpenFiles allow_open_files(int ranks);
 /// What `rank` of so many lacks, on which machine, and what to do, where its machine allows fewer.
-std::string missing_files_text(int rank, int ranks, const OpenFiles& files);
+std::string missing_files_text(int rank, int ranks, const OpenFiles& files, const std::string& machine);
 
 struct BoundSocket {
   Descriptor descriptor;

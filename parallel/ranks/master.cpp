@@ -10,11 +10,15 @@
 #include <chrono>
 #include <cstring>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/listed.h"
 #include "core/log.h"
+#include "core/number.h"
+#include "core/split.h"
 #include "parallel/calls/waited_time.h"
 
 namespace ottava {
@@ -31,6 +35,9 @@ constexpr double kFirstToldPart = 5;
 
 // What rank 0 has open besides a connection to each rank, generously.
 constexpr int kOwnFiles = 32;
+
+// Rank 0's answer if it may not open as many files as it needs; "... 526 100": what it needs, and may.
+constexpr std::string_view kFewFiles = "rank 0 has too few files";
 
 struct Visitor {
   tcp::Connection connection;
@@ -57,6 +64,15 @@ int rank_in(const std::string& text, int size) {
   int rank = -1;
   std::from_chars(text.data() + kStart.size(), text.data() + text.size(), rank);
   return rank > 0 && rank < size && text == greeting(rank, size) ? rank : -1;
+}
+
+std::optional<tcp::OpenFiles> files_in(const std::string& answer) {
+  if (!answer.starts_with(kFewFiles)) return std::nullopt;
+  const std::vector<std::string_view> words = split_text(answer, ' ');
+  const auto number = [&](size_t from_end) {
+    return parse_number<int64_t>(words[words.size() - from_end]).value_or(0);
+  };
+  return tcp::OpenFiles{.needed = number(2), .allowed = number(1)};
 }
 
 // Lengths, then bytes: what all ranks said, in one message.
@@ -89,6 +105,8 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
     connection.send(greeting(self_.rank, self_.size));
     const auto answer = connection.read(std::min(kAnswerSeconds, timeout_seconds), tcp::kGreetingBytes);
     if (answer == "welcome") return true;
+    if (const auto files = answer ? files_in(*answer) : std::nullopt)
+      fail<CommError>("launch", "{}", tcp::missing_files_text(0, self_.size, *files, master.address));
     const bool is_silent = !answer && connection.read_available(tcp::kGreetingBytes);
     if (!is_silent) said = answer ? "'" + *answer + "'" : "nothing before the end of the connection";
     return false;
@@ -108,9 +126,15 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
 void MasterBootstrap::await_ranks(const Master& master) {
   connections_.resize(self_.size);
   if (self_.size == 1) return;
-  // The others hear of other lacks once they are here.
-  if (const tcp::OpenFiles files = tcp::allow_open_files(self_.size); files.allowed < self_.size + kOwnFiles)
-    fail<CommError>("launch", "{}", tcp::missing_files_text(0, self_.size, files));
+  // The others hear of other lacks once all are here.
+  const tcp::OpenFiles files = tcp::allow_open_files(self_.size);
+  std::string lack;
+  if (files.allowed < self_.size + kOwnFiles) {
+    lack = tcp::missing_files_text(0, self_.size, files, host_name("its machine"));
+    refusal_ = fmt::format("{} {} {}", kFewFiles, files.needed, files.allowed);
+    told_.resize(self_.size);
+    log::warning("{}; each rank hears of it when it comes", lack);
+  }
   tcp::Listener listener = [&] {
     try {
       return tcp::Listener(master.port);
@@ -126,10 +150,12 @@ void MasterBootstrap::await_ranks(const Master& master) {
   while (true) {
     std::string missing;
     for (int r = 1; r < self_.size; ++r) {
-      if (!connections_[r].is_open()) add_item(missing, std::to_string(r));
+      if (refusal_.empty() ? !connections_[r].is_open() : !told_[r]) add_item(missing, std::to_string(r));
     }
-    if (missing.empty()) return;
     const double waited = time.seconds();
+    if (!lack.empty() && (missing.empty() || waited > timeout_seconds_))
+      fail<CommError>("launch", "{}", lack);
+    if (missing.empty()) return;
     if (waited > timeout_seconds_) {
       fail<CommError>("launch",
                       "ranks {} of {} did not connect to {} (MASTER_ADDR, MASTER_PORT) within {} s "
@@ -174,6 +200,11 @@ void MasterBootstrap::await_ranks(const Master& master) {
 bool MasterBootstrap::welcome(tcp::Connection& visitor, const std::string& greeting) {
   const int rank = rank_in(greeting, self_.size);
   if (rank < 0) return false;
+  if (!refusal_.empty()) {
+    visitor.send(refusal_);
+    told_[rank] = true;
+    return true;
+  }
   tcp::Connection& place = connections_[rank];
   // Of a rank that was started again, the earlier connection has closed, or is about to.
   if (place.is_open() && !closes(place, std::chrono::seconds(1))) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "parallel/comm/bootstrap.h"
 #include "parallel/comm/tcp.h"
@@ -16,11 +17,11 @@ class MasterBootstrap final : public Bootstrap {
   struct Self {
     int rank = 0, size = 1;
   };
-  /// Throws CommError if the port is taken, rank 0 may not open a file for each rank, the master is not
-  /// reached or is that of a job with another number of ranks, ranks do not come (naming them), or two have
-  /// the same number. Rank 0 sends other visitors away and waits on; a rank that ends meanwhile may be
-  /// started again. After a fifth of the time its log says for whom it waits, and again each time that it has
-  /// waited twice as long.
+  /// Throws CommError if the port is taken, rank 0 may not open a file for each rank (on all ranks, once they
+  /// have come), the master is not reached or is that of a job with another number of ranks, ranks do not
+  /// come (naming them), or two have the same number. Rank 0 sends other visitors away and waits on; a rank
+  /// that ends meanwhile may be started again. After a fifth of the time its log says for whom it waits, and
+  /// again each time that it has waited twice as long.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }
@@ -31,13 +32,15 @@ class MasterBootstrap final : public Bootstrap {
 
  private:
   void await_ranks(const Master& master);
-  /// Gives the visitor its place, if that is what it asks for.
+  /// Gives the visitor its place, or the refusal, if it is a rank.
   bool welcome(tcp::Connection& visitor, const std::string& greeting);
   std::string receive(int from);
 
   Self self_;
   std::string master_address_;
   double timeout_seconds_;
+  std::string refusal_;                       ///< rank 0: in place of a place for anybody
+  std::vector<bool> told_;                    ///< with a refusal, by rank
   std::vector<tcp::Connection> connections_;  ///< rank 0: by rank; the others: to rank 0
 };
 

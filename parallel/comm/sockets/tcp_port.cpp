@@ -32,8 +32,8 @@ void require_open_files(Bootstrap& bootstrap) {
   const int rank = bootstrap.rank(), ranks = bootstrap.size();
   const tcp::OpenFiles files = tcp::allow_open_files(ranks);
   const bool is_short = files.allowed < files.needed;
-  for (const std::string& said :
-       bootstrap.all_gather(is_short ? tcp::missing_files_text(rank, ranks, files) : ""))
+  for (const std::string& said : bootstrap.all_gather(
+           is_short ? tcp::missing_files_text(rank, ranks, files, host_name("its machine")) : ""))
     if (!said.empty()) fail<CommError>("tcp", "{}", said);
 }
 
