@@ -62,8 +62,8 @@ void remove_leftovers(const fs::path& target, std::ostream& out) {
   for (fs::directory_iterator it(target.parent_path(), error), end; !error && it != end;
        it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with(start) && is_unfinished(name) &&
-        name.find(kUnfinished, start.size()) == std::string::npos)
+    if (name.starts_with(start) && name.find(kUnfinished, start.size()) == std::string::npos &&
+        is_unfinished(it->path().string()))
       found.push_back(it->path().string());
   }
   for (const std::string& path : found) {

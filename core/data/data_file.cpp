@@ -304,11 +304,18 @@ std::optional<Format> format_named(std::string_view name) {
   fail<ConfigError>(kWhere, "unknown format '{}': expected {}", name, fmt::join(format_names(), ", "));
 }
 
-bool is_unfinished(std::string_view folder) {
+bool is_unfinished(const std::string& folder) {
   constexpr size_t kUnique = 6;
-  while (folder.ends_with('/')) folder.remove_suffix(1);
-  const size_t end = folder.size() - std::min(folder.size(), kUnique);
-  return folder.substr(0, end).ends_with(kUnfinished) && !contains(folder.substr(end), '/');
+  std::string_view name = folder;
+  while (name.ends_with('/')) name.remove_suffix(1);
+  const size_t end = name.size() - std::min(name.size(), kUnique);
+  if (!name.substr(0, end).ends_with(kUnfinished) || contains(name.substr(end), '/')) return false;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), last; !error && it != last; it.increment(error)) {
+    const std::string file = it->path().filename().string();
+    if (!file.starts_with("tokens-") || !file.ends_with(".bin")) return false;
+  }
+  return !error;
 }
 
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format) {

@@ -46,8 +46,8 @@ struct DataFile {
 /// What stands between the name of the output of `ottava data prepare` and six characters while its shards
 /// are being written, or when writing them was broken off.
 inline constexpr std::string_view kUnfinished = ".incomplete-";
-/// Whether a folder of this name holds such shards, which are not all there are.
-bool is_unfinished(std::string_view folder);
+/// Whether this is such a folder: by its name, and because it holds nothing but shards.
+bool is_unfinished(const std::string& folder);
 
 /// The files behind a list of sources, in the order given. Each source is
 ///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);

@@ -80,13 +80,17 @@ TEST_CASE("shards that are not all there are left out of a folder, and refused w
   TemporaryFolder folder;
   folder.write("data/a.txt", "x");
   folder.write("data/books.incomplete-a/b.txt", "x");
+  folder.write("data/own.incomplete-series/c.txt", "x");
   const std::string unfinished = folder / "data/shards.incomplete-Ab12Cd";
   folder.write("data/shards.incomplete-Ab12Cd/tokens-00000.bin", "x");
   const CapturedOutput log;
   ottava::log::set_level(ottava::log::Level::info);
-  CHECK(names({folder / "data"}, folder.path()) == List{"data/a.txt", "data/books.incomplete-a/b.txt"});
+  const std::string own = "data/own.incomplete-series";
+  CHECK(names({folder / "data"}, folder.path()) ==
+        List{"data/a.txt", "data/books.incomplete-a/b.txt", own + "/c.txt"});
+  CHECK(names({folder / own}, folder.path()) == List{own + "/c.txt"});
   ottava::log::set_level(ottava::log::Level::warning);
-  CHECK_HAS(log.text(), "2 files taken, left out: '" + unfinished + "'");
+  CHECK_HAS(log.text(), "3 files taken, left out: '" + unfinished + "'");
   for (const std::string& source :
        {unfinished, unfinished + "/", folder / "data/shards*", unfinished + "/*.bin"}) {
     const std::string message = message_of<DataError>([&] { find_data_files({source}); });
