@@ -7,6 +7,7 @@
 #include "apps/config/resolved_float8.h"
 #include "apps/config/resolved_layout.h"
 #include "apps/config/resolved_optimizer.h"
+#include "core/config/section.h"
 #include "core/data/chat/conversation.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
@@ -106,7 +107,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.adamw = resolve_adamw(c.optimizer, c.training.seed);
   shape.spikes = {.window = c.training.skip_spikes.window, .sigma = c.training.skip_spikes.sigma};
   shape.muon = resolve_muon(c.optimizer);
-  shape.max_norm = static_cast<float>(c.training.max_norm);
+  shape.max_norm = static_cast<float>(std::min(c.training.max_norm, config::kMostFloat));
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);
   if (c.model.uses_float8()) resolve_float8(c, table, mesh, compute_capability, nullptr, shape);

@@ -70,9 +70,11 @@ void declare_batch(config::Section& s, TrainingConfig& c) {
           "the data; null: use steps")
       .above(0)
       .unit("epochs");
-  s.field("max_norm", c.max_norm,
-          "gradient clipping: a gradient with a larger global norm is scaled down to this norm")
-      .range(config::kLeastFloat, config::kMostFloat);
+  s.field(
+       "max_norm", c.max_norm,
+       "gradient clipping: a gradient with a larger global norm is scaled down to this norm; 1e39, which is "
+       "above every float32: none is")
+      .at_least(config::kLeastFloat);
   s.field("z_loss_weight", c.z_loss_weight,
           "weight of the z-loss, the squared log of the softmax denominator, which keeps logits small and is "
           "logged separately; 0: no z-loss; 1e-5 to 1e-4 are usual")

@@ -17,9 +17,9 @@ namespace ottava::config {
 
 class Section;
 
-/// Ends of ranges for numbers that become float32, in digits short enough to show: there the first is not
-/// subnormal, the second finite, the third below 1.
-inline constexpr double kLeastFloat = 1.1754944e-38, kMostFloat = 3.4028234e38, kMostBelowOne = 0.9999999;
+/// Ends of ranges for numbers that become float32, in digits short enough to show: rounded to float32 they
+/// are its least that is not subnormal, its largest, and its largest below 1, however many digits those have.
+inline constexpr double kLeastFloat = 1.1754943e-38, kMostFloat = 3.4028235e38, kMostBelowOne = 0.99999997;
 
 /// What becomes of a key that a file sets.
 enum class Fate {

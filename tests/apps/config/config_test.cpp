@@ -215,19 +215,19 @@ TEST_CASE("a list of tables that is none is one problem, which says what a table
 TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
   for (const char* key : {"beta1", "beta2", "momentum"}) {
     CHECK(has(error(fmt::format("optimizer: {{{}: 0.99999999}}", key)),
-              fmt::format("optimizer.{}: expected a number >= 0 and <= 0.9999999, got", key)));
-    CHECK(parse(fmt::format("optimizer: {{{}: 0.9999999}}", key)).training.steps > 0);
+              fmt::format("optimizer.{}: expected a number >= 0 and <= 0.99999997, got", key)));
+    CHECK(error(fmt::format("optimizer: {{{}: 0.99999994}}", key)) == "no error");
   }
-  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: expected a number >= 1.1754944e-38 and"));
+  CHECK(has(error("optimizer: {eps: 1e-46}"), "optimizer.eps: expected a number >= 1.1754943e-38 and"));
   for (const char* key : {"lr", "eps", "weight_decay"})
-    CHECK(has(error(fmt::format("optimizer: {{{}: 1e39}}", key)), "and <= 3.4028234e+38, got"));
+    CHECK(has(error(fmt::format("optimizer: {{{}: 1e39}}", key)), "and <= 3.4028235e+38, got"));
   const auto group = [](const char* keys) {
     return error(
         fmt::format("optimizer: {{lr: 10, param_groups: [{{match: '*'}}, {{match: b, {}}}]}}", keys));
   };
   for (const char* key : {"weight_decay", "lr_factor"})
     CHECK(has(group(fmt::format("{}: 1e39", key).c_str()),
-              fmt::format("param_groups[1].{}: expected a number >= 0 and <= 3.4028234e+38, got", key)));
+              fmt::format("param_groups[1].{}: expected a number >= 0 and <= 3.4028235e+38, got", key)));
   CHECK(has(group("lr_factor: 1e38"),
             "entry 2: lr times lr_factor 1e+39 is too large for float32; expected at most 3.4"));
   CHECK(group("lr_factor: 1e37, weight_decay: 1e38") == "no error");
@@ -236,12 +236,15 @@ TEST_CASE("numbers that float32 turns into 1 or 0 are refused", "[config]") {
   CHECK(error("optimizer: {ns_coefficients: ['1e38', '-1', '2']}") == "no error");
   for (const char* norm : {"0", "1e-50", "1e39"})
     CHECK(has(error(fmt::format("training: {{max_norm: {}}}", norm)),
-              "expected a number >= 1.1754944e-38 and <= 3.4028234e+38, got"));
-  CHECK(error("training: {max_norm: 1e-30}") == "no error");
-  static_assert(static_cast<float>(config::kLeastFloat) == std::numeric_limits<float>::min());
-  static_assert(config::kLeastFloat >= std::numeric_limits<float>::min());
-  static_assert(config::kMostFloat <= std::numeric_limits<float>::max());
-  static_assert(static_cast<float>(config::kMostBelowOne) < 1);
+              "expected a number >= 1.1754943e-38, got"));
+  for (const char* norm : {"1e-30", "1e39", "1e300"})
+    CHECK(error(fmt::format("training: {{max_norm: {}}}", norm)) == "no error");
+  using Limits = std::numeric_limits<float>;
+  CHECK(error(fmt::format("optimizer: {{lr: {:.17g}, eps: {:.17g}}}", double{Limits::max()},
+                          double{Limits::min()})) == "no error");
+  static_assert(static_cast<float>(config::kLeastFloat) == Limits::min());
+  static_assert(static_cast<float>(config::kMostFloat) == Limits::max());
+  static_assert(static_cast<float>(config::kMostBelowOne) == 1 - Limits::epsilon() / 2);
 }
 
 TEST_CASE("mixed_precision_level fills in what is not said and refuses what contradicts", "[config]") {
