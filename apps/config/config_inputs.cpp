@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <glob.h>
 
 #include <algorithm>
@@ -8,8 +8,10 @@
 
 #include "apps/config/config.h"
 #include "apps/config/installed.h"
+#include "core/config/print.h"
 #include "core/error.h"
 #include "core/listed.h"
+#include "core/shell_word.h"
 #include "parallel/checkpoint/folder.h"
 
 namespace ottava {
@@ -105,12 +107,20 @@ class Inputs {
                  const std::vector<std::string>& paths) {
     std::string key = section + ".dataset_path";
     const auto is_missing = [&](const std::string& path) { return !look_for(config_, path).missing.empty(); };
-    if (paths.empty() || std::ranges::any_of(paths, is_missing)) wanted_ += fmt::format(" --{} TEXT", key);
+    const bool lacks_some = std::ranges::any_of(paths, is_missing);
+    if (paths.empty() || lacks_some) wanted_ += fmt::format(" --{} TEXT", key);
     if (paths.empty()) {
       problems_.add(key,
                     "no data is given; {}.dataset '{}' is only a name, and nothing is downloaded: set --{} "
                     "to a file, folder or glob",
                     section, dataset, key);
+    }
+    const std::string whole = fmt::format("{}", fmt::join(paths, ","));
+    if (lacks_some && !is_missing(whole)) {
+      const std::string list = config::to_inline_yaml(config::Value::list_of({whole}));
+      return problems_.add(
+          key, fmt::format("'{}' exists, but commas separate paths on the command line: write --{} {}", whole,
+                           key, shell_word(list)));
     }
     for (const std::string& path : paths) add(key, look_for(config_, path));
   }
