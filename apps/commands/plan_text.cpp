@@ -29,6 +29,9 @@ std::string fit_text(double gib, double limit) {
                       : fmt::format("{:.1f} GiB too much", gib - limit);
 }
 
+/// Behind a column of numbers, which keeps its width.
+std::string call_noun(int64_t count) { return count == 1 ? "call" : "calls"; }
+
 void print_move(const MemoryMove& move, const RecordedLayout& from, double limit, std::ostream& out) {
   const std::string keys =
       listed(move.keys, [](const auto& one) { return fmt::format("{}: {}", one.first, one.second); });
@@ -157,8 +160,8 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
     sum.sent_bytes += t.sent_bytes;
   }
   for (const auto& [key, sum] : sums) {
-    print(out, "  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
-          gib(sum.sent_bytes));
+    print(out, "  {:<14} {:<16} {:>8} {:<5} {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
+          call_noun(sum.calls), gib(sum.sent_bytes));
   }
 }
 
@@ -187,13 +190,14 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
           100 * time.idle_share);
   print(out, "  compute        {:>12}\n", duration_text(time.compute));
   for (const auto& [name, part] : time.classes)
-    print(out, "    {:<22} {:>12} {:>8} calls\n", name, duration_text(part.seconds), part.calls);
+    print(out, "    {:<22} {:>12} {:>8} {}\n", name, duration_text(part.seconds), part.calls,
+          call_noun(part.calls));
   if (time.transfers > 0) {
     print(out, "  between ranks  {:>12}, of which compute waits for {}\n", duration_text(time.transfers),
           duration_text(time.exposed));
     for (const auto& [name, part] : time.axes)
-      print(out, "    {:<22} {:>12} {:>8} calls, {} waited for\n", name, duration_text(part.seconds),
-            part.calls, duration_text(part.exposed));
+      print(out, "    {:<22} {:>12} {:>8} {:<6} {} waited for\n", name, duration_text(part.seconds),
+            part.calls, call_noun(part.calls) + ",", duration_text(part.exposed));
   }
   out << "  longest operations:\n";
   constexpr size_t kShown = 6;

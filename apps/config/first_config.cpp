@@ -97,7 +97,7 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
 }
 
 std::string minutes_text(double minutes) {
-  return minutes < 1 ? "less than a minute" : fmt::format("about {:.0f} minutes", minutes);
+  return minutes < 1 ? "less than a minute" : "about " + counted(std::llround(minutes), "minute");
 }
 
 std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {

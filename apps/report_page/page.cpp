@@ -141,7 +141,7 @@ Json events_of(const RunHistory& run) {
   }
   if (saves > 0)
     events.push_back(
-        {.step = run.steps.back(), .text = fmt::format("{} are not listed", counted(saves, "save"))});
+        {.step = run.steps.back(), .text = counted(saves, "save is not listed", "saves are not listed")});
   Json out{Json::Array{}};
   for (const RunEvent& e : events) {
     const std::string_view colon = e.event.empty() || e.text.empty() ? "" : ": ",

@@ -80,3 +80,9 @@ TEST_CASE("the file of a first configuration loads as what was chosen") {
       to_yaml(c, {.text = "a.jsonl", .tokenizer = "t", .output = "out", .text_key = "the body"});
   CHECK(ottava::test::config_of_text(keyed, "ottava.yaml").training.text_key == "the body");
 }
+
+TEST_CASE("an estimate of one minute is one minute") {
+  CHECK(minutes_text(0.9) == "less than a minute");
+  CHECK(minutes_text(1.4) == "about 1 minute");
+  CHECK(minutes_text(1.6) == "about 2 minutes");
+}
