@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "core/counted.h"
 #include "core/listed.h"
@@ -25,6 +26,21 @@ std::vector<int> scattered_group(const Mesh& mesh, const std::vector<std::string
     if (std::ssize(machines) > pieces_of(std::ssize(group), most_of_one)) return group;
   }
   return {};
+}
+
+// Of ranks that are started machine by machine: degrees that divide what each machine has leave no group on
+// two.
+std::string advice(const std::map<std::string_view, int64_t>& ranks_of) {
+  int64_t least = ranks_of.begin()->second, most = least, common = least;
+  for (const auto& [host, ranks] : ranks_of) {
+    least = std::min(least, ranks);
+    most = std::max(most, ranks);
+    common = std::gcd(common, ranks);
+  }
+  if (least == most)
+    return fmt::format("choose degrees that divide the {} of a machine", counted(most, "rank"));
+  return fmt::format("machines have {} to {}: start as many on each{}", least, counted(most, "rank"),
+                     common == 1 ? "" : fmt::format(", or choose degrees that divide {}", common));
 }
 
 }  // namespace
@@ -56,7 +72,7 @@ std::string scattered_groups(const Mesh& mesh, const std::vector<std::string>& h
             machines, [](const auto& name) { return name; }, kShown),
         pieces_of(std::ssize(group), most),
         are_together
-            ? fmt::format("choose degrees that divide the {} of a machine", counted(most, "rank"))
+            ? advice(ranks_of)
             : "start the ranks machine by machine (srun --distribution=block, mpirun --map-by slot)");
   };
   for (std::string text :

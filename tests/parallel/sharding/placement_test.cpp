@@ -4,6 +4,7 @@
 
 using namespace ottava;
 using Catch::Contains;
+using Catch::EndsWith;
 
 namespace {
 
@@ -38,6 +39,18 @@ TEST_CASE("groups that lie on more machines than they need are named, with what 
   CHECK_THAT(scattered_groups(Mesh({.tp = 4}, 12), in_blocks(2, 6)),
              Contains("ranks 4, 5, 6, 7, are on 2 machines (node-0, node-1), where 1 would do") &&
                  Contains("choose degrees that divide the 6 ranks of a machine"));
+}
+
+TEST_CASE("of machines with unlike numbers of ranks, the degrees advised divide each") {
+  const auto told = [](std::initializer_list<int> machines) {
+    std::vector<std::string> hosts;
+    for (const int ranks : machines) hosts.insert(hosts.end(), ranks, "node-" + std::to_string(hosts.size()));
+    return scattered_groups(Mesh({.tp = 8}, static_cast<int>(hosts.size())), hosts);
+  };
+  CHECK_THAT(told({8, 4, 12}), Contains("ranks 8, 9, 10, 11 and 4 more, are on 2 machines") &&
+                                   Contains("crosses the network: machines have 4 to 12 ranks: start as many "
+                                            "on each, or choose degrees that divide 4"));
+  CHECK_THAT(told({8, 3, 13}), EndsWith("machines have 3 to 13 ranks: start as many on each"));
 }
 
 TEST_CASE("ranks that need several machines, or of which all exchange alike, may lie anywhere") {
