@@ -13,6 +13,7 @@
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
@@ -28,23 +29,28 @@ constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
                      *kKeepCodes = "quantize.linear.float8.keep_weight_codes",
                      *kLossChunks = "model.loss_chunk_tokens", *kFreeMemory = "the memory that is free";
 
-std::string circumstances(const Experiment& e, Device device) {
+std::string with_s(int64_t count, std::string_view noun) { return fmt::format("{} {}s", count, noun); }
+
+std::string circumstances(const Experiment& e, Device device, const auto& count) {
   return fmt::format(
       "{}, {} x {} of {} on each rank, {}{}", e.mesh.describe(), e.shape.micro_batches,
-      counted(e.shape.batch, "sequence"), counted(e.shape.sequence, "token"),
-      device.is_gpu() ? "cuda" : "cpu",
+      count(e.shape.batch, "sequence"), count(e.shape.sequence, "token"), device.is_gpu() ? "cuda" : "cpu",
       e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
 }
+std::string circumstances(const Experiment& e, Device device) {
+  return circumstances(e, device, [](int64_t count, std::string_view noun) { return counted(count, noun); });
+}
 
-// Decisions of the newest checkpoint that has readable ones for these circumstances. Broken checkpoints are
-// reported when they are loaded.
-Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
+// Decisions of the newest checkpoint that has readable ones for these circumstances, which earlier versions
+// wrote with "1 sequences". Broken checkpoints are reported when they are loaded.
+Decisions saved_decisions(const Experiment& e, Device device) {
+  const std::string ways[] = {circumstances(e, device), circumstances(e, device, with_s)};
   const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";
       Decisions saved = parse_decisions(read_file(path), path);
-      if (saved.made_for == made_for) return saved;
+      if (contains(ways, saved.made_for)) return saved;
       if (!saved.entries.empty())
         log::info("Decisions of {} were for another layout ({}), so they are made again", step->path,
                   saved.made_for);
@@ -278,7 +284,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   const std::string made_for = circumstances(e, device);
   e.decides_afresh = source == DecisionSource::afresh;
   Decisions saved;
-  if (source == DecisionSource::checkpoint && ranks.is_first()) saved = saved_decisions(e, made_for);
+  if (source == DecisionSource::checkpoint && ranks.is_first()) saved = saved_decisions(e, device);
   saved = of_first_rank(saved, *ranks.control);
   e.decisions = {.made_for = made_for};
   for (const Decisions::Entry& entry : saved.entries) {

@@ -81,9 +81,15 @@ TEST_CASE("gradients are reduced once where whole ones fit, else after every mic
   CHECK(impossible.value(kSaved) == "true");
   CHECK_THAT(impossible.settle(kSaved).decisions.find(kKey)->reason,
              Contains("whole gradients would take ") && Contains(" free"));
-  // A checkpoint's decision is followed.
+  // A checkpoint's decision is followed, that of an earlier version too.
   small.save(4, "true");
   CHECK(small.value(kSaved) == "true");
+  std::string earlier = once.decisions.made_for;
+  earlier.replace(earlier.find("1 sequence "), 11, "1 sequences ");
+  small.write(8, to_json({.made_for = earlier, .entries = {{kKey, "true", "before"}}}));
+  CHECK(small.value(kSaved) == "true");
+  small.write(8, to_json({.made_for = earlier + "!", .entries = {{kKey, "true", "before"}}}));
+  CHECK(small.value(kSaved) == "false");
 }
 
 TEST_CASE("codes of gathered FP8 weights are kept where whole ones fit, else made again") {
