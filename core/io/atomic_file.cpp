@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -29,21 +30,39 @@ bool is_temporary(std::string_view name) {
          end.find_first_not_of("0123456789abcdef", kMark.size()) == std::string_view::npos;
 }
 
+std::string temporary_beside(const std::string& path) {
+  // Several processes, on several machines, may write the same path at once.
+  std::random_device random;
+  return fmt::format("{}{}{:08x}{:08x}", path, kMark, random(), random());
+}
+
+// What a file that is written now says of the time, by the clock of whoever keeps the folder: a file server's
+// may be far from this machine's. Nothing if no file can be written.
+std::optional<fs::file_time_type> time_in(const std::string& folder) {
+  const std::string path = temporary_beside(folder + "/clock");
+  std::optional<fs::file_time_type> time;
+  try {
+    write_file_synced(path, "now");
+    time = fs::last_write_time(path);
+  } catch (const std::exception&) {
+  }
+  ::unlink(path.c_str());
+  return time;
+}
+
 struct Replacement {
   std::string path;
   std::function<void(const std::string& temporary)> write;
 };
 
 void replace_atomically(std::span<const Replacement> files) {
-  // Several processes, on several machines, may write the same path at once.
-  std::random_device random;
   std::vector<std::string> temporaries;
   try {
     for (const Replacement& file : files) {
       std::error_code none;
       if (fs::is_directory(file.path, none))
         fail<FileError>("file", "cannot replace {}: it is a folder", file.path);
-      temporaries.push_back(fmt::format("{}{}{:08x}{:08x}", file.path, kMark, random(), random()));
+      temporaries.push_back(temporary_beside(file.path));
       file.write(temporaries.back());
     }
     for (size_t i = 0; i < files.size(); ++i) rename_file("file", temporaries[i], files[i].path);
@@ -95,15 +114,20 @@ void copy_file_atomically(const std::string& from, const std::string& path) {
 
 std::vector<std::string> remove_half_written(const std::string& folder) {
   constexpr auto kAge = std::chrono::minutes(10);
-  const auto now = fs::file_time_type::clock::now();
   std::vector<std::string> removed;
-  std::error_code error, end_of_list;
-  for (fs::directory_iterator it(folder, end_of_list), end; !end_of_list && it != end;
-       it.increment(end_of_list)) {
-    if (!is_temporary(it->path().filename().string()) || !it->is_regular_file(error)) continue;
-    const auto written = fs::last_write_time(it->path(), error);
-    if (error || now - written < kAge) continue;
-    if (fs::remove(it->path(), error)) removed.push_back(it->path().string());
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code none;
+    if (is_temporary(it->path().filename().string()) && it->is_regular_file(none))
+      found.push_back(it->path());
+  }
+  const auto now = found.empty() ? std::nullopt : time_in(folder);
+  if (!now) return removed;
+  for (const fs::path& path : found) {
+    const auto written = fs::last_write_time(path, error);
+    if (error || *now - written < kAge) continue;
+    if (fs::remove(path, error)) removed.push_back(path.string());
   }
   return removed;
 }
