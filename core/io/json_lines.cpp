@@ -34,9 +34,10 @@ Json line_of(int64_t step) {
 }  // namespace
 
 JsonLines::JsonLines(const std::string& path, int64_t resumed_at, Cut cut) {
-  std::error_code ignored;
-  bool exists = std::filesystem::exists(path, ignored);
+  // A file server that does not answer must not pass for one that has no such file, which is then made anew.
+  bool exists = is_there(path);
   if (exists && resumed_at == 0) {
+    std::error_code ignored;
     if (std::filesystem::file_size(path, ignored) > 0)
       rename_file("metrics", path, unused_name(path + ".previous"));
     exists = false;

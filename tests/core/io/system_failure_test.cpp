@@ -1,18 +1,25 @@
+#include "core/io/system_failure.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <string>
 
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
+#include "core/io/json_lines.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
 namespace {
 std::atomic<int> seconds_ahead = 0;
+std::string out_of_sight;  // the path of which a server does not answer whether it is there
 }  // namespace
 
 // The C library's, in this program.
@@ -22,8 +29,25 @@ extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   return result;
 }
 
+extern "C" int stat(const char* path, struct stat* status) noexcept {
+  if (path != out_of_sight) return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, path, status, 0));
+  errno = EIO;
+  return -1;
+}
+
 namespace ottava {
 namespace {
+
+TEST_CASE("metrics of a run that goes on are not made anew when a server does not answer") {
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  JsonLines(path, 0).append(1, {{"loss", 2.5}});
+  const std::string before = read_file(path);
+  out_of_sight = path;
+  CHECK_THROWS_AS(JsonLines(path, 1), IoError);
+  out_of_sight.clear();
+  CHECK(read_file(path) == before);
+}
 
 TEST_CASE("what a process of another clock writes just now is not taken for the leftover of a killed one") {
   TemporaryFolder folder;
