@@ -12,6 +12,7 @@
 #include "core/contains.h"
 #include "core/data/chat/template_file.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "models/hf_config.h"
 #include "models/llama/read_hf_config.h"
@@ -181,7 +182,7 @@ ModelFiles model_files(const Experiment& e, DType exported) {
 
 std::vector<std::string> model_differences(const Experiment& e, const std::string& path) {
   const std::string file = path + "/config.json";
-  if (!fs::exists(file)) return {};
+  if (!is_there(file)) return {};
   return differences_from(parse_hf_config(read_file(file), file), e);
 }
 

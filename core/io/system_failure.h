@@ -16,13 +16,18 @@ struct IoError : FileError {
   using FileError::FileError;
 };
 
-/// Throws the error of a system call, `[where] what: reason`: an IoError if `code` says that a device, a
-/// server or the system itself failed, else a FileError.
+/// Whether an error number says that a device, a server or the system itself failed, or was disturbed.
+inline bool is_of_system(int code) {
+  constexpr int kOfSystem[] = {EIO,          ESTALE,       ETIMEDOUT,   ESHUTDOWN, ENOTCONN,
+                               ECONNABORTED, ECONNREFUSED, ECONNRESET,  EHOSTDOWN, ENETDOWN,
+                               ENOLINK,      EHOSTUNREACH, ENETUNREACH, EREMOTEIO, EPROTO,
+                               ECOMM,        ENFILE,       EMFILE,      ENOMEM,    EINTR};
+  return contains(kOfSystem, code);
+}
+
+/// Throws the error of a system call, `[where] what: reason`: an IoError if it is_of_system(), else a FileError.
 [[noreturn]] inline void fail_for_system(int code, std::string_view where, const std::string& what) {
-  constexpr int kOfSystem[] = {EIO,          ESTALE,     ETIMEDOUT, ESHUTDOWN, ENOTCONN, ECONNABORTED,
-                               ECONNREFUSED, ECONNRESET, EHOSTDOWN, ENETDOWN,  ENOLINK,  EHOSTUNREACH,
-                               ENETUNREACH,  EREMOTEIO,  EPROTO,    ENFILE,    EMFILE,   ENOMEM};
-  if (contains(kOfSystem, code)) fail<IoError>(where, "{}: {}", what, std::strerror(code));
+  if (is_of_system(code)) fail<IoError>(where, "{}: {}", what, std::strerror(code));
   fail<FileError>(where, "{}: {}", what, std::strerror(code));
 }
 

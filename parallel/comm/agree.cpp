@@ -26,9 +26,18 @@ constexpr ErrorKind kind() {
           [](const std::string& message) { throw Thrown(message); }};
 }
 
+// The standard library's error, where its code says what an IoError says.
+constexpr ErrorKind kOfSystem = {[](const std::exception& error) {
+                                   const auto* e =
+                                       dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+                                   return e != nullptr && is_of_system(e->code().value());
+                                 },
+                                 kind<IoError>().raise};
+
 constexpr ErrorKind kKinds[] = {kind<ShapeError>(),
                                 kind<ConfigError>(),
                                 kind<IoError>(),
+                                kOfSystem,
                                 kind<FileError>(),
                                 kind<std::filesystem::filesystem_error, FileError>(),
                                 kind<DataError>(),

@@ -38,6 +38,18 @@ extern "C" int stat(const char* path, struct stat* status) noexcept {
 namespace ottava {
 namespace {
 
+TEST_CASE("what servers and devices fail with is told from what is wrong with a file") {
+  for (const int code : {EIO, ESTALE, ECOMM, EREMOTEIO, ETIMEDOUT, EINTR})
+    CHECK_THROWS_AS(fail_for_system(code, "file", "cannot read a"), IoError);
+  for (const int code : {ENOENT, EACCES, ENOSPC, EISDIR}) {
+    try {
+      fail_for_system(code, "file", "cannot read a");
+    } catch (const FileError& error) {
+      CHECK(typeid(error) == typeid(FileError));
+    }
+  }
+}
+
 TEST_CASE("metrics of a run that goes on are not made anew when a server does not answer") {
   TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";

@@ -13,6 +13,7 @@
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
+#include "core/io/system_failure.h"
 #include "parallel/checkpoint/saver.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
@@ -118,7 +119,7 @@ TEST_CASE("a file system that does not answer is named, not taken for a step tha
 
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
   TemporaryFolder folder;
-  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3);
+  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3);
   std::vector<uint64_t> sums;
   run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
@@ -140,6 +141,11 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
       });
     });
     others[rank] = message_of<Error>([&] { group.on_rank_0([] { throw std::bad_alloc(); }); });
+    away[rank] = message_of<IoError>([&] {
+      group.together([&] {
+        if (rank == 1) throw fs::filesystem_error("", "f", {ESTALE, std::generic_category()});
+      });
+    });
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
@@ -150,6 +156,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     CHECK_THAT(messages[rank], Contains("rank 1: [x] rank 1 is unwell"));
     CHECK_THAT(refusals[rank], Contains("rank 2: [x] no"));
     CHECK_THAT(others[rank], Contains("rank 0: std::bad_alloc"));
+    CHECK_THAT(away[rank], Contains("rank 1: [file] cannot use f: Stale file handle"));
   }
   CHECK(fs::is_empty(folder / "new/checkpoints"));
   RankGroup group;
