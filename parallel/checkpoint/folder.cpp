@@ -36,12 +36,17 @@ void remove_or_warn(const fs::path& path) {
 
 // Deletes the step whose folder is `step_path`. The folder is renamed first, so that a job that dies while
 // deleting leaves no half checkpoint under a good name, and what cannot be removed (NFS keeps files that
-// another program has open) is in nobody's way. Warns if it could not even be renamed.
+// another program has open) is in nobody's way. Throws FileError if it cannot even be renamed.
+void move_and_delete(const std::string& path, const std::string& step_path) {
+  const std::string deleted = unused_name(step_path + ".deleted");
+  rename_file("checkpoint", path, deleted);
+  remove_or_warn(deleted);
+}
+
+// The same, but warns. Returns whether it is gone.
 bool delete_step(const std::string& path, const std::string& step_path) {
   try {
-    const std::string deleted = unused_name(step_path + ".deleted");
-    rename_file("checkpoint", path, deleted);
-    remove_or_warn(deleted);
+    move_and_delete(path, step_path);
     return true;
   } catch (const FileError& error) {
     log::warning("checkpoint {} is not deleted: {}", path, error.what());
@@ -192,8 +197,12 @@ void remove_leftovers(const std::string& folder) {
       continue;
     }
     log::info("Removing {}, a save that was not finished", path.string());
-    if (!delete_step(path.string(), fs::path(path).replace_extension().string())) {
-      fail<FileError>("checkpoint", "{} blocks the next save: move it away", path.string());
+    try {
+      move_and_delete(path.string(), fs::path(path).replace_extension().string());
+    } catch (const IoError&) {
+      throw;
+    } catch (const FileError& error) {
+      fail<FileError>("checkpoint", "{} blocks the next save: move it away; {}", path.string(), error.what());
     }
   }
 }

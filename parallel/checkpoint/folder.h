@@ -55,7 +55,7 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
 /// Removes what jobs that died have left (.tmp, .old, .deleted, .visible-*); a `step-N.old` whose replacement
 /// never came gets its name back. To be called only while no save is in flight. Warns about what cannot be
 /// removed (NFS keeps files that others have open); throws FileError for a .tmp that cannot even be renamed,
-/// since the next save may need its name.
+/// since the next save may need its name; an IoError if that may pass.
 void remove_leftovers(const std::string& folder);
 
 /// Collective, at start, before the first save: creates the folder and checks that every rank sees a file

@@ -22,6 +22,7 @@ namespace {
 std::vector<std::string> flushed;  // paths
 std::mutex flushed_mutex;
 std::string immovable;  // a path
+int why_immovable = EBUSY;
 }  // namespace
 
 // The C library's, in this program.
@@ -35,7 +36,7 @@ extern "C" int fsync(int descriptor) {
 
 extern "C" int rename(const char* from, const char* to) noexcept {
   if (from != immovable) return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
-  errno = EBUSY;
+  errno = why_immovable;
   return -1;
 }
 
@@ -63,8 +64,12 @@ TEST_CASE("an unfinished save that cannot be moved away is said to block the nex
   immovable = folder / "step-7.tmp";
   fs::create_directory(immovable);
   CHECK_THROWS_WITH(remove_leftovers(folder.path()),
-                    "[checkpoint] " + immovable + " blocks the next save: move it away");
+                    Contains("[checkpoint] " + immovable + " blocks the next save: move it away; ") &&
+                        Contains("Device or resource busy"));
   CHECK(fs::exists(immovable));
+  why_immovable = EIO;
+  CHECK_THROWS_AS(remove_leftovers(folder.path()), IoError);  // a save that meets it is tried again
+  why_immovable = EBUSY;
   immovable.clear();
   remove_leftovers(folder.path());
   CHECK(fs::is_empty(folder.path()));
