@@ -12,9 +12,11 @@
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/safetensors_folder.h"
 #include "core/log.h"
 #include "core/number.h"
+#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/layout.h"
@@ -98,8 +100,12 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
     log::warning("checkpoint.export_dtype {} has no effect without checkpoint.last_save_model_only: true",
                  name_of(config_.export_dtype));
   }
-  checkpoint::check_shared_folder(folder_, group_);
-  group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
+  checkpoint::in_three_attempts(group_,
+                                fmt::format("the folder of checkpoints {} could not be used", folder_),
+                                checkpoint::kPauseSeconds, [&] {
+                                  checkpoint::check_shared_folder(folder_, group_);
+                                  group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
+                                });
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::SaveOptions{.folder = folder_,
                               .layout = experiment.mesh.describe(),
@@ -213,13 +219,21 @@ std::optional<std::string> Checkpoints::initial_path() {
 
 // Logs what the saver will set aside.
 void Checkpoints::look_at_later_ones(int64_t step) {
-  const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
-  goes_back_ = !steps.empty() && steps.back().step > step;
+  std::string latest;
+  checkpoint::in_three_attempts(
+      group_, fmt::format("checkpoints in {} could not be listed", folder_), checkpoint::kPauseSeconds, [&] {
+        group_.on_rank_0([&] {
+          const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
+          if (!steps.empty() && steps.back().step > step) latest = std::to_string(steps.back().step);
+        });
+      });
+  latest = group_.of_rank_0(latest);
+  goes_back_ = !latest.empty();
   if (!goes_back_ || group_.rank() != 0) return;
   log::info(
       "The run goes back to step {}; the later checkpoints (up to step {}) are kept until its first save, "
       "which renames them to step-N.abandoned",
-      step, steps.back().step);
+      step, latest);
 }
 
 // What a resubmitted job may have changed unintentionally.
@@ -283,11 +297,24 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
   if (!loaded.ignored.empty()) log::info("Not used here: {}", fmt::join(loaded.ignored, ", "));
 }
 
+// As rank 0 reads it. Ranks that differ in what a checkpoint holds would train different models.
+std::optional<std::string> Checkpoints::text_of(const std::string& path) {
+  constexpr char kIsThere = 'y';
+  std::string text;
+  checkpoint::in_three_attempts(
+      group_, fmt::format("{} could not be read", path), checkpoint::kPauseSeconds,
+      [&] { group_.on_rank_0([&] { text = is_there(path) ? kIsThere + read_file(path) : ""; }); });
+  text = group_.of_rank_0(text);
+  return text.empty() ? std::nullopt : std::optional(text.substr(1));
+}
+
 // Each part of the state is taken together with what it counts.
 void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
-                             const std::vector<ParameterSpec>& specs, TrainingState& state) const {
+                             const std::vector<ParameterSpec>& specs, TrainingState& state) {
   const std::string path = fmt::format("{}/{}", from.path, kStateName);
-  const TrainingState saved = parse_training_state(read_file(path), path);
+  const std::optional<std::string> text = text_of(path);
+  if (!text) fail<FileError>("checkpoint", "{} is not there: the checkpoint is not one of a run", path);
+  const TrainingState saved = parse_training_state(*text, path);
   warn_of_other_batches(saved.sequences_per_step, from.manifest.world_size);
   state.branch = saved.branch;
   state.threads = saved.threads;
@@ -315,11 +342,12 @@ void Checkpoints::take_state(const checkpoint::LoadedCheckpoint& from,
   }
 }
 
-void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine) const {
+void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine) {
   const std::string path = fmt::format("{}/{}", folder, kHistoryName);
   if (excludes("float8_history")) return;
   const bool has_one = engine.float8() && engine.float8()->history();
-  if (fs::exists(path)) return restore_float8_history(read_file(path), path, engine, stream_);
+  if (const std::optional<std::string> text = text_of(path))
+    return restore_float8_history(*text, path, engine, stream_);
   if (has_one)
     log::info(
         "{} has no amax history, so a new one begins; until it is full, each tensor is scaled by its own "

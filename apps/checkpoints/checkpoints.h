@@ -81,8 +81,9 @@ class Checkpoints {
   bool excludes(std::string_view what) const;
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
   void take_state(const checkpoint::LoadedCheckpoint& from, const std::vector<ParameterSpec>& specs,
-                  TrainingState& state) const;
-  void take_history(const std::string& folder, TrainingEngine& engine) const;
+                  TrainingState& state);
+  void take_history(const std::string& folder, TrainingEngine& engine);
+  std::optional<std::string> text_of(const std::string& path);
   /// Path of the weights to begin with, unless they are random. All ranks call it.
   std::optional<std::string> initial_path();
   void log_changes(const std::string& path) const;

@@ -24,7 +24,8 @@ struct StepsToLoad {
   bool is_of_branch = false;
 };
 /// The checkpoints of its folder that the run may load: none if checkpoint.enable is false; if
-/// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on.
+/// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on. Rank 0
+/// calls it alone.
 StepsToLoad steps_to_load(const Config& config);
 
 /// What checkpoint.initial_load_path, which must be set, stands for; for a run's folder, its newest

@@ -19,6 +19,7 @@
 #include "core/io/file.h"
 #include "core/listed.h"
 #include "core/log.h"
+#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/comm/agree.h"
 
@@ -49,7 +50,10 @@ Decisions saved_decisions(const Experiment& e, Device device) {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";
-      Decisions saved = parse_decisions(read_file(path), path);
+      const std::string text =
+          checkpoint::in_three_attempts(checkpoint::RankGroup(), fmt::format("{} could not be read", path),
+                                        checkpoint::kPauseSeconds, [&] { return read_file(path); });
+      Decisions saved = parse_decisions(text, path);
       if (contains(ways, saved.made_for)) return saved;
       if (!saved.entries.empty())
         log::info("Decisions of {} were for another layout ({}), so they are made again", step->path,

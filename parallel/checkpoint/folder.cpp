@@ -87,8 +87,11 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
     std::string& path = paths[step];
     if (path.empty() || !replaced) path = folder + "/" + name;
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    fail_for_system(error.value(), "checkpoint", "cannot list " + folder);
+  const bool is_absent = error == std::errc::no_such_file_or_directory;
+  // Of one that is there, this says that a server has lost sight of it.
+  if (is_absent && is_there(folder))
+    fail<IoError>("checkpoint", "cannot list {}: it was gone for a moment", folder);
+  if (error && !is_absent) fail_for_system(error.value(), "checkpoint", "cannot list " + folder);
   std::vector<SavedStep> steps;
   for (auto& [step, path] : paths) steps.push_back({step, std::move(path)});
   return steps;

@@ -1,17 +1,15 @@
 #include "parallel/checkpoint/loader.h"
 
-#include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include "core/counted.h"
+#include "core/io/folder.h"
 #include "core/io/safetensors_folder.h"
-#include "core/io/system_failure.h"
 #include "core/log.h"
 #include "core/split.h"
+#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/folder.h"
@@ -111,8 +109,8 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
 
 // A checkpoint without optimizer state: one that lost some is broken, not an export.
 bool is_export(const std::string& path) {
-  if (std::filesystem::exists(path + "/" + safetensors_index_name("optimizer"))) return false;
   try {
+    if (is_there(path + "/" + safetensors_index_name("optimizer"))) return false;
     return !open_checkpoint(path).has_optimizer();
   } catch (const FileError&) {  // loading names it
     return false;
@@ -150,23 +148,6 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
   return complete;
 }
 
-// A file system that is away for a moment, from one of many machines, is no reason to train steps again.
-template <class Load>
-LoadedCheckpoint in_three_attempts(const std::string& path, RankGroup& group, double pause_seconds,
-                                   const Load& load) {
-  for (int left = 2;; --left) {
-    try {
-      return load();
-    } catch (const IoError& error) {
-      if (left == 0) throw;
-      if (group.rank() == 0)
-        log::warning("checkpoint {} could not be read, and is tried again in {:g} s: {}", path, pause_seconds,
-                     error.what());
-    }
-    std::this_thread::sleep_for(std::chrono::duration<double>(pause_seconds));
-  }
-}
-
 }  // namespace
 
 Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group) {
@@ -196,7 +177,11 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step, const LoadOptions& options) {
   std::string listed;
-  group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step, options.first_step); });
+  in_three_attempts(
+      group, fmt::format("checkpoints in {} could not be listed", folder), options.retry_seconds, [&] {
+        group.on_rank_0(
+            [&] { listed = candidates(folder, into.with_optimizer, load_step, options.first_step); });
+      });
   listed = group.of_rank_0(listed);
   if (listed.empty()) {
     if (load_step >= 0) refuse_missing_step(folder, load_step);
@@ -209,10 +194,11 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   for (std::string_view listed_path : paths) {
     const std::string path(listed_path);
     try {
-      return in_three_attempts(path, group, options.retry_seconds, [&] {
-        if (options.before_each) group.together([&] { options.before_each(path); });
-        return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
-      });
+      return in_three_attempts(group, fmt::format("checkpoint {} could not be read", path),
+                               options.retry_seconds, [&] {
+                                 if (options.before_each) group.together([&] { options.before_each(path); });
+                                 return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
+                               });
     } catch (const FileError& error) {
       if (load_step >= 0) throw;
       if (group.rank() == 0) log::warning("checkpoint {} is broken and skipped: {}", path, error.what());

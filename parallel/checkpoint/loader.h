@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/rank_group.h"
@@ -24,8 +25,8 @@ struct LoadOptions {
   std::function<void(const std::string& folder)> before_each = nullptr;
   /// Checkpoints of earlier steps are ignored.
   int64_t first_step = 0;
-  /// Pause before a checkpoint is tried again that a rank could not read (IoError).
-  double retry_seconds = 10;
+  /// Pause before the folder, or a checkpoint, is tried again that a rank could not read (attempts.h).
+  double retry_seconds = kPauseSeconds;
 };
 
 struct LoadedCheckpoint {
@@ -33,11 +34,12 @@ struct LoadedCheckpoint {
   Manifest manifest;
 };
 /// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, unless it is -1); broken
-/// ones are named in a warning and skipped, one that the system cannot read after three attempts. Returns
-/// nothing if the folder has no checkpoint. Throws FileError if there are some but all are broken, or if
-/// `load_step` is missing or broken: a run never starts over by itself. If optimizer state is asked for and
-/// the newest checkpoint holds only weights, throws ConfigError that says how to go on; going back to an
-/// older one would train steps again. Naming a `load_step` passes over it.
+/// ones are named in a warning and skipped, one that the system cannot read after three attempts; so many
+/// has the listing of the folder, too. Returns nothing if the folder has no checkpoint. Throws FileError if
+/// there are some but all are broken, or if `load_step` is missing or broken: a run never starts over by
+/// itself. If optimizer state is asked for and the newest checkpoint holds only weights, throws ConfigError
+/// that says how to go on; going back to an older one would train steps again. Naming a `load_step` passes
+/// over it.
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});

@@ -23,8 +23,16 @@ namespace fs = std::filesystem;
 
 namespace {
 std::function<bool(const std::string& path)> flush_fails;
+std::string unread_part;           // of a path
+std::atomic<int> unread_call = 0;  // the how manieth call that reads it or looks at it fails; 0: none
 std::atomic<int> pauses = 0;
 std::string stale_folder;  // how the path of one ends that cannot be made now; empty: none
+
+bool is_unread(const std::string& path) {
+  if (unread_call == 0 || !has(path, unread_part) || --unread_call > 0) return false;
+  errno = ESTALE;
+  return true;
+}
 }  // namespace
 
 // The C library's, in this program.
@@ -35,6 +43,16 @@ extern "C" int fsync(int descriptor) {
     return -1;
   }
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
+extern "C" ssize_t pread(int descriptor, void* to, size_t bytes, off_t at) {
+  std::error_code none;
+  if (unread_call > 0 && is_unread(fs::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none)))
+    return -1;
+  return ::syscall(SYS_pread64, descriptor, to, bytes, at);
+}
+extern "C" int stat(const char* path, struct stat* status) noexcept {
+  if (is_unread(path)) return -1;
+  return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, path, status, 0));
 }
 extern "C" int nanosleep(const timespec* time, timespec* rest) {
   if (time->tv_sec < 10) return static_cast<int>(::syscall(SYS_nanosleep, time, rest));
@@ -91,6 +109,24 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
   CHECK_THROWS_AS(tiny.start("other", saving)->run(), IoError);
   CHECK(saved_steps(tiny / "other").empty());
   flush_fails = nullptr;
+}
+
+TEST_CASE("a file of a checkpoint that cannot be read for a moment, by whatever reads it, changes nothing") {
+  const std::string part = GENERATE("training_state.json", "config.json", "manifest.json");
+  TinyTraining tiny;
+  const Overrides saving = kSaving + kToStepEight;
+  const Everything whole = finish(tiny, "whole", saving);
+  finish(tiny, "run", saving);
+  const CapturedOutput log;
+  unread_part = "step-6/" + part;
+  bool is_read = true;
+  for (int call = 1; is_read; ++call) {
+    fs::remove_all(tiny / "run/checkpoint/step-8");
+    unread_call = call;
+    CHECK(finish(tiny, "run", saving, 6) == whole);
+    is_read = unread_call == 0;
+  }
+  unread_call = 0;
 }
 
 TEST_CASE("a save whose folder cannot be made for a moment is made once more") {

@@ -1,3 +1,5 @@
+#include <dirent.h>
+#include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,6 +14,8 @@
 namespace {
 std::atomic<int> failing_reads = 0;  // how many more there are
 std::string unreadable;              // part of a path; empty: none
+std::atomic<int> failing_lists = 0;  // of a folder's names
+int why_lists_fail = ESTALE;
 }  // namespace
 
 // The C library's, in this program.
@@ -26,6 +30,16 @@ extern "C" ssize_t pread(int descriptor, void* to, size_t bytes, off_t at) {
     }
   }
   return ::syscall(SYS_pread64, descriptor, to, bytes, at);
+}
+
+extern "C" dirent* readdir(DIR* folder) {
+  if (failing_lists > 0) {
+    --failing_lists;
+    errno = why_lists_fail;
+    return nullptr;
+  }
+  static const auto real = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  return real(folder);
 }
 
 namespace ottava::checkpoint {
@@ -49,6 +63,25 @@ TEST_CASE("a checkpoint that the system cannot read for a moment is loaded, not 
   CHECK(loaded_when("step-5/optimizer", 1) == 5);
   CHECK(loaded_when("step-5/manifest", 2) == 5);
   CHECK(loaded_when("step-5/", 1'000'000) == 4);
+}
+
+TEST_CASE("a folder of checkpoints that the system cannot list for a moment is listed again") {
+  TemporaryFolder folder;
+  const std::vector<ParameterSpec> specs = tiny_model();
+  save(folder.path(), {}, 4, 4);
+  RankGroup group;
+  TinyRank rank(specs, {});
+  const auto loaded_after = [&](int failures) {
+    failing_lists = failures;
+    const auto loaded = load_newest(folder.path(), rank.parameters, group, -1, {.retry_seconds = 0.001});
+    return loaded ? loaded->manifest.step : -1;
+  };
+  for (const int code : {ESTALE, ENOENT}) {
+    why_lists_fail = code;
+    CHECK(loaded_after(2) == 4);
+    CHECK_THROWS_AS(loaded_after(3), IoError);
+    CHECK(failing_lists == 0);
+  }
 }
 
 }  // namespace
