@@ -57,8 +57,10 @@ class Checkpoints {
   /// before the first of them is deleted. If the last step cannot be exported in checkpoint.export_dtype,
   /// saves it as a checkpoint like the others and then throws what prevented that. Files that the system
   /// cannot write (IoError) are written once more, 10 s later, since a network file system may be away for a
-  /// moment: by the next save, if these are of one in the background. The second failure in a row is thrown.
-  void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
+  /// moment: by the next save, if these are of one in the background. On a full disk a save that is not the
+  /// last is given up, and the run goes on to the next. The second failure in a row is thrown. Returns false
+  /// if it was given up.
+  bool save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
   /// If a save in flight copies masters and moments while the next step runs, the end of these copies, before
@@ -68,7 +70,7 @@ class Checkpoints {
   void poll();
   /// Waits for an asynchronous save and completes it.
   void finish();
-  /// The same. Returns false if the save is to be repeated.
+  /// The same. Returns false if it failed, of which save() says what follows.
   bool finish_or_repeat();
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
@@ -92,6 +94,7 @@ class Checkpoints {
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
   void save_once(TrainingEngine& engine, const TrainingState& state, bool is_last);
   void take_failure(const IoError& error);
+  void take_failure(const FullDisk& error);
 
   const Experiment& experiment_;
   const CheckpointConfig& config_;

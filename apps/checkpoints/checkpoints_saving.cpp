@@ -5,14 +5,14 @@
 #include "apps/checkpoints/checkpoints.h"
 #include "apps/checkpoints/float8_history.h"
 #include "core/log.h"
+#include "parallel/checkpoint/attempts.h"
 
 // What Checkpoints does to save.
 
 namespace ottava {
 namespace {
 
-// Loading waits as long before it tries again.
-constexpr std::chrono::seconds kPause{10};
+void pause() { std::this_thread::sleep_for(std::chrono::duration<double>(checkpoint::kPauseSeconds)); }
 
 }  // namespace
 
@@ -49,15 +49,33 @@ void Checkpoints::take_failure(const IoError& error) {
     log::warning("a checkpoint could not be written, and is tried again: {}", error.what());
 }
 
-void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
-  if (!saver_) return;
+// Ending here would lose the steps since the last checkpoint for certain; whoever makes room before the next
+// save keeps them. Without an end, a run could go on for days of which nothing stays.
+void Checkpoints::take_failure(const FullDisk& error) {
+  if (std::exchange(has_failed_, true)) throw FullDisk(error);
+  if (group_.rank() == 0) {
+    log::warning(
+        "a checkpoint could not be written, and the run goes on without it: make room before the next one is "
+        "due, or the run ends there: {}",
+        error.what());
+  }
+}
+
+bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
+  if (!saver_) return true;
+  if (!finish_or_repeat()) pause();
   try {
     save_once(engine, state, is_last);
   } catch (const IoError& error) {
     take_failure(error);
-    std::this_thread::sleep_for(kPause);
+    pause();
     save_once(engine, state, is_last);
+  } catch (const FullDisk& error) {
+    if (is_last) throw;
+    take_failure(error);
+    return false;
   }
+  return true;
 }
 
 void Checkpoints::save_once(TrainingEngine& engine, const TrainingState& state, bool is_last) {
@@ -99,17 +117,21 @@ void Checkpoints::poll() {
     saver_->poll();
   } catch (const IoError& error) {
     take_failure(error);
+  } catch (const FullDisk& error) {
+    take_failure(error);
   }
 }
 
 bool Checkpoints::finish_or_repeat() {
   try {
     finish();
+    return true;
   } catch (const IoError& error) {
     take_failure(error);
-    return false;
+  } catch (const FullDisk& error) {
+    take_failure(error);
   }
-  return true;
+  return false;
 }
 
 void Checkpoints::finish() {

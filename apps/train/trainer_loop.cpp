@@ -260,14 +260,12 @@ void Trainer::save(bool is_last) {
     }
   }
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
-  checkpoints_->save(*engine_, state_, is_last);
-  saved_at_ = state_.step;
+  if (checkpoints_->save(*engine_, state_, is_last)) saved_at_ = state_.step;
 }
 
 // For a run that ends before its last step. Returns why it has no checkpoint of this one; empty: it has.
 std::string_view Trainer::save_early() {
-  if (saved_at_ != state_.step) save(false);
-  while (!checkpoints_->finish_or_repeat()) save(false);
+  while (saved_at_ != state_.step || !checkpoints_->finish_or_repeat()) save(false);
   reporter_->flush();
   if (!checkpoints_->saves())
     return checkpoints_->is_enabled() ? "checkpoint.load_only is true" : "checkpoint.enable is false";

@@ -16,6 +16,11 @@ struct IoError : FileError {
   using FileError::FileError;
 };
 
+/// A disk, or what a user may take of it, is full: someone may make room.
+struct FullDisk : FileError {
+  using FileError::FileError;
+};
+
 /// Whether an error number says that a device, a server or the system itself failed, or was disturbed.
 inline bool is_of_system(int code) {
   constexpr int kOfSystem[] = {EIO,          ESTALE,       ETIMEDOUT,   ESHUTDOWN, ENOTCONN,
@@ -25,9 +30,11 @@ inline bool is_of_system(int code) {
   return contains(kOfSystem, code);
 }
 
-/// Throws the error of a system call, `[where] what: reason`: an IoError if it is_of_system(), else a FileError.
+/// Throws the error of a system call, `[where] what: reason`: an IoError if it is_of_system(), a FullDisk if
+/// there is no room, else a FileError.
 [[noreturn]] inline void fail_for_system(int code, std::string_view where, const std::string& what) {
   if (is_of_system(code)) fail<IoError>(where, "{}: {}", what, std::strerror(code));
+  if (code == ENOSPC || code == EDQUOT) fail<FullDisk>(where, "{}: {}", what, std::strerror(code));
   fail<FileError>(where, "{}: {}", what, std::strerror(code));
 }
 

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 std::function<bool(const std::string& path)> flush_fails;
+std::atomic<int> flush_code = EIO;
 std::string unread_part;           // of a path
 std::atomic<int> unread_call = 0;  // the how manieth call that reads it or looks at it fails; 0: none
 std::atomic<int> pauses = 0;
@@ -39,7 +40,7 @@ bool is_unread(const std::string& path) {
 extern "C" int fsync(int descriptor) {
   std::error_code none;
   if (flush_fails && flush_fails(fs::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none))) {
-    errno = EIO;
+    errno = flush_code;
     return -1;
   }
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
@@ -109,6 +110,32 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
   CHECK_THROWS_AS(tiny.start("other", saving)->run(), IoError);
   CHECK(saved_steps(tiny / "other").empty());
   flush_fails = nullptr;
+}
+
+TEST_CASE("on a full disk a run goes on to its next save, which ends it if it finds no room either") {
+  const std::string mode = GENERATE("disabled", "async");
+  const Overrides saving = kSaving + kToStepEight + Overrides{"--checkpoint.async_mode", mode};
+  TinyTraining tiny;
+  const Everything whole = finish(tiny, "whole", saving);
+  const CapturedOutput log;
+  flush_code = ENOSPC;
+  flush_fails = failing_after_first("step-3.tmp/model", 1);
+  CHECK(finish(tiny, "run", saving) == whole);
+  CHECK_THAT(log.text(), Contains("a checkpoint could not be written, and the run goes on without it") &&
+                             Contains("step-3.tmp/model.safetensors: No space left on device"));
+  CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{6, 8});
+
+  flush_fails = failing_after_first("step-", 1'000'000);
+  TinyTraining::Run ends = tiny.start("ends", saving);
+  CHECK_THROWS_AS(ends->run(), FullDisk);
+  CHECK(ends->state().step < 8);
+  CHECK(saved_steps(tiny / "ends").empty());
+
+  flush_fails = failing_after_first("step-8.tmp/model", 1);  // the last
+  CHECK_THROWS_AS(tiny.start("last", saving)->run(), FullDisk);
+  CHECK(saved_steps(tiny / "last") == std::vector<int64_t>{3, 6});
+  flush_fails = nullptr;
+  flush_code = EIO;
 }
 
 TEST_CASE("a file of a checkpoint that cannot be read for a moment, by whatever reads it, changes nothing") {

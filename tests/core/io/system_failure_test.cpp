@@ -41,7 +41,9 @@ namespace {
 TEST_CASE("what servers and devices fail with is told from what is wrong with a file") {
   for (const int code : {EIO, ESTALE, ECOMM, EREMOTEIO, ETIMEDOUT, EINTR})
     CHECK_THROWS_AS(fail_for_system(code, "file", "cannot read a"), IoError);
-  for (const int code : {ENOENT, EACCES, ENOSPC, EISDIR}) {
+  for (const int code : {ENOSPC, EDQUOT})
+    CHECK_THROWS_AS(fail_for_system(code, "file", "cannot write a"), FullDisk);
+  for (const int code : {ENOENT, EACCES, EISDIR}) {
     try {
       fail_for_system(code, "file", "cannot read a");
     } catch (const FileError& error) {

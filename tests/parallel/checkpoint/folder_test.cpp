@@ -124,7 +124,7 @@ TEST_CASE("a file system that does not answer is named, not taken for a step tha
 
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
   TemporaryFolder folder;
-  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3);
+  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3), full(3);
   std::vector<uint64_t> sums;
   run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
@@ -151,6 +151,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
         if (rank == 1) throw fs::filesystem_error("", "f", {ESTALE, std::generic_category()});
       });
     });
+    full[rank] = message_of<FullDisk>([&] { group.on_rank_0([] { fail<FullDisk>("x", "no room"); }); });
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
@@ -162,6 +163,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     CHECK_THAT(refusals[rank], Contains("rank 2: [x] no"));
     CHECK_THAT(others[rank], Contains("rank 0: std::bad_alloc"));
     CHECK_THAT(away[rank], Contains("rank 1: [file] cannot use f: Stale file handle"));
+    CHECK_THAT(full[rank], Contains("rank 0: [x] no room"));
   }
   CHECK(fs::is_empty(folder / "new/checkpoints"));
   RankGroup group;
