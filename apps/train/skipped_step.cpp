@@ -9,6 +9,7 @@
 #include "apps/step/non_finite.h"
 #include "core/counted.h"
 #include "core/listed.h"
+#include "core/metrics/step_line.h"
 #include "parallel/comm/bootstrap.h"
 
 namespace ottava {
@@ -48,7 +49,8 @@ Account account_of(TrainingEngine& engine, int rank) {
   if (sums.empty()) {
     text += "no loss on its stages";
   } else if (bad != sums.end()) {
-    text += fmt::format("loss {} in micro-batch {} of {}", *bad, bad - sums.begin() + 1, sums.size());
+    text += fmt::format("loss {} in micro-batch {} of {}", unsigned_nan(*bad), bad - sums.begin() + 1,
+                        sums.size());
   } else {
     text +=
         fmt::format("loss finite in {}", sums.size() == 1 ? "its only micro-batch"

@@ -76,7 +76,7 @@ MetricsReporter::Scalars SourceReport::log(int64_t samples) {
                         with_commas(counts[i] * sequence), epochs);
     if (sums[i].tokens > 0) {
       const double loss = sums[i].loss / sums[i].tokens;
-      line += fmt::format(", loss {:.4f}", loss);
+      line += fmt::format(", loss {:.4f}", unsigned_nan(loss));
       add("loss", loss);
     }
     add("tokens", count * sequence), add("share", share), add("epochs", epochs);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <limits>
 
 namespace ottava {
 namespace {
@@ -22,14 +23,16 @@ std::string with_commas(int64_t number) {
   return number < 0 ? "-" + digits : digits;
 }
 
+double unsigned_nan(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }
+
 std::string step_line(const StepMetrics& m, bool colors) {
   auto paint = [&](const char* color, std::string text) { return colors ? color + text + "\033[0m" : text; };
   std::string tflops = fmt::format("{:.2f}", m.tflops);
   tflops.replace(0, tflops.size() - 3, with_commas(static_cast<int64_t>(std::stod(tflops))));
   return paint("\033[31m", fmt::format("step: {:2}  ", m.step)) +
-         paint("\033[32m", fmt::format("loss: {:7.4f}  ", m.global_avg_loss)) +
-         (m.z_loss ? fmt::format("z_loss: {:.2e}  ", *m.z_loss) : "") +
-         paint("\033[38;2;180;60;0m", fmt::format("grad_norm: {:7.4f}  ", m.grad_norm)) +
+         paint("\033[32m", fmt::format("loss: {:7.4f}  ", unsigned_nan(m.global_avg_loss))) +
+         (m.z_loss ? fmt::format("z_loss: {:.2e}  ", unsigned_nan(*m.z_loss)) : "") +
+         paint("\033[38;2;180;60;0m", fmt::format("grad_norm: {:7.4f}  ", unsigned_nan(m.grad_norm))) +
          fmt::format("lr: {:.2e}  tokens: {}  ", m.learning_rate, with_commas(m.tokens_seen)) +
          paint("\033[38;2;54;234;195m",
                fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +

@@ -46,6 +46,9 @@ std::string step_line(const StepMetrics& metrics, bool colors);
 /// against the BF16 peak, so it may exceed what a device can do; the metrics have the number.
 std::string mfu_text(double percent, int digits = 2);
 
+/// `x`, but a NaN without the sign that processors give it, with which it would be printed as "-nan".
+double unsigned_nan(double x);
+
 /// "1,234,567".
 std::string with_commas(int64_t number);
 

@@ -147,6 +147,15 @@ TEST_CASE("only rank 0 writes metrics, unless save_for_all_ranks asks for files 
   for (const char* rank : {"rank_0", "rank_1"}) CHECK(files_in(folder / "all/tb/" + rank) == 1);
 }
 
+TEST_CASE("the validation of a model that gives no numbers shows nan, without a sign") {
+  const CapturedOutput captured;
+  log::set_level(log::Level::info);
+  MetricsReporter reporter({.config = {.enable_json_lines = false}, .total_steps = 2});
+  reporter.log_validation(1, {.loss = -std::numeric_limits<double>::quiet_NaN()}, {});
+  log::set_level(log::Level::warning);
+  CHECK_THAT(captured.text(), Contains("perplexity: nan") && !Contains("-nan"));
+}
+
 TEST_CASE("files that have no room are told of once, and have what is written after there is room") {
   log::set_level(log::Level::warning);
   TemporaryFolder folder;

@@ -1,5 +1,7 @@
 #include "core/metrics/step_line.h"
 
+#include <limits>
+
 #include "tests/support/catch.h"
 
 using namespace ottava;
@@ -60,4 +62,17 @@ TEST_CASE("rates are rounded once and grouped") {
   CHECK(with_commas(999) == "999");
   CHECK(with_commas(1000) == "1,000");
   CHECK(with_commas(-1234567) == "-1,234,567");
+}
+
+TEST_CASE("what is not a number has no sign") {
+  StepMetrics m;
+  m.global_avg_loss = m.grad_norm = -std::numeric_limits<double>::quiet_NaN();
+  m.z_loss = m.grad_norm;
+  const std::string line = step_line(m, false);
+  INFO(line);
+  for (const char* name : {"  loss: ", "z_loss: ", "grad_norm: "}) {
+    const size_t begin = line.find_first_not_of(' ', line.find(name) + std::string_view(name).size());
+    CHECK(line.substr(begin, 4) == "nan ");
+  }
+  CHECK(unsigned_nan(-1.5) == -1.5);
 }
