@@ -18,7 +18,8 @@ class ChatSession {
               std::string system);
 
   /// Writes the answer to what the user says to `out` and returns how many tokens were drawn. Throws
-  /// ConfigError if the conversation with the longest possible answer would not fit the generator.
+  /// ConfigError if the conversation with the longest possible answer would not fit the generator. After an
+  /// error the conversation is as it was before.
   int64_t say(std::string_view text, const AnswerOptions& options, std::ostream& out);
 
  private:

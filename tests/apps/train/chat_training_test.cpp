@@ -6,6 +6,9 @@
 #include "apps/commands/generate_command.h"
 #include "apps/data/chat_data.h"
 #include "apps/data/training_data.h"
+#include "apps/generate/chat_session.h"
+#include "apps/generate/saved_model.h"
+#include "apps/generate/stop_tokens.h"
 #include "core/data/chat/masked_token.h"
 #include "core/data/chat/template_file.h"
 #include "core/error.h"
@@ -247,6 +250,23 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
              Contains("exceed the context of 200: lower --max-tokens, or raise --context"));
   CHECK_THAT(message_of([&] { converse("what is 3 of 0?\n" + repeated("word", 200) + "\n"); }),
              Contains("exceed the context of 200: start a new one, lower --max-tokens"));
+
+  // What was refused is no part of the conversation.
+  const SavedModel model = open_saved_model("chat", folder);
+  Generator generator({.model = model.config, .compute = DType::f32, .capacity = 200}, {DeviceType::cpu, 0});
+  load_weights(model, generator.parameters(), generator.stream());
+  ChatSession session(encoder, *tokenizer, generator, "be brief");
+  AnswerOptions options{
+      .sampling = {.temperature = 0}, .max_tokens = 12, .stop_tokens = stop_tokens(folder, *tokenizer)};
+  options.stop_tokens.push_back(encoder.end_of_turn());
+  std::ostringstream answers;
+  const std::string too_long = repeated("word", 200);
+  for (const char* said : {"what is 3 of 0?", "and 4 of 1?"}) {
+    CHECK_THAT(message_of([&] { session.say(too_long, options, answers); }), Contains("exceed the context"));
+    session.say(said, options, answers);
+    ++options.stream;
+  }
+  CHECK(answers.str() == two);
 
   // Past the length that the model is meant for one is told, and by default one does not go there.
   const std::string short_folder = chats / "short";
