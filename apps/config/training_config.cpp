@@ -102,9 +102,10 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
           "unscaled "
           "before clipping")
       .or_scalar();
-  s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps,
-          "end the run with an error after more than this many consecutive steps with a gradient that is not "
-          "finite")
+  s.field(
+       "max_consecutive_skipped_steps", c.max_consecutive_skipped_steps,
+       "end the run with an error after more than this many consecutive steps whose gradient is not finite, "
+       "or would be multiplied by what is too small for float32")
       .at_least(0)
       .unit("steps");
 }

@@ -64,6 +64,14 @@ Account account_of(TrainingEngine& engine, int rank) {
 
 }  // namespace
 
+std::string describe_vanishing(const StepOutputs& out, const TrainingConfig& config) {
+  return fmt::format(
+      "training.max_norm {:g} / gradient norm {:g} / loss scale {:g} is too small for float32; {}",
+      config.max_norm, out.grad_norm, out.loss_scale,
+      config.loss_scale == "dynamic" ? "raise training.max_norm"
+                                     : "lower training.loss_scale or raise training.max_norm");
+}
+
 std::string describe_spike(const StepOutputs& out, const SpikeRule& rule) {
   const bool is_loss = out.why == kLossSpike;
   const int64_t before = out.spikes.known - std::isfinite(out.spike[0]);  // an infinite loss entered nothing

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "apps/config/training_config.h"
 #include "apps/step/training_engine.h"
 #include "core/error.h"
 
@@ -13,6 +14,10 @@ namespace ottava {
 /// make the call and get the same text; `control` moves CPU tensors. Only for steps that were skipped, since
 /// it copies every gradient to the host.
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
+
+/// Why a step was skipped whose gradients are finite, but whose factor float32 takes for zero
+/// (core/optim/adamw.h): "training.max_norm 1e-15 / gradient norm ...", and what to change.
+std::string describe_vanishing(const StepOutputs& out, const TrainingConfig& config);
 
 /// Why a step was left out as a spike: "its loss 9.1234 is above 5.0211, ...".
 std::string describe_spike(const StepOutputs& out, const SpikeRule& rule);

@@ -112,6 +112,7 @@ class Trainer {
   TrainingState state_, begins_with_;  ///< begins_with_: state_to_load(), then what was loaded
   RunSpeed speed_;
   Float8Alerts float8_alerts_;
+  std::string vanishing_;  ///< describe_vanishing() of the last step that was skipped; empty: not for that
   bool stop_asked_ = false, data_is_bad_ = false;
   int64_t gpu_bytes_before_ = 0, steps_here_ = 0, saved_at_ = 0;
 };

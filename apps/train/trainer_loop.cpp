@@ -323,13 +323,9 @@ void Trainer::check_health(const StepOutputs& out) {
       log::warning("step {} was skipped: {}; weights and optimizer state are unchanged", state_.step, spike);
     return;
   }
-  const bool vanishes = std::isfinite(out.grad_norm);
-  const std::string where =
-      vanishes ? fmt::format(
-                     "training.max_norm {:g} / gradient norm {:g} / loss scale {:g} is too small for "
-                     "float32; lower training.loss_scale",
-                     config_.training.max_norm, out.grad_norm, out.loss_scale)
-               : describe_skipped_step(*engine_, *ranks_.control);
+  vanishing_ = std::isfinite(out.grad_norm) ? describe_vanishing(out, config_.training) : "";
+  const bool vanishes = !vanishing_.empty();
+  const std::string where = vanishes ? vanishing_ : describe_skipped_step(*engine_, *ranks_.control);
   events_.add("skipped", state_.step, where);
   if (ranks_.is_first()) {
     log::warning(
@@ -338,14 +334,19 @@ void Trainer::check_health(const StepOutputs& out) {
         where);
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
-  if (state_.consecutive_skips > limit) {
-    finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
+  if (state_.consecutive_skips <= limit) return;
+  finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
+  const std::string steps = counted(state_.consecutive_skips, "consecutive step");
+  if (vanishes) {
     fail<NumericsError>("training",
-                        "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
-                        "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
-                        counted(state_.consecutive_skips, "consecutive step"), limit, first_skipped_sample(),
-                        checkpoints_->ways_back(state_.step - state_.consecutive_skips));
+                        "{} {} skipped (training.max_consecutive_skipped_steps is {}), the last because {}",
+                        steps, state_.consecutive_skips == 1 ? "was" : "were", limit, vanishing_);
   }
+  fail<NumericsError>("training",
+                      "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
+                      "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
+                      steps, limit, first_skipped_sample(),
+                      checkpoints_->ways_back(state_.step - state_.consecutive_skips));
 }
 
 // Of the consecutive skips, some of which may be of the run before, with batches of another size.
@@ -359,12 +360,20 @@ int64_t Trainer::first_skipped_sample() const {
 void Trainer::warn_of_skips_at_end() {
   const int64_t skips = state_.consecutive_skips;
   if (skips == 0) return;
-  const std::string back = checkpoints_->ways_back(state_.step - skips);
+  const int64_t step = state_.step - skips;
+  const std::string back = vanishing_.empty() ? checkpoints_->ways_back(step) : "";
   if (!ranks_.is_first()) return;
+  const std::string_view were = skips == 1 ? "was" : "were";
+  if (!vanishing_.empty()) {
+    log::warning(
+        "the run ends with {} that {} skipped, the last because {}: its weights are those of step {}",
+        counted(skips, "step"), were, vanishing_, step);
+    return;
+  }
   log::warning(
       "the run ends with {} that had non-finite gradients and {} skipped: its weights are those of step {} "
       "and may be broken{}",
-      counted(skips, "step"), skips == 1 ? "was" : "were", state_.step - skips, back);
+      counted(skips, "step"), were, step, back);
 }
 
 }  // namespace ottava

@@ -219,7 +219,35 @@ TEST_CASE("a step whose clipped gradients would vanish is skipped, and says what
   CHECK(run->state().optimizer_step == 0);
   CHECK(has(captured.text(), "step 1 was skipped: what gradients would be multiplied by vanishes; "));
   CHECK(has(captured.text(), "training.max_norm 1e-15 / gradient norm "));
-  CHECK(has(captured.text(), " / loss scale 1e+30 is too small for float32; lower training.loss_scale"));
+  const std::string advice =
+      " / loss scale 1e+30 is too small for float32; lower training.loss_scale or raise training.max_norm";
+  CHECK(has(captured.text(), advice));
+  CHECK(
+      has(captured.text(), "the run ends with 1 step that was skipped, the last because training.max_norm "));
+  CHECK(has(captured.text(), advice + ": its weights are those of step 0\n"));
+  CHECK_FALSE(has(captured.text(), "non-finite"));
+}
+
+TEST_CASE("a run that too many vanishing gradients end says so, and what is too small") {
+  TinyTraining tiny;
+  const CapturedOutput captured;
+  const auto message_with = [&](const std::string& name, const Overrides& overrides) {
+    return message_of([&] {
+      tiny.start(name, overrides + Overrides{"--training.max_consecutive_skipped_steps", "1"})->run();
+    });
+  };
+  const std::string constant =
+      message_with("constant", {"--training.loss_scale", "1e30", "--training.max_norm", "1e-15"});
+  CHECK(
+      constant.starts_with("[training] 2 consecutive steps were skipped "
+                           "(training.max_consecutive_skipped_steps is 1), the last because "
+                           "training.max_norm 1e-15 / gradient norm "));
+  CHECK(
+      constant.ends_with(" / loss scale 1e+30 is too small for float32; lower training.loss_scale or raise "
+                         "training.max_norm"));
+  const std::string dynamic =
+      message_with("dynamic", {"--training.loss_scale", "dynamic", "--training.max_norm", "1.2e-38"});
+  CHECK(dynamic.ends_with(" / loss scale 32768 is too small for float32; raise training.max_norm"));
 }
 
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
