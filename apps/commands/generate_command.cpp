@@ -17,6 +17,7 @@
 #include "apps/generate/text_stream.h"
 #include "core/counted.h"
 #include "core/data/chat/template_file.h"
+#include "core/io/utf8.h"
 #include "core/stopwatch.h"
 
 namespace ottava {
@@ -48,6 +49,7 @@ std::string prompt_of(const GenerateCommand& c) {
   if (!c.prompt && c.prompt_file.empty() && !c.input) return {};
   std::string text = given_text("generate", c.prompt, c.prompt_file, c.input);
   if (c.prompt) return text;
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());  // as of a text to train on
   text = with_line_feeds(text);
   if (text.ends_with('\n')) text.pop_back();
   return text;

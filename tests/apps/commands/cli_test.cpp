@@ -310,7 +310,7 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
   CHECK(text.starts_with("A cat"));
   CHECK(shell("echo 'A cat' | " + generate) == text);
   CHECK(shell("printf 'A cat\\r\\n' | " + generate) == text);
-  CHECK(shell("echo 'A cat' > cat.txt; " + generate + "--prompt-file cat.txt") == text);
+  CHECK(shell("printf '\\357\\273\\277A cat\\n' > cat.txt; " + generate + "--prompt-file cat.txt") == text);
 
   const std::string samples = shell(generate + "--prompt 'A cat' --samples 2");
   CHECK(samples.starts_with("==> sample 1 of 2 <==\n" + text + "\n==> sample 2 of 2 <==\nA cat"));
