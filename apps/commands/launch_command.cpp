@@ -1,6 +1,7 @@
 #include "apps/commands/launch_command.h"
 
 #include <charconv>
+#include <filesystem>
 #include <memory>
 
 #include "apps/commands/command_line.h"
@@ -43,6 +44,13 @@ int run_launch_command(LaunchCommand command) {
                       launch.machines - 1, launch.machines);
   if (launch.machines > 1 && launch.master.port == 0) launch.master.port = Master{}.port;
   launch.only_ranks = ranks_in(command.only_ranks, launch.ranks * launch.machines);
+  const std::string& first = launch.arguments.front();
+  if (std::filesystem::path(first).filename() == "ottava")
+    fail<ConfigError>(
+        "launch",
+        "what stands after -- is a command of this program, and begins with '{}': leave that out, "
+        "as in `ottava launch -n 2 -- train CONFIG`",
+        first);
   launch.arguments.insert(launch.arguments.begin(), "ottava");
   return launch_ranks(launch);
 }

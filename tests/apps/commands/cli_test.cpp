@@ -24,6 +24,9 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"launch -n 2 --grace 1e12 -- train tiny.yaml", "--grace: expected 0 to 86400, got 1e12"},
       {"launch -n 2 --only-rank 1,x -- train tiny.yaml",
        "--only-rank is '1,x', expected ranks separated by commas"},
+      {"launch -n 2 -- build/ottava train tiny.yaml",
+       "[launch] what stands after -- is a command of this program, and begins with 'build/ottava': leave "
+       "that out"},
       {"launch -n 2 --nnodes 2 -- train tiny.yaml", "the address of machine 0 is unknown"},
       {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
       {"generate --checkpoint out --shout", "see `ottava generate --help`"},
