@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/config/nearest.h"
+#include "core/contains.h"
 #include "core/error_text.h"
 #include "core/number.h"
 
@@ -24,27 +25,79 @@ std::string without_mark(std::string word) {
   return word;
 }
 
-/// What is wrong with a command line, and what would be allowed.
-std::string failure(const CLI::App* at, const CLI::Error& error, const std::vector<std::string>& words) {
-  std::string path = at->get_name();
-  auto word = words.begin();
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    path += " " + at->get_name();
-    word = std::find(word, words.end(), at->get_name());
-    if (word != words.end()) ++word;
+/// The command that words ask for, and the first of them that is none of its names.
+struct Asked {
+  const CLI::App* command;
+  std::string path;
+  size_t rest = 0;
+};
+
+Asked asked(const CLI::App* program, const std::vector<std::string>& words) {
+  Asked at{program, program->get_name()};
+  for (; at.rest < words.size(); ++at.rest) {
+    const auto next =
+        at.command->get_subcommands([&](const CLI::App* c) { return c->get_name() == words[at.rest]; });
+    if (next.empty()) break;
+    at.command = next.front();
+    at.path += " " + at.command->get_name();
   }
+  return at;
+}
+
+/// Of "--name=value" and "--name": "--name"; empty where the word is no long option.
+std::string option_name(const std::string& word) {
+  return word.size() > 2 && word.starts_with("--") ? word.substr(0, word.find('=')) : "";
+}
+
+/// --max_tokens as --max-tokens, where the command has that.
+std::vector<std::string> with_hyphens(const CLI::App* program, std::vector<std::string> words) {
+  const Asked at = asked(program, words);
+  for (size_t i = at.rest; i < words.size() && words[i] != "--"; ++i) {
+    std::string name = option_name(words[i]);
+    const size_t length = name.size();
+    std::ranges::replace(name, '_', '-');
+    if (at.command->get_option_no_throw(name)) words[i].replace(0, length, name);
+  }
+  return words;
+}
+
+/// The option of a command that was meant by one that it does not have; empty if none is like it.
+std::string meant_option(const CLI::App* command, const std::string& name) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& long_name : option->get_lnames()) known.push_back("--" + long_name);
+  return config::nearest(name, known);
+}
+
+std::string unknown_text(const std::string& name, const std::string& meant) {
+  return fmt::format("unknown option {}{}", name, meant.empty() ? "" : "; did you mean " + meant + "?");
+}
+
+/// Of the first word that is no option of the command; empty if all are.
+std::string unknown_option(const CLI::App* command, const std::vector<std::string>& words, size_t first) {
+  for (size_t i = first; i < words.size() && words[i] != "--"; ++i) {
+    const std::string name = option_name(words[i]);
+    if (!name.empty() && !command->get_option_no_throw(name))
+      return unknown_text(name, meant_option(command, name));
+  }
+  return "";
+}
+
+/// What is wrong with a command line, and what would be allowed.
+std::string failure(const CLI::App* program, const CLI::Error& error, const std::vector<std::string>& words) {
+  const auto [at, path, rest] = asked(program, words);
   std::vector<std::string> names;
   for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
-  std::string what = error.what();
+  const std::string unknown = at->get_allow_extras() ? "" : unknown_option(at, words, rest);
+  std::string what = unknown.empty() ? error.what() : unknown;
   std::erase(what, kAsItIs);
   if (names.empty()) return fmt::format("{}; see `{} --help`", what, path);
   const std::string expected = config::one_of_text(names);
-  if (word == words.end() || word->starts_with('-'))
+  if (rest == words.size() || words[rest].starts_with('-'))
     return fmt::format("{} needs a subcommand: {}; see `{} --help`", at->get_name(), expected, path);
-  const std::string meant = config::nearest(*word, names);
-  return fmt::format("{} has no subcommand '{}': expected {}{}; see `{} --help`", at->get_name(), *word,
+  const std::string meant = config::nearest(words[rest], names);
+  return fmt::format("{} has no subcommand '{}': expected {}{}; see `{} --help`", at->get_name(), words[rest],
                      expected, meant.empty() ? "" : "; did you mean " + meant + "?", path);
 }
 
@@ -118,9 +171,16 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
   parser->parse_complete_callback([parser, &file, &overrides] {
     overrides.clear();
     for (std::string& word : parser->remaining()) overrides.push_back(without_mark(std::move(word)));
-    if (overrides.empty() || overrides.front().starts_with("-")) return;
-    file = overrides.front();
-    overrides.erase(overrides.begin());
+    if (!overrides.empty() && !overrides.front().starts_with("-")) {
+      file = overrides.front();
+      overrides.erase(overrides.begin());
+    }
+    // Keys have a dot.
+    for (const std::string& word : overrides) {
+      const std::string name = option_name(word),
+                        meant = contains(name, '.') ? "" : meant_option(parser, name);
+      if (!meant.empty()) throw CLI::ParseError(unknown_text(name, meant), CLI::ExitCodes::ExtrasError);
+    }
   });
   return command;
 }
@@ -216,6 +276,7 @@ int CommandLine::run(std::vector<std::string> words) {
     line_.rest.assign(mark == words.end() ? mark : mark + 1, words.end());
     words.erase(mark, words.end());
   }
+  words = with_hyphens(parser_.get(), std::move(words));
   try {
     const std::vector<std::string> marked = with_marks(words);
     parser_->parse(std::vector<std::string>(marked.rbegin(), marked.rend()));

@@ -95,8 +95,8 @@ class CommandLine {
   ~CommandLine();
   Command commands();
 
-  /// Runs the command that `words` ask for and returns the exit code. If they ask for none, or if it throws,
-  /// prints one sentence to standard error and returns 1.
+  /// Runs the command that `words` ask for, --like_this or --like-this, and returns the exit code. If they
+  /// ask for none, or if it throws, prints one sentence to standard error and returns 1.
   int run(std::vector<std::string> words);
 
  private:

@@ -29,7 +29,12 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
        "that out"},
       {"launch -n 2 --nnodes 2 -- train tiny.yaml", "the address of machine 0 is unknown"},
       {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
-      {"generate --checkpoint out --shout", "see `ottava generate --help`"},
+      {"generate --checkpoint out --shout", "unknown option --shout; see `ottava generate --help`"},
+      {"generate --checkpoint out --max-new-tokens=3",
+       "unknown option --max-new-tokens; did you mean --max-tokens?"},
+      {"eval out --task q.jsonl", "unknown option --task; did you mean --tasks?"},
+      {"plan tiny.yaml --worldsize 8", "unknown option --worldsize; did you mean --world-size?"},
+      {"plan tiny.yaml --steps 8", "unknown option --steps; did you mean --training.steps?"},
       {"generate --checkpoint out --dtype float16",
        "[generate] --dtype is float16, expected bfloat16 or float32"},
       {"generate --checkpoint out --dtype half", "[generate] --dtype is half, expected bfloat16 or float32"},
@@ -40,6 +45,13 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
     CHECK(out.exit_code == 1);
     CHECK(has(out.output, part));
   }
+}
+
+TEST_CASE("options are taken with underscores too") {
+  Workplace here;
+  CHECK(has(here.run("plan tiny.yaml --world_size 0").output, "--world-size: expected 1 to 16777216, got 0"));
+  CHECK(has(here.run("launch --nproc_per_node=2 --grace 1e12 -- train tiny.yaml").output,
+            "--grace: expected 0 to 86400, got 1e12"));
 }
 
 TEST_CASE("a launch without a number of ranks says why there is no GPU for any") {
