@@ -66,3 +66,24 @@ TEST_CASE("init counts the text of JSON lines, not what stores it") {
   INFO(out.str());
   CHECK_THAT(out.str(), Contains(": 0.1 MB of text; "));
 }
+
+TEST_CASE("init counts the text of JSON lines over a whole file, whose beginning may be unlike the rest") {
+  const TemporaryFolder folder;
+  std::ofstream lines(folder / "a.jsonl");
+  const auto write = [&](int count, size_t other, size_t text) {
+    for (int i = 0; i < count; ++i)
+      lines << R"({"source": ")" << std::string(other, 'x') << R"(", "text": ")" << std::string(text, 'a')
+            << "\"}\n";
+  };
+  write(9000, 970, 0);  // 9 MB of lines without text
+  write(3000, 0, 970);  // 3 MB of text, nearly
+  lines.close();
+  std::ostringstream out;
+  run_init_command({.sources = {folder / "a.jsonl"},
+                    .output = folder / "first",
+                    .minutes = 1,
+                    .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"},
+                   out);
+  INFO(out.str());
+  CHECK_THAT(out.str(), Contains(": 2.9 MB of text; "));
+}
