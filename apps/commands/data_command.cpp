@@ -136,10 +136,17 @@ void check(const DataPrepareOptions& options) {
   }
 }
 
+BadRecords bad_records_of(const DataPrepareOptions& options) {
+  if (options.bad_records == "error") return BadRecords::error;
+  if (options.bad_records == "skip") return BadRecords::skip;
+  fail<ConfigError>(kPrepare, "--bad-records is '{}', expected error or skip", options.bad_records);
+}
+
 }  // namespace
 
 DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out) {
   check(options);
+  const BadRecords bad_records = bad_records_of(options);
   TextEncoder text_encoder =
       make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), options.marks);
   Corpus corpus(find_data_files(options.sources, format_named(options.format)),
@@ -150,7 +157,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
                       name_of(file.format));
     }
   }
-  DocumentEncoder encoder(corpus, text_encoder, options.text_key);
+  DocumentEncoder encoder(corpus, text_encoder, options.text_key, bad_records);
   OutputFolder folder(options.output, out);
 
   DataPrepareTotals totals;
@@ -180,11 +187,19 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
     }
   }
   if (shard) finish_shard();
+  totals.bad_records = encoder.bad_records();
+  const std::string left_out =
+      totals.bad_records == 0
+          ? ""
+          : fmt::format("{} left out (--bad-records skip), one of them {}",
+                        counted(totals.bad_records, "bad record"), encoder.first_bad_record());
   if (totals.tokens == 0) {
-    fail<DataError>(kPrepare, "the sources contain no text: {} with {}, 0 documents",
-                    counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"));
+    fail<DataError>(kPrepare, "the sources contain no text: {} with {}, 0 documents{}",
+                    counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"),
+                    left_out.empty() ? "" : "; " + left_out);
   }
   folder.complete();
+  if (!left_out.empty()) print(out, "{}\n", left_out);
   print(out, "{}: {}, {}, {} from {} of text ({:.3f} bytes per token); {}\n", options.output,
         counted(totals.shards, "shard"), counted(totals.documents, "document"),
         counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
@@ -204,6 +219,9 @@ void add_prepare(Command& data) {
       .required("--output", o->output, "folder for the shards; it must be new or empty")
       .option("--format", o->format, "format of all sources: auto, text or json_lines")
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")
+      .option("--bad-records", o->bad_records,
+              "what to do with a line of JSON lines that is not an object with the text, as for "
+              "training.bad_records: error or skip")
       .option("--tokens-per-shard", o->tokens_per_shard,
               "tokens per shard; a shard ends after the document that reaches this number")
       .within(1)

@@ -94,6 +94,32 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   CHECK_HAS(message_of<DataError>([&] { inspect_data(other, seen); }), "was prepared with tokenizer ");
 }
 
+TEST_CASE("bad records end a preparation, or are left out and counted as by training") {
+  TemporaryFolder folder;
+  const std::string good = R"({"text": "hello"})";
+  DataPrepareOptions o{
+      .sources = {folder.write("a.jsonl", good + "\n{\"text\": 1}\n" + good + "\nno JSON\n")},
+      .tokenizer = write_tokenizer(folder),
+      .output = folder / "shards"};
+  std::ostringstream out;
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
+            "a.jsonl' line 2, column 12: the value of \"text\" is not a string");
+  CHECK_FALSE(std::filesystem::exists(o.output));
+  o.bad_records = "skip";
+  const DataPrepareTotals totals = prepare_data(o, out);
+  CHECK(totals.documents == 2);
+  CHECK(totals.bad_records == 2);
+  CHECK_HAS(out.str(),
+            "2 bad records left out (--bad-records skip), one of them '" + folder / "a.jsonl' line ");
+  o.sources = {folder.write("b.jsonl", "no JSON\n")};
+  o.output = folder / "none";
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
+            "8 bytes, 0 documents; 1 bad record left out (--bad-records skip), one of them ");
+  o.bad_records = "leave";
+  CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }),
+            "--bad-records is 'leave', expected error or skip");
+}
+
 TEST_CASE("what an interrupted preparation left is removed by the next, which refuses while another writes") {
   TemporaryFolder folder;
   const std::string left = folder.write("shards.incomplete-aaaaaa/tokens-00000.bin", "x"),
