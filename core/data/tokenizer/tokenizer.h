@@ -29,10 +29,10 @@ struct DecodeOptions {
 };
 
 /// A byte-level BPE tokenizer, as described by HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen. Ids
-/// equal those of HF `tokenizers` for every valid UTF-8 text. Bytes that are not UTF-8 are kept: each
-/// ill-formed run is a word of its own, so decode(encode(x)) == x for any bytes (up to what the file itself
-/// asks for: NFC, prefix space, lstrip/rstrip). Immutable; every member may be called from any number of
-/// threads at once.
+/// equal those of HF `tokenizers` for every valid UTF-8 text whose characters both know (README.md). Bytes
+/// that are not UTF-8 are kept: each ill-formed run is a word of its own, so decode(encode(x)) == x for any
+/// bytes (up to what the file itself asks for: NFC, prefix space, lstrip/rstrip). Immutable; every member may
+/// be called from any number of threads at once.
 class Tokenizer {
  public:
   /// `path` is a tokenizer.json, or a folder with one and perhaps a tokenizer_config.json and a
