@@ -92,13 +92,16 @@ ChoiceTokens encode_choices(const ChoiceTask& task, const Tokenizer& tokenizer, 
   ChoiceTokens out;
   const bool adds_bos = add_bos.value_or(tokenizer.adds_bos());
   for (int64_t question = 1; question <= std::ssize(task.items); ++question) {
+    const int64_t first = std::ssize(out.documents);
     for (const std::string& choice : task.items[question - 1].choices) {
       Tokens tokens = encode(tokenizer, task, question, choice, adds_bos);
       if (const int64_t over = std::ssize(tokens) - (sequence + 1); over > 0) {
         tokens.erase(tokens.begin(), tokens.begin() + over);
         ++out.cut;
       }
-      out.documents.push_back(std::move(tokens));
+      const auto same = std::find(out.documents.begin() + first, out.documents.end(), tokens);
+      out.document_of.push_back(same - out.documents.begin());
+      if (same == out.documents.end()) out.documents.push_back(std::move(tokens));
     }
   }
   return out;
@@ -134,7 +137,7 @@ ChoiceScores score_choices(const ChoiceTask& task, const ChoiceTokens& tokens, c
   for (const ChoiceItem& item : task.items) {
     std::vector<double> scores, per_character, per_byte;
     for (const std::string& choice : item.choices) {
-      scores.push_back(-sums[next++]);
+      scores.push_back(-sums[tokens.document_of[next++]]);
       per_character.push_back(scores.back() / characters(choice));
       per_byte.push_back(scores.back() / choice.size());
     }

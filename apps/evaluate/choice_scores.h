@@ -45,8 +45,11 @@ struct ChoiceScores {
 
 /// The choices of a task as a model sees them.
 struct ChoiceTokens {
-  std::vector<std::vector<int32_t>> documents;  ///< context and choice, item by item; the context is masked
-  int64_t cut = 0;  ///< how many were longer than a window: their beginning is left out
+  /// Context and choice, item by item; the context is masked. Equal choices of an item are one document,
+  /// since the last bits of a document's losses depend on where it lies in a window.
+  std::vector<std::vector<int32_t>> documents;
+  std::vector<int64_t> document_of;  ///< each choice
+  int64_t cut = 0;                   ///< how many were longer than a window: their beginning is left out
 };
 /// Encodes choices for windows of `sequence` + 1 tokens. Throws as score_choices() does.
 ChoiceTokens encode_choices(const ChoiceTask& task, const Tokenizer& tokenizer, int64_t sequence,
@@ -63,7 +66,8 @@ PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most);
 /// Asks a model to choose. A choice is scored as by the harness: white space at the end of the context moves
 /// to delimiter and choice. Context and choice are encoded together; of the resulting tokens, as many as the
 /// context has by itself are replaced by the context's own. BOS comes first, as add_bos says; special tokens
-/// in the context are recognised. Choices share windows. Throws DataError for a choice of which no token
+/// in the context are recognised. Choices share windows. Of equal scores the first choice's counts, as in the
+/// harness; equal choices have equal scores. Throws DataError for a choice of which no token
 /// would be scored, because it became one token with the end of the context.
 ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model);
 /// The same for choices that are already encoded.

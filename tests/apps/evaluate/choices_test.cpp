@@ -121,6 +121,29 @@ TEST_CASE("a pass is no larger than the choices need, and their scores are the s
   CHECK(scores.begin()->second == scores.rbegin()->second);
 }
 
+TEST_CASE("equal choices have equal scores wherever they would lie, and the first of them counts") {
+  const auto tokenizer = Tokenizer::load(kGolden + "model");
+  ChoiceTask task = read_choice_task(kGolden + "own.jsonl", 2);
+  for (ChoiceItem& item : task.items) {
+    item.choices = {"the same", "another", "the same"};
+    item.gold = 0;
+  }
+  // As a model whose last bits depend on the place in the window, but much more.
+  const auto by_window = [](const HostTokens& t, std::span<float> losses) {
+    for (size_t i = 0; i < losses.size(); ++i)
+      losses[i] = t.targets[i] < 0 ? 0.0F : static_cast<float>(losses.size() - i);
+  };
+  const ChoiceScores scores =
+      score_choices(task, *tokenizer, {.batch = 2, .sequence = 256, .pass = by_window});
+  CHECK(scores.choices == 6);
+  for (const std::vector<double>& of_item : scores.log_likelihoods) {
+    REQUIRE(of_item.size() == 3);
+    CHECK(of_item[0] == of_item[2]);
+    CHECK(of_item[0] != of_item[1]);
+  }
+  CHECK(encode_choices(task, *tokenizer, 256).documents.size() == 4);
+}
+
 TEST_CASE("questions longer than the model is meant for are told") {
   const TemporaryFolder folder;
   const std::string model = folder / "model";
