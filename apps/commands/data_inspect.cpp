@@ -14,6 +14,7 @@
 
 #include "apps/commands/encoded_segment.h"
 #include "apps/config/installed.h"
+#include "apps/data/left_out.h"
 #include "core/counted.h"
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/chat/masked_token.h"
@@ -243,7 +244,10 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   EncodedSegment encoded = encoded_segment(documents, segment);
   if (chat) {
     std::erase_if(encoded.tokens, [](const std::vector<int32_t>& ids) { return ids.empty(); });
-    return inspect_conversations(options, *tokenizer, encoded.tokens, what, out);
+    inspect_conversations(options, *tokenizer, encoded.tokens, what, out);
+    if (const int64_t joined = documents.joined_completions(); joined > 0)
+      print(out, "in {} {}\n", counted(joined, "completion"), kJoinedCompletions);
+    return;
   }
   show_documents(options, noun_of(corpus), segment, encoded.tokens, tokenizer.get(), out);
   if (tokenizer) return print_windows(options, noun_of(corpus), segment, encoded, what, out);

@@ -19,11 +19,12 @@ void declare(config::Section& s, ChatConfig& c) {
           fmt::format("chat template, one of {}; auto: the one in model.hf_assets_path",
                       fmt::join(data::chat_template_names(), ", ")));
   using data::TrainOn;
-  s.choice("train_on", c.train_on,
-           {{"assistant", TrainOn::assistant}, {"last", TrainOn::last}, {"all", TrainOn::all}},
-           "tokens that the loss counts; assistant: every answer with its end token; last: only the last "
-           "answer; all: everything; of format prompt_completion none counts what is under prompt; a "
-           "message's own \"train\": true or false takes precedence");
+  s.choice(
+      "train_on", c.train_on,
+      {{"assistant", TrainOn::assistant}, {"last", TrainOn::last}, {"all", TrainOn::all}},
+      "tokens that the loss counts; assistant: every answer with its end token; last: only the last "
+      "answer; all: everything; of format prompt_completion none counts what is under prompt, but for a "
+      "token that goes on into the completion; a message's own \"train\": true or false takes precedence");
   s.field("system", c.system,
           "system message for conversations without one, but not for a prompt and a completion that are "
           "strings, which no template writes; empty: the template's default");

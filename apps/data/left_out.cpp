@@ -17,6 +17,10 @@ void LeftOut::report(const data::DataStats& stats, std::string_view of, int rank
     log::warning("{}{}{} left out so far as longer than {} + 1 tokens", counted(too_long_, "conversation"),
                  of, where, seq_len);
   }
+  if (stats.joined_completions > 2 * joined_) {
+    joined_ = stats.joined_completions;
+    log::warning("In {}{}{} so far {}", counted(joined_, "completion"), of, where, kJoinedCompletions);
+  }
 }
 
 }  // namespace ottava

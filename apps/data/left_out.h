@@ -7,7 +7,13 @@
 
 namespace ottava {
 
-/// Tells the log what a loader has left out of its data: bad records, and conversations longer than a window.
+/// What is so of completions that begin inside a token, behind "in N completions ".
+inline constexpr std::string_view kJoinedCompletions =
+    "the first token begins in the prompt, as where that ends with a space; the loss counts the token, but "
+    "the prompts that a trained model is given end with another: let the space begin the completion";
+
+/// Tells the log what a loader has left out of its data (bad records, and conversations longer than a
+/// window), and of completions that begin inside a token.
 class LeftOut {
  public:
   /// Warns, on rank 0 of `ranks`, each of which leaves out what it reads itself, when it is more than twice
@@ -16,7 +22,7 @@ class LeftOut {
   void report(const data::DataStats& stats, std::string_view of, int ranks, std::string_view seq_len);
 
  private:
-  int64_t bad_records_ = 0, too_long_ = 0;
+  int64_t bad_records_ = 0, too_long_ = 0, joined_ = 0;
 };
 
 }  // namespace ottava

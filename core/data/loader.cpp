@@ -282,6 +282,7 @@ DataStats TokenLoader::stats() const {
   stats.epochs = static_cast<double>(at.epoch) + static_cast<double>(at.position) / state_->corpus.blocks();
   stats.bad_records = state_->encoder.bad_records();
   stats.first_bad_record = state_->encoder.first_bad_record();
+  stats.joined_completions = state_->encoder.joined_completions();
   stats.buffer_bytes = state_->queue ? state_->queue->buffer_bytes() : 0;
   stats.seconds_waited = state_->waited_before + (state_->queue ? state_->queue->seconds_waited() : 0);
   return stats;

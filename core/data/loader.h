@@ -39,6 +39,7 @@ struct DataStats {
   int64_t too_long = 0;        ///< conversations longer than a window, left out; of segments begun, each once
   int64_t bad_records = 0;     ///< left out, also of blocks that are being read ahead; each once
   std::string first_bad_record = {};  ///< what was wrong with it
+  int64_t joined_completions = 0;     ///< DocumentEncoder::joined_completions()
   double epochs = 0;                  ///< position: 1.5 is half through the second pass
   double seconds_waited = 0;          ///< that read() waited for data
   int64_t buffer_bytes = 0;           ///< held now for tokens that are ready

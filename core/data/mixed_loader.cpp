@@ -60,6 +60,7 @@ DataStats MixedLoader::stats() const {
     if (all.bad_records == 0) all.first_bad_record = s.first_bad_record;
     all.documents += s.documents, all.tokens += s.tokens, all.bytes += s.bytes;
     all.dropped_tokens += s.dropped_tokens, all.too_long += s.too_long, all.bad_records += s.bad_records;
+    all.joined_completions += s.joined_completions;
     all.seconds_waited += s.seconds_waited, all.buffer_bytes += s.buffer_bytes;
   }
   return all;

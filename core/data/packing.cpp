@@ -73,18 +73,19 @@ void DocumentEncoder::refuse(const Segment& segment, const Document& document, s
   const std::string what = is_shown ? fmt::format("{}{}: {}", place(document), column, problem) : "";
   if (bad_records_ == BadRecords::error) fail<DataError>(kWhere, "{}", what);
   std::lock_guard guard(mutex_);
-  if (is_first_time(segment, document) && ++skipped_ == 1) first_skipped_ = what;
+  if (skipped_.add(segment, document) && skipped_.count == 1) first_skipped_ = what;
 }
 
 // Later epochs read a document again.
-bool DocumentEncoder::is_first_time(const Segment& segment, const Document& document) const {
+bool DocumentEncoder::Noted::add(const Segment& segment, const Document& document) {
   const Document& first = segment.documents.front();
-  std::vector<bool>& skipped = skipped_of_[{first.file, first.offset}];
-  skipped.resize(segment.documents.size());
+  std::vector<bool>& noted = of_segment[{first.file, first.offset}];
+  noted.resize(segment.documents.size());
   const auto at = std::ranges::lower_bound(segment.documents, document.begin, {}, &Document::begin);
   const auto index = static_cast<size_t>(at - segment.documents.begin());
-  if (skipped[index]) return false;
-  skipped[index] = true;
+  if (noted[index]) return false;
+  noted[index] = true;
+  ++count;
   return true;
 }
 
@@ -96,7 +97,12 @@ int64_t DocumentEncoder::append(const Segment& segment, const Document& document
     return 0;
   }
   if (encoder_.chat) {
-    if (const auto problem = encoder_.chat->append(bytes, tokens)) refuse(segment, document, "", *problem);
+    const ChatEncoder::Appended appended = encoder_.chat->append(bytes, tokens);
+    if (appended.problem) refuse(segment, document, "", *appended.problem);
+    if (appended.is_joined) {
+      std::lock_guard guard(mutex_);
+      joined_.add(segment, document);
+    }
     return 0;
   }
   const std::optional<std::string_view> text = text_of(segment, document, scratch);
@@ -120,7 +126,12 @@ std::optional<std::string_view> DocumentEncoder::check(const Segment& segment, c
 
 int64_t DocumentEncoder::bad_records() const {
   std::lock_guard guard(mutex_);
-  return skipped_;
+  return skipped_.count;
+}
+
+int64_t DocumentEncoder::joined_completions() const {
+  std::lock_guard guard(mutex_);
+  return joined_.count;
 }
 
 std::string DocumentEncoder::first_bad_record() const {

@@ -50,13 +50,21 @@ class DocumentEncoder {
   /// with the first.
   int64_t bad_records() const;
   std::string first_bad_record() const;
+  /// Completions so far that begin inside a token (ChatEncoder::Appended::is_joined), each once.
+  int64_t joined_completions() const;
 
  private:
   std::optional<std::string_view> text_of(const Segment& segment, const Document& document,
                                           std::string& scratch) const;
   void refuse(const Segment& segment, const Document& document, std::string_view column,
               std::string_view problem) const;
-  bool is_first_time(const Segment& segment, const Document& document) const;
+  /// Documents that something is so of, each once however often it was read.
+  struct Noted {
+    int64_t count = 0;
+    /// By file and offset of a segment's first document: which of its documents they are.
+    std::map<std::pair<int32_t, int64_t>, std::vector<bool>> of_segment = {};
+    bool add(const Segment& segment, const Document& document);  ///< false if it is known already
+  };
   void append_text(const Document& document, std::string_view text, std::vector<int32_t>& tokens) const;
   void append_stored(const Document& document, std::string_view bytes, std::vector<int32_t>& tokens) const;
   const std::string& path(const Document& document) const;
@@ -66,9 +74,7 @@ class DocumentEncoder {
   std::string text_key_;
   BadRecords bad_records_;
   mutable std::mutex mutex_;  // guards what follows
-  mutable int64_t skipped_ = 0;
-  // By file and offset of a segment's first document: which of its documents are bad.
-  mutable std::map<std::pair<int32_t, int64_t>, std::vector<bool>> skipped_of_;
+  mutable Noted skipped_, joined_;
   mutable std::string first_skipped_;
 };
 

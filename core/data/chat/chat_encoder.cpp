@@ -85,22 +85,24 @@ std::optional<std::string> ChatEncoder::check(std::string_view line) const {
   return render(line, has_marks, runs);
 }
 
-void ChatEncoder::encode(const ChatRun& run, std::vector<int32_t>& tokens) const {
+bool ChatEncoder::encode(const ChatRun& run, std::vector<int32_t>& tokens) const {
   if (run.is_special) {
     const auto at = std::ranges::find(names_, run.text) - names_.begin();
     const int32_t id = specials_[at];
     tokens.push_back(run.trained.empty() ? masked(id) : id);
-    return;
+    return false;
   }
   const size_t first = tokens.size();
   tokenizer_->encode(run.text, tokens, {.special_text = EncodeOptions::SpecialText::plain});
   size_t begin = 0;
+  bool is_joined = false;
   auto span = run.trained.begin();
   for (size_t i = first; i < tokens.size(); ++i) {
     const size_t end = begin + tokenizer_->token_bytes(tokens[i]).size();
     while (span != run.trained.end() && span->end <= begin) ++span;
     const bool counts = span != run.trained.end() && span->begin < end;
     if (!counts) tokens[i] = masked(tokens[i]);
+    is_joined = is_joined || (counts && begin < span->begin);
     begin = end;
   }
   if (begin != run.text.size()) {
@@ -110,23 +112,28 @@ void ChatEncoder::encode(const ChatRun& run, std::vector<int32_t>& tokens) const
         "added tokens that take white space along) cannot be used for chats",
         begin, run.text.size());
   }
+  return is_joined;
 }
 
-std::optional<std::string> ChatEncoder::append(std::string_view line, std::vector<int32_t>& tokens) const {
+ChatEncoder::Appended ChatEncoder::append(std::string_view line, std::vector<int32_t>& tokens) const {
   bool has_marks = false;
   std::vector<ChatRun> runs;
-  if (auto problem = render(line, has_marks, runs)) return problem;
+  if (auto problem = render(line, has_marks, runs)) return {.problem = std::move(problem)};
+  Appended out;
   const size_t first = tokens.size();
   const bool has_bos = has_marks ? options_.bos : begins_with_bos(options_.chat->style);
   if (has_bos && tokenizer_->bos_id()) tokens.push_back(masked(*tokenizer_->bos_id()));
-  for (const ChatRun& run : runs) encode(run, tokens);
+  for (const ChatRun& run : runs) {
+    const bool is_joined = encode(run, tokens);
+    out.is_joined = out.is_joined || (is_joined && has_marks);
+  }
   if (has_marks && options_.eos && tokenizer_->eos_id()) tokens.push_back(*tokenizer_->eos_id());
   tokens[first] = masked(id_of(tokens[first]));  // nothing is there to predict it from
   if (std::all_of(tokens.begin() + first, tokens.end(), is_masked)) {
     tokens.resize(first);
-    return kOneToken;
+    return {.problem = kOneToken};
   }
-  return std::nullopt;
+  return out;
 }
 
 std::vector<int32_t> ChatEncoder::prompt(const Conversation& conversation) const {

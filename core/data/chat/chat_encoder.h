@@ -30,12 +30,18 @@ class ChatEncoder {
   /// Throws ConfigError if the tokenizer lacks special tokens of the template.
   ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options options);
 
+  struct Appended {
+    std::optional<std::string> problem = {};
+    /// A completion begins inside a token, which the prompt begins ("is " and "blue" are "is" and " blue").
+    /// A prompt that the trained model is given ends with another token.
+    bool is_joined = false;
+  };
   /// Appends the tokens of a line, masked (core/data/chat/masked_token.h) where the loss does not count; the
   /// first always is. Text between special tokens is encoded as a whole, as in HF; unlike in HF, text that
   /// spells a special token stays text. A token counts if any of its bytes does. If something is wrong with
-  /// the line, returns what it is and leaves `tokens` as before: anything that read_conversation() refuses,
+  /// the line, says what it is and leaves `tokens` as before: anything that read_conversation() refuses,
   /// thoughts that the template does not write, or a conversation of which nothing would count.
-  std::optional<std::string> append(std::string_view line, std::vector<int32_t>& tokens) const;
+  Appended append(std::string_view line, std::vector<int32_t>& tokens) const;
   /// What append() would find wrong, except for what the tokenizer finds.
   std::optional<std::string> check(std::string_view line) const;
 
@@ -52,7 +58,8 @@ class ChatEncoder {
 
  private:
   std::optional<std::string> render(std::string_view line, bool& has_marks, std::vector<ChatRun>& runs) const;
-  void encode(const ChatRun& run, std::vector<int32_t>& tokens) const;
+  /// Whether what counts begins inside a token.
+  bool encode(const ChatRun& run, std::vector<int32_t>& tokens) const;
   void normalise(Conversation& conversation) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;

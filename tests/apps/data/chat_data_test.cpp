@@ -322,6 +322,14 @@ TEST_CASE("data inspect shows conversations with what counts in brackets, or in 
   std::ostringstream by_file;
   inspect_data(options, by_file);
   CHECK_THAT(by_file.str(), Contains("\033[32mit is w0<|eot_id|>\033[0m\n"));
+  std::ofstream pairs(chats / "pairs.jsonl");
+  for (const char* prompt : {"It is:", "It is ", "So is "})
+    pairs << fmt::format(R"({{"prompt": "{}", "completion": "the end"}})", prompt) << "\n";
+  pairs.close();
+  std::ostringstream of_pairs;
+  inspect_data({.sources = {chats / "pairs.jsonl"}, .tokenizer = kTokenizer, .format = "prompt_completion"},
+               of_pairs);
+  CHECK_THAT(of_pairs.str(), Contains("\nin 2 completions the first token begins in the prompt, as where"));
   options.tokenizer.clear();
   CHECK_THAT(message_of([&] { inspect_data(options, out); }), Contains("add --tokenizer"));
   DataPrepareOptions prepare{

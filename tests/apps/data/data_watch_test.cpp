@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/data/chat/chat_encoder.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -91,6 +92,36 @@ TEST_CASE("what training leaves out of its data is told by one rank") {
                     told = "1 bad record on rank 0 left out so far (training.bad_records: skip)";
   CHECK_THAT(text, Contains(told));
   CHECK(text.find(told) == text.rfind(told));
+}
+
+TEST_CASE("training tells of completions that begin inside a token, each once however often it is read") {
+  const TemporaryFolder folder;
+  std::ofstream lines(folder / "pairs.jsonl");
+  for (int i = 0; i < 3; ++i)
+    lines << R"({"prompt": "It is the ", "completion": "the end"})"
+          << "\n";
+  lines.close();
+  const auto tokenizer = Tokenizer::load(OTTAVA_SOURCE_DIR "/tests/golden/chat/llama");
+  const CapturedOutput log;
+  run_thread_ranks({.ranks = 1}, [&](Communicator& world) {
+    data::LoaderOptions options;
+    options.sources = {folder / "pairs.jsonl"};
+    options.format = data::format_named("prompt_completion");
+    options.encoder = data::make_text_encoder(tokenizer, {});
+    options.encoder.chat = std::make_shared<data::ChatEncoder>(
+        tokenizer, data::ChatEncoder::Options{.format = data::ChatFormat::prompt_completion, .chat = {}});
+    options.seq_len = 32;
+    data::MixedLoader loader(std::move(options));
+    std::vector<int32_t> inputs(32), targets(32);
+    DataWatch watch(loader, world);
+    for (int64_t sample = 0; sample < 10; ++sample) {
+      loader.read(sample, 1, {.inputs = inputs.data(), .targets = targets.data()});
+      watch.poll();
+    }
+  });
+  const std::string text = log.text(), told = "In 3 completions so far the first token begins in the prompt";
+  CHECK_THAT(text, Contains(told));
+  CHECK(text.find(told) == text.rfind("the first token begins") - told.find("the first token"));
 }
 
 TEST_CASE("bad data that ends a run is told with what became of the run") {

@@ -55,7 +55,7 @@ TEST_CASE("packed conversations have the loss that each has by itself") {
   int64_t rows = 0;
   for (std::string line; std::getline(lines, line);) {
     std::vector<int32_t> tokens;
-    REQUIRE(encoder->append(line, tokens) == std::nullopt);
+    REQUIRE(encoder->append(line, tokens).problem == std::nullopt);
     if (std::ssize(tokens) > kSequence + 1) continue;
     ++rows;
     for (size_t i = 0; i < kSequence; ++i) {

@@ -30,7 +30,7 @@ std::string marked(const Tokenizer& tokenizer, const std::vector<int32_t>& token
 std::string encoded(const std::string& name, const ChatEncoder::Options& options, std::string_view line) {
   const auto t = tokenizer(name);
   std::vector<int32_t> tokens;
-  const auto problem = ChatEncoder(t, options).append(line, tokens);
+  const auto problem = ChatEncoder(t, options).append(line, tokens).problem;
   return problem ? "! " + *problem : marked(*t, tokens);
 }
 
@@ -107,7 +107,8 @@ TEST_CASE("content that spells a special token stays text, and a system message 
   const auto t = tokenizer("qwen");
   std::vector<int32_t> tokens;
   REQUIRE(ChatEncoder(t, {.chat = ChatOptions{.style = ChatTemplate::chatml, .system = "be kind"}})
-              .append(kLine, tokens) == std::nullopt);
+              .append(kLine, tokens)
+              .problem == std::nullopt);
   CHECK(marked(*t, tokens) ==
         "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\n<|im_end|><|im_end|>\n"
         "<|im_start|>assistant\n[<|im_start|><|im_end|>]\n");
@@ -142,6 +143,28 @@ TEST_CASE("a prompt and its completion are joined as they are") {
           "llama", options,
           R"({"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "assistant", "content": "a"}]})") ==
       "! the prompt is a list of messages, which needs a chat template: set chat.template");
+}
+
+TEST_CASE("a token that goes on from a prompt into its completion counts, and is told") {
+  const ChatEncoder::Options options{.format = ChatFormat::prompt_completion, .chat = std::nullopt};
+  const auto is_joined = [&](const std::string& name, std::string_view line) {
+    std::vector<int32_t> tokens;
+    return ChatEncoder(tokenizer(name), options).append(line, tokens).is_joined;
+  };
+  constexpr std::string_view kSpaceBefore = R"({"prompt": "It is the", "completion": " the"})",
+                             kSpaceBehind = R"({"prompt": "It is the ", "completion": "the"})";
+  for (const char* name : {"llama", "qwen"}) {
+    const std::string before = encoded(name, options, kSpaceBefore);
+    CHECK_THAT(before, Catch::Matchers::Contains("It is the[ the<|end"));
+    CHECK(encoded(name, options, kSpaceBehind) == before);
+    CHECK_FALSE(is_joined(name, kSpaceBefore));
+    CHECK(is_joined(name, kSpaceBehind));
+    CHECK_FALSE(is_joined(name, R"({"prompt": "", "completion": "the"})"));
+  }
+  // Nothing predicts the first token of all, but it is told too.
+  constexpr std::string_view kFirst = R"({"prompt": " ", "completion": "the dog"})";
+  CHECK_THAT(encoded("qwen", options, kFirst), Catch::Matchers::StartsWith(" the["));
+  CHECK(is_joined("qwen", kFirst));
 }
 
 TEST_CASE("a template needs its special tokens, and other templates are refused by name") {

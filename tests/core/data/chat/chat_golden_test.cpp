@@ -38,7 +38,7 @@ TEST_CASE("ids and masks of conversations equal those of HF with the models' own
     const ChatEncoder encoder(name.starts_with("llama") ? llama : qwen,
                               {.chat = ChatOptions{.style = chat_template_named(name)}});
     std::vector<int32_t> tokens;
-    REQUIRE(encoder.append(line.dump(), tokens) == std::nullopt);
+    REQUIRE(encoder.append(line.dump(), tokens).problem == std::nullopt);
     std::string mask;
     for (int32_t& token : tokens) {
       mask += is_masked(token) ? '0' : '1';
