@@ -29,7 +29,7 @@ using Prepare = std::function<void()>(const Experiment&, TimedWay&);
 
 std::function<void()> prepare_matmul(const Experiment& e, TimedWay& way) {
   const LlamaConfig& m = e.shape.model;
-  const int64_t tokens = std::min<int64_t>(e.shape.batch * e.shape.sequence, 512),
+  const int64_t tokens = std::min<int64_t>(e.shape.batch * e.shape.sequence / e.mesh.size(MeshAxis::cp), 512),
                 rows = std::min<int64_t>(2 * m.ffn_dim / e.mesh.size(MeshAxis::tp), 4096),
                 columns = std::min<int64_t>(m.dim, 1024);
   Stream& stream = way.stream;
@@ -105,9 +105,9 @@ Bf16Products other(Bf16Products way) {
 
 bool gains(const Experiment& e) {
   const double tokens = e.shape.batch * e.shape.sequence;
+  const int sharers = e.mesh.size(MeshAxis::tp) * e.mesh.size(MeshAxis::cp) * e.mesh.size(MeshAxis::pp);
   return e.shape.parameters.compute == DType::bf16 &&
-         model_flops_per_token(e.shape.model, e.shape.sequence) * tokens / e.mesh.size(MeshAxis::tp) >=
-             kFewestFlops;
+         model_flops_per_token(e.shape.model, e.shape.sequence) * tokens / sharers >= kFewestFlops;
 }
 
 Decisions::Entry measured(const Choice& choice, const Experiment& e) {

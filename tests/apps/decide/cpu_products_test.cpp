@@ -95,6 +95,24 @@ TEST_CASE("what the configuration says of bf16, what is f32 and what is too smal
   }
 }
 
+TEST_CASE("ranks that share sequences or layers count their own part of a micro-batch") {
+  const Job job;
+  const auto measures = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--training.seq_len", "512", "--model.vocab_size", "2256"});
+    const Experiment open = resolve_experiment(job.config(more), nullptr, 2);
+    // Half of them are too few.
+    const double flops = model_flops_per_token(open.shape.model, 512) * 512 * open.shape.batch;
+    CHECK((flops >= kFewestFlops && flops < 2 * kFewestFlops));
+    const bool is_measured = job.settle(kAfresh, more).decisions.find(kMatmul) != nullptr;
+    CHECK(open_cpu_products(open).empty() == !is_measured);
+    return is_measured;
+  };
+  CHECK(measures({}) == cpu::multiplies_bf16_directly());
+  CHECK_FALSE(measures({"--parallelism.context_parallel_degree", "2"}));
+  CHECK_FALSE(measures({"--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "2",
+                        "--parallelism.pipeline_parallel_microbatch_size", "1"}));
+}
+
 TEST_CASE("direct products are taken where there are instructions and refused by all ranks elsewhere") {
   const Job job;
   for (const char* key : {kMatmul, kAttention}) {
