@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/predict/nccl_memory.h"
 #include "apps/predict/sample_step.h"
 
 namespace ottava {
@@ -40,6 +41,7 @@ int64_t repeats(const std::vector<size_t>& kinds, int64_t head, int64_t motif) {
 
 StepFigures operator+(const StepFigures& a, const StepFigures& b) {
   return {a.alive_bytes + b.alive_bytes,
+          a.nccl_bytes + b.nccl_bytes,
           a.sent_bytes + b.sent_bytes,
           a.calls + b.calls,
           a.flops + b.flops,
@@ -49,8 +51,8 @@ StepFigures operator+(const StepFigures& a, const StepFigures& b) {
 }
 StepFigures operator*(int64_t n, const StepFigures& a) {
   const double x = n;
-  return {n * a.alive_bytes, n * a.sent_bytes, n * a.calls,  x * a.flops,
-          x * a.bytes,       x * a.seconds,    x * a.compute};
+  return {n * a.alive_bytes, n * a.nccl_bytes, n * a.sent_bytes, n * a.calls,
+          x * a.flops,       x * a.bytes,      x * a.seconds,    x * a.compute};
 }
 
 int64_t alive_bytes(const MemoryPlan& memory) {
@@ -92,6 +94,7 @@ StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine) 
   const StepPlan& plan =
       *std::ranges::max_element(roles, {}, [](const StepPlan& role) { return role.memory.total_bytes(); });
   StepFigures out{.alive_bytes = alive_bytes(plan.memory),
+                  .nccl_bytes = nccl_memory(plan.connections, machine).bytes(),
                   .sent_bytes = plan.traffic.sent_bytes(),
                   .calls = plan.traffic.calls(),
                   .seconds = predict_step(roles, machine).seconds};

@@ -9,6 +9,7 @@ namespace ottava {
 /// The figures of a step by which layouts are compared.
 struct StepFigures {
   int64_t alive_bytes = 0;  ///< persistent bytes and those of the fullest moment: no packing takes less
+  int64_t nccl_bytes = 0;   ///< what NCCL takes besides, of the same rank
   int64_t sent_bytes = 0, calls = 0;
   double flops = 0, bytes = 0, seconds = 0;
   double compute = 0;  ///< seconds of operations alone; for a pipeline those of its fullest rank

@@ -20,16 +20,25 @@ namespace ottava {
 namespace {
 
 using Reshard = ParallelismConfig::Reshard;
+using Mode = ActivationCheckpointConfig::Mode;
 
 constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
 constexpr int64_t kPipelineBlocks = 12'000;  // recorded for estimates: some seconds
+constexpr int64_t kClosest = 10;             // recorded where none fits
 constexpr double kSurely = 0.95;  // of compute: the optimizer's part does not wait for a pipeline to fill
 constexpr double kNear = 1.02;    // of the time of the last that is asked for: recorded as well
 
 struct Estimate {
   Layout layout;
   StepFigures figures;
-  double least_gib() const { return gib(figures.alive_bytes); }
+  double least_gib() const { return gib(figures.alive_bytes + figures.nccl_bytes); }
+};
+
+/// What does not fit takes so much, or more if it was not recorded.
+struct Refused {
+  Layout layout;
+  double least_gib = 0;
+  bool is_recorded = false;
 };
 
 template <class T>
@@ -68,8 +77,8 @@ StepFigures estimate_decided(const Experiment& given, Device device, const Machi
   const auto bytes = [&](const StepFigures& figures) {
     return figures.alive_bytes + snapshot_beside(given, device, 0);
   };
-  return decide_and_record(given, device, limit_gib, estimate, bytes, [](const StepFigures&) { return 0; })
-      .step;
+  const auto besides = [](const StepFigures& figures) { return figures.nccl_bytes; };
+  return decide_and_record(given, device, limit_gib, estimate, bytes, besides).step;
 }
 
 class Search {
@@ -102,8 +111,7 @@ class Search {
     estimate_groups({layouts.begin(), others});
     sort();
     estimate_groups(worth_recording({others, layouts.end()}));
-    if (out_.estimated == 0 && !closest_)
-      fail<ConfigError>("plan", "no layout fits the dimensions of this model: {}", complaint_);
+    if (out_.estimated == 0 && refused_.empty()) refuse_all();
   }
 
   // Pipelines that may be among the fastest, the most promising first. They are recorded whole, so those that
@@ -169,7 +177,7 @@ class Search {
       std::ranges::sort(group, {}, &Layout::local_batch);
       for (const Layout& layout : group) {
         if (least_gib(layout, parameters) > options_.limit_gib)
-          return keep_closest(layout, least_gib(layout, parameters));
+          return refuse({layout, least_gib(layout, parameters)});
         if (!try_estimate(layout)) return;
       }
     });
@@ -209,19 +217,53 @@ class Search {
         if (layout->gib_with_nccl() <= options_.limit_gib) {
           out_.best.push_back(std::move(*layout));
         } else {
-          note_closest(layout->layout, layout->gib_with_nccl());
+          refused_.push_back({layout->layout, layout->gib_with_nccl(), true});
         }
       }
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
     }
     out_.recorded = static_cast<int64_t>(recorded);
     if (out_.best.size() > top) out_.best.erase(out_.best.begin() + top, out_.best.end());
-    if (!out_.best.empty() || !closest_) return;
-    RecordedLayout closest = recorder_.record(*closest_);
-    if (closest.gib_with_nccl() > options_.limit_gib) {
+    if (out_.best.empty() && !refused_.empty()) record_closest();
+  }
+
+  // Of most it is known only what they take at least: the lowest of these are recorded, and the one that is
+  // known to take least.
+  void record_closest() {
+    std::ranges::sort(refused_, {}, [](const Refused& r) {
+      return std::tuple(r.least_gib, r.layout.recompute.mode != Mode::full, r.layout.local_batch,
+                        options_text(keys_of(r.layout)));
+    });
+    const auto known = std::ranges::find_if(refused_, &Refused::is_recorded);
+    std::optional<RecordedLayout> closest;
+    if (known != refused_.end()) closest = recorder_.record(known->layout);
+    for (auto next = refused_.begin(); next != known && (!closest || next == refused_.begin());) {
+      const auto count = std::min<std::ptrdiff_t>(kClosest, known - next);
+      std::vector<std::optional<RecordedLayout>> lowest(count);
+      each(lowest.size(), [&](size_t i) { lowest[i] = try_record(next[i].layout); });
+      for (std::optional<RecordedLayout>& l : lowest)
+        if (l && (!closest || l->gib_with_nccl() < closest->gib_with_nccl())) closest = std::move(l);
+      next += count;
+    }
+    if (!closest) refuse_all();
+    if (closest->gib_with_nccl() > options_.limit_gib) {
       out_.closest = std::move(closest);
     } else {
-      out_.best.push_back(std::move(closest));  // its estimate was too high
+      out_.best.push_back(std::move(*closest));  // its estimate was too high
+    }
+  }
+
+  [[noreturn]] void refuse_all() const {
+    fail<ConfigError>("plan", "no layout fits the dimensions of this model: {}", complaint_);
+  }
+  // None where heads or tokens do not divide.
+  std::optional<RecordedLayout> try_record(const Layout& layout) {
+    try {
+      return recorder_.record(layout);
+    } catch (const ConfigError& error) {
+      const std::lock_guard lock(mutex_);
+      complaint_ = error.what();
+      return {};
     }
   }
 
@@ -244,20 +286,15 @@ class Search {
     ++out_.estimated;
     if (other && e->figures == *other) return true;
     if (e->least_gib() > options_.limit_gib) {
-      note_closest(layout, e->least_gib());
+      refused_.push_back({layout, e->least_gib()});
       return false;
     }
     found_.push_back(std::move(*e));
     return true;
   }
-  void keep_closest(const Layout& layout, double gib) {
+  void refuse(const Refused& refused) {
     const std::lock_guard lock(mutex_);
-    note_closest(layout, gib);
-  }
-  void note_closest(const Layout& layout, double gib) {
-    if (closest_ && closest_gib_ <= gib) return;
-    closest_ = layout;
-    closest_gib_ = gib;
+    refused_.push_back(refused);
   }
   // Equal times in a fixed order, whichever thread came first.
   void sort() {
@@ -299,8 +336,7 @@ class Search {
   LayoutRecorder recorder_;
   std::mutex mutex_;
   std::vector<Estimate> found_;
-  std::optional<Layout> closest_;
-  double closest_gib_ = 0;
+  std::vector<Refused> refused_;
   std::string complaint_;
   SearchResult out_;
 };

@@ -19,7 +19,7 @@ struct SearchOptions {
 struct SearchResult {
   std::vector<RecordedLayout> best;
   std::vector<std::string> reasons;       ///< why each is not the first; empty for the first
-  std::optional<RecordedLayout> closest;  ///< if none fits, the one that needs least
+  std::optional<RecordedLayout> closest;  ///< if none fits, the one that needs least, with NCCL
   int64_t layouts = 0, estimated = 0, recorded = 0;
 };
 

@@ -289,6 +289,32 @@ TEST_CASE("keys can be fixed, and where nothing fits the closest is said") {
                     Contains("has parallelism.tensor_parallel_degree=3"));
 }
 
+TEST_CASE("of layouts that do not fit the closest takes least, with what NCCL takes") {
+  const Planned p({"--training.global_batch_size", "8", "--comm.backend", "nccl"}, 4);
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+  double least = 1e9, without_nccl = 1e9;
+  for (const Layout& layout : all_layouts(p.planned, p.machine)) {
+    const RecordedLayout recorded = recorder.record(layout);
+    least = std::min(least, recorded.gib_with_nccl());
+    without_nccl = std::min(without_nccl, recorded.gib());
+  }
+  REQUIRE(without_nccl < least / 2);
+  for (const double limit : {without_nccl * 1.1, (without_nccl + least) / 2}) {
+    const SearchResult none = search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit});
+    REQUIRE(none.closest.has_value());
+    CHECK(none.closest->gib_with_nccl() == least);
+    CHECK(none.recorded == 0);  // what was estimated says that none fits
+  }
+  // Where not even parameters fit, ranks that cannot share the heads are not the closest.
+  const Planned odd({"--training.global_batch_size", "8", "--model.n_heads", "3", "--model.n_kv_heads", "3",
+                     "--model.head_dim", "64"},
+                    4);
+  const SearchResult none = search_layouts(odd.config, odd.planned, odd.machine, {.limit_gib = 1e-6});
+  REQUIRE(none.closest.has_value());
+  CHECK(none.estimated == 0);
+  CHECK(none.closest->layout.tp == 1);
+}
+
 TEST_CASE("where memory decides, a search keeps what fits when it is recorded, to the byte") {
   const Planned p({"--training.global_batch_size", "32", "--model.n_layers", "12"}, 4, 4);
   const LayoutRecorder recorder(p.config, p.planned, &p.machine);
