@@ -47,13 +47,15 @@ float largest_made(std::string_view op) {
   return op.ends_with("backward_quantize") ? kGradients : kLargest;
 }
 
-Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int64_t vocabulary) {
+Tensor operand_like(const Tensor& t, std::string_view op, bool is_first, Workbench& bench,
+                    int64_t vocabulary) {
   constexpr DType kNumbers[] = {DType::f32, DType::bf16, DType::e4m3, DType::e5m2, DType::u8};
   // Of other operations they are positions, of which all sequences have the first.
   const bool has_indices = op.starts_with("embedding") || op.starts_with("cross_entropy");
   if (t.dtype == DType::i32 && has_indices)
     return {bench.indices(t.numel(), vocabulary).data, t.dtype, t.shape};
   const bool has_scales = op == "scaled_matmul" || op == "dequantize";
+  if (t.dtype == DType::f32 && op == "rope" && !is_first) return bench.rotations(t.shape);
   if (t.dtype == DType::u32) return bench.amaxes(t.shape, largest_made(op));
   if (t.dtype == DType::e8m0 || (t.dtype == DType::f32 && has_scales)) return bench.ones(t.dtype, t.shape);
   return contains(kNumbers, t.dtype) ? bench.tensor(t.dtype, t.shape) : bench.zeros(t.dtype, t.shape);
@@ -125,6 +127,15 @@ Tensor Workbench::ones(DType dtype, Shape shape) {
   });
 }
 
+Tensor Workbench::rotations(Shape shape) {
+  return filled(DType::f32, shape, [](Stream& stream, const Tensor& memory) {
+    const int64_t half = memory.cols() / 2;
+    std::vector<float> pattern(memory.numel());
+    for (int64_t i = 0; i < std::ssize(pattern); ++i) pattern[i] = i / half % 2 == 0 ? 0.6f : 0.8f;
+    repeat(stream, pattern, memory);
+  });
+}
+
 Tensor Workbench::indices(int64_t count, int64_t limit) {
   std::vector<int32_t> values = scattered_indices(count, limit);
   return filled(DType::i32, {count},
@@ -135,7 +146,7 @@ std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workben
                                      int64_t vocabulary) {
   std::vector<Tensor> tensors;
   for (const Tensor& t : operation.call.tensors)
-    tensors.push_back(operand_like(t, operation.op, bench, vocabulary));
+    tensors.push_back(operand_like(t, operation.op, tensors.empty(), bench, vocabulary));
   return operation.call.on(tensors);
 }
 

@@ -34,6 +34,10 @@ class Workbench {
   /// largest code.
   Tensor amaxes(Shape shape, float largest);
   Tensor zeros(DType dtype, Shape shape);
+  /// The table of rope() [T, D]: cosines and sines of one angle. Numbers that are rotated in place again and
+  /// again keep their size; by others they would become infinite, or subnormal, which takes ten times as
+  /// long.
+  Tensor rotations(Shape shape);
   /// Scales that change nothing: f32, or e8m0.
   Tensor ones(DType dtype, Shape shape);
 
@@ -44,8 +48,8 @@ class Workbench {
 };
 
 /// Prepares a recorded operation on tensors of its shapes from the bench: numbers of both signs, scales that
-/// change nothing, amaxes that lose none of the numbers, tokens and targets below `vocabulary` (the rank's),
-/// zeros elsewhere. Each call of the result runs it.
+/// change nothing, rotations, amaxes that lose none of the numbers, tokens and targets below `vocabulary`
+/// (the rank's), zeros elsewhere. Each call of the result runs it.
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
                                      int64_t vocabulary);
 

@@ -13,6 +13,7 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
 #include "core/ops/norm/rms_norm.h"
+#include "core/ops/rope.h"
 #include "core/ops/swiglu.h"
 #include "fp8/quantize.h"
 #include "tests/support/catch.h"
@@ -67,6 +68,38 @@ TEST_CASE("numbers that operations are timed with are like those of training: no
       CHECK(std::abs(static_cast<double>(positive) / 65536 - 0.5) < 0.05);
       const float largest = *std::ranges::max_element(numbers);
       CHECK((largest > 1.9f && largest < 2.1f));
+    }
+  });
+}
+
+TEST_CASE("numbers that are rotated in place keep their size, however often they are timed") {
+  test::for_each_device([](Stream& stream) {
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      CostRecorder recorder;
+      Stream meta = Stream::meta(recorder, stream.device());
+      const AttentionHeads heads{4, 2, 16};
+      rope(meta, {.qkv = {nullptr, dtype, {32, heads.row()}},
+                  .table = {nullptr, DType::f32, {32, heads.head_dim}},
+                  .heads = heads,
+                  .sequence = 32});
+      RecordedOperation operation = recorder.operations().at(0);
+      Tensor rotated;
+      operation.call.on = [&rotated, on = operation.call.on](std::span<const Tensor> tensors) {
+        rotated = tensors[0];
+        return on(tensors);
+      };
+      Workbench bench(stream.device());
+      const auto run = prepare(operation, bench, 256);
+      for (int i = 0; i < 1000; ++i) run(stream);
+      const Tensor read = bench.zeros(DType::f32, rotated.shape);
+      dtype == DType::f32 ? copy(stream, rotated, read) : cast(stream, rotated, read);
+      std::vector<float> numbers(read.numel());
+      copy_to_host(stream, read, numbers.data());
+      stream.synchronize();
+      CHECK(std::ranges::all_of(numbers, [](float x) { return std::isnormal(x) || x == 0; }));
+      CHECK(std::ranges::all_of(numbers, [](float x) { return std::abs(x) < 100; }));
+      const auto small = std::ranges::count_if(numbers, [](float x) { return std::abs(x) < 1e-6f; });
+      CHECK(small < std::ssize(numbers) / 100);
     }
   });
 }
