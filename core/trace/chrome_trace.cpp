@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "core/error.h"
+
 namespace ottava {
 namespace {
 
@@ -77,7 +79,11 @@ std::string merged_traces(const std::vector<std::string>& texts) {
   constexpr std::string_view kBegin = "\"traceEvents\":[\n", kEnd = "\n]}\n";
   std::string all;
   for (const std::string& text : texts) {
-    const size_t begin = text.find(kBegin) + kBegin.size(), end = text.rfind(kEnd);
+    const size_t head = text.find(kBegin), begin = head + kBegin.size(), end = text.rfind(kEnd);
+    if (head == std::string::npos || end == std::string::npos || end < begin)
+      fail<FileError>("trace",
+                      "one of the ranks' files is not laid out as ottava writes it, so that they cannot be "
+                      "merged: another program has written it anew; give those of the run");
     all += all.empty() ? text.substr(0, begin) : ",\n";
     all += text.substr(begin, end - begin);
   }

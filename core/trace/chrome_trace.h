@@ -55,7 +55,8 @@ class ChromeTrace {
   Json about_;
 };
 
-/// Several ranks' files of one timeline as one file: the first one's members, and the events of all.
+/// Several ranks' files of one timeline, as text() made them, as one file: the first one's members, and the
+/// events of all. Throws FileError for one that another program has written anew.
 std::string merged_traces(const std::vector<std::string>& texts);
 
 }  // namespace ottava

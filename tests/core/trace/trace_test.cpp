@@ -134,6 +134,14 @@ TEST_CASE("a trace is JSON of slices, arrows and names on one clock") {
   CHECK(events[7].at("id", "e").as_integer("id") == 5 * 4 + 3);
 }
 
+TEST_CASE("traces that another program has written anew are not merged") {
+  const std::string text = ChromeTrace({.rank = 0, .name = "rank 0"}, 0).text();
+  CHECK_NOTHROW(Json::parse(merged_traces({text, text}), "merged"));
+  const std::string anew = Json::parse(text, "trace").dump();
+  for (const std::vector<std::string>& texts : {std::vector{anew}, {text, anew}, {text, "{}"}})
+    CHECK_THROWS_WITH(merged_traces(texts), Contains("[trace] one of the ranks' files is not laid out"));
+}
+
 TEST_CASE("gzip and back, and what is none") {
   std::string text(3'000'000, 'a');
   for (size_t i = 0; i < text.size(); i += 7) text[i] = static_cast<char>('a' + i % 23);
