@@ -108,7 +108,8 @@ SimulatedPipeline simulate(const PipelineSchedule& schedule, const PipelineProgr
   return carry_out(schedule, programs);
 }
 
-std::string picture_of(const PipelineSchedule& schedule, int columns) {
+std::string picture_of(const PipelineSchedule& schedule) {
+  constexpr size_t kColumns = 120;
   const SimulatedPipeline run = simulate(schedule);
   const size_t width = std::lround(run.seconds);
   std::string picture;
@@ -123,7 +124,7 @@ std::string picture_of(const PipelineSchedule& schedule, int columns) {
       if (a.kind == Kind::W || a.kind == Kind::B) line[at++] = static_cast<char>('A' + letter);
     }
     const std::string label = fmt::format("rank {:<3} ", rank);
-    const size_t room = columns - label.size();
+    const size_t room = kColumns - label.size();
     if (line.size() > room) line = line.substr(0, room - 3) + "...";
     picture += label + line + "\n";
   }

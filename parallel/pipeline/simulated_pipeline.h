@@ -32,8 +32,8 @@ SimulatedPipeline simulate(const PipelineSchedule& schedule, const PipelineProgr
 
 /// A picture with one line per rank and time from left to right; a character is as long as the forward of a
 /// chunk. Digits are forwards, small letters gradients of the input, capitals gradients of the weights (a:
-/// micro-batch 0), dots idle time. From micro-batch 10 on digits repeat, from 26 on letters. Cut at
-/// `columns`.
-std::string picture_of(const PipelineSchedule& schedule, int columns = 120);
+/// micro-batch 0), dots idle time. From micro-batch 10 on digits repeat, from 26 on letters. Lines
+/// are cut at 120 characters.
+std::string picture_of(const PipelineSchedule& schedule);
 
 }  // namespace ottava

@@ -269,7 +269,10 @@ TEST_CASE("transfers in one order cost little beside free ones") {
 TEST_CASE("a schedule as a picture") {
   CHECK(picture_of(make_schedule({one_f_one_b, 2, 1, 3})) ==
         "rank 0   01..aA2bB.cC\nrank 1   .0aA1bB2cC..\n");
-  CHECK(picture_of(make_schedule({gpipe, 2, 1, 2}), 14) == "rank 0   01...\nrank 1   .0...\n");
+  const std::string wide = picture_of(make_schedule({gpipe, 2, 1, 200}));
+  REQUIRE(wide.size() == 2 * 121);
+  CHECK(wide.starts_with("rank 0   0123456789012"));
+  CHECK(wide.substr(115, 22) == "67...\nrank 1   .012345");
 }
 
 TEST_CASE("a schedule's name and shape are checked") {
