@@ -9,6 +9,7 @@
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/io/json.h"
+#include "core/io/lfs_pointer.h"
 
 namespace ottava {
 namespace {
@@ -136,7 +137,7 @@ int64_t parse_safetensors_length(std::string_view first_bytes, int64_t file_byte
                     counted(file_bytes, "byte"));
   }
   if (first_bytes.substr(0, 7) == "version") {
-    fail<FileError>(where, "this is a Git LFS pointer, not the weights: fetch them with `git lfs pull`");
+    fail<FileError>(where, "{}", kLfsPointer);
   }
   if (first_bytes.substr(0, 4) == std::string_view("PK\3\4", 4)) {
     fail<FileError>(where,

@@ -13,7 +13,7 @@ namespace ottava {
 
 /// The tensor-parallel ranks that share each matrix product. Activations between products are cut along
 /// tokens (sequence parallel), so a gather and a reduce-scatter take the place of an all-reduce. With one
-/// rank everything returns its input.
+/// rank gathers and sums of rows return their input, and all_reduce() leaves it as it is.
 class TensorParallelGroup {
  public:
   TensorParallelGroup() = default;
@@ -54,7 +54,7 @@ class TensorParallelGroup {
   /// This rank's rows [N / size, C] of the sum over ranks of x [N,C].
   Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
                                  MemoryCategory category = MemoryCategory::scratch) const;
-  /// x [N,V/size] of every rank side by side: [N,V].
+  /// x [N,V/size] of every rank side by side: [N,V]. A copy, with one rank too.
   Allocation gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const;
   /// Reduces x in place over ranks.
   void all_reduce(Stream& stream, const Tensor& x, ReduceOp op, std::string_view label) const;

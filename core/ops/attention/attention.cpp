@@ -172,7 +172,7 @@ int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, 
   if (!keys.empty()) check_keys(kWorkspace, dtype, heads, batch, sequence, keys);
   if (fused) return fused->workspace_bytes(cuda::problem_of(pass, heads, batch, sequence, keys));
   return stream.target().type == DeviceType::cuda
-             ? cuda::attention_workspace_bytes(pass, dtype, heads, batch, sequence)
+             ? cuda::attention_workspace_bytes(pass, heads, batch, sequence)
              : cpu::attention_workspace_bytes(stream.matmul_cache().products().attention, pass, dtype, heads,
                                               batch, sequence, keys);
 }

@@ -120,7 +120,7 @@ void attention_forward(Stream& stream, const AttentionForward& f) {
 void attention_backward(Stream& stream, const AttentionBackward& b) {
   constexpr std::string_view kOp = "attention_backward";
   check_alignment(kOp, b.qkv, b.out, b.dout, b.dqkv, b.keys.values);
-  const int64_t needed = attention_workspace_bytes(Pass::backward, b.qkv.dtype, b.heads, b.batch, b.sequence);
+  const int64_t needed = attention_workspace_bytes(Pass::backward, b.heads, b.batch, b.sequence);
   if (b.workspace.dtype != DType::u8 || b.workspace.bytes() < needed || !rows_are_aligned(0, b.workspace)) {
     fail<MemoryError>(
         kOp,

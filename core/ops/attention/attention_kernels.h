@@ -96,8 +96,7 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void attention_decode(Stream& stream, const AttentionDecode& args);
 /// Bytes of backward's delta, f32 [B,H,T]. Defined here so that it can be planned in a build without CUDA.
-inline int64_t attention_workspace_bytes(Pass pass, DType, AttentionHeads heads, int64_t batch,
-                                         int64_t sequence) {
+inline int64_t attention_workspace_bytes(Pass pass, AttentionHeads heads, int64_t batch, int64_t sequence) {
   return pass == Pass::forward ? 0 : batch * heads.heads * sequence * static_cast<int64_t>(sizeof(float));
 }
 }  // namespace cuda
