@@ -44,11 +44,15 @@ int64_t ranks_that_share(const std::string& name, Communicator& control) {
 
 }  // namespace
 
+int64_t share_of_gpu(int64_t free_bytes, int64_t ranks) {
+  return std::max<int64_t>(free_bytes / ranks - kGpuLibraryBytes, 0);
+}
+
 int64_t memory_for_rank(Device device, Communicator& control) {
   // Looks before the others can have gone on to take any.
   if (device.is_gpu()) {
     const auto free = static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
-    return free / ranks_that_share(cuda::device_uuid(device.index), control) - kGpuLibraryBytes;
+    return share_of_gpu(free, ranks_that_share(cuda::device_uuid(device.index), control));
   }
   const int64_t machine = machine_bytes(), free = std::min(machine, cgroup_memory_left().value_or(machine));
   return std::min(free / ranks_that_share(host_name(), control), address_space_left());

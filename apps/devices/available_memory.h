@@ -12,10 +12,13 @@ namespace ottava {
 /// use, NCCL's buffers, graphs. It is never part of a plan and always kept free for them.
 constexpr int64_t kGpuLibraryBytes = int64_t{1} << 30;
 
+/// The part that each of so many ranks may take of a GPU's free bytes: an even one, minus kGpuLibraryBytes; 0
+/// if there are not even these.
+int64_t share_of_gpu(int64_t free_bytes, int64_t ranks);
+
 /// Bytes that this rank may take on its device, an even share of what the ranks on it have together. On a
-/// GPU: of its free memory, minus kGpuLibraryBytes. On a CPU: of what new allocations can have without
-/// swapping and within the limits of a container or batch job, ulimit -v included. Every rank of `control`
-/// makes the call.
+/// GPU: share_of_gpu() of its free memory. On a CPU: of what new allocations can have without swapping and
+/// within the limits of a container or batch job, ulimit -v included. Every rank of `control` makes the call.
 int64_t memory_for_rank(Device device, Communicator& control);
 
 /// Bytes of the GPU that are in use, by any process.

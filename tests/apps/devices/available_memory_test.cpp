@@ -56,3 +56,10 @@ TEST_CASE("a process has no more memory than ulimit -v allows it") {
   ::waitpid(child, &status, 0);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
+
+TEST_CASE("of a GPU that others have filled nothing is left, not less") {
+  CHECK(share_of_gpu(6 * kGpuLibraryBytes, 2) == 2 * kGpuLibraryBytes);
+  CHECK(share_of_gpu(kGpuLibraryBytes, 1) == 0);
+  CHECK(share_of_gpu(kGpuLibraryBytes / 2, 1) == 0);
+  CHECK(share_of_gpu(3 * kGpuLibraryBytes, 4) == 0);
+}
