@@ -259,7 +259,9 @@ class SavesFolder {
 int run_bench_command(const BenchCommand& command, std::ostream& out) {
   if (command.weights != "drawn" && command.weights != "repeated")
     fail<ConfigError>("bench", "--weights is '{}', expected drawn or repeated", command.weights);
-  Config config = load_config(command.file, command.overrides);
+  std::optional<Config> loaded = load_session_config(command.file, command.overrides);
+  if (!loaded) return 1;
+  Config& config = *loaded;
   config.checkpoint.enable = command.saves > 0;
   config.checkpoint.load_only = false;
   config.checkpoint.folder = "bench_save";

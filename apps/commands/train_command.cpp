@@ -54,7 +54,9 @@ void remove_leftovers(const Config& c) {
 }  // namespace
 
 int run_train_command(const TrainCommand& command) {
-  Config config = load_config(command.file, command.overrides);
+  const std::optional<Config> loaded = load_session_config(command.file, command.overrides);
+  if (!loaded) return 1;
+  const Config& config = *loaded;
   // What one machine of several lacks, all ranks say once they have met.
   if (detect_launch().world_size == 1) require_inputs(config);
   log::set_rank(rank_in_log());  // for the lines about signals too

@@ -3,6 +3,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <iterator>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "apps/step/step_graphs.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
+#include "core/error_text.h"
 #include "core/host_name.h"
 #include "core/io/file.h"
 #include "core/listed.h"
@@ -24,6 +26,7 @@
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/gather.h"
+#include "parallel/launcher/stop_signal_set.h"
 #include "parallel/ranks/local_place.h"
 #include "parallel/ranks/world.h"
 #include "parallel/sharding/placement.h"
@@ -167,10 +170,37 @@ void report_threads(int64_t in_config, const CpuShare& share) {
       in_config > 0 ? "set 0" : "unset it");
 }
 
+// Those that can begin would wait for this rank until comm.init_timeout_seconds are over. By what they meet
+// is in the configuration, which this rank lacks, but hardly ever other than by default.
+void tell_others(const Launch& launch, const std::string& why) noexcept {
+  constexpr double kWaitSeconds = 60;
+  const sigset_t stop_signals = stop_signal_set();
+  ::pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);  // there is nothing to save
+  try {
+    const auto refuse = [&]() -> Device { throw ConfigError(why); };
+    run_rank(with_local_place(launch, kWaitSeconds),
+             {.init_timeout_seconds = kWaitSeconds, .find_device = refuse}, [](World&) {});
+  } catch (const std::exception&) {  // what all have been told, or they did not come
+  }
+}
+
 }  // namespace
 
 log::RankView rank_in_log(const Launch& launch) {
   return {.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)};
+}
+
+std::optional<Config> load_session_config(const std::filesystem::path& file,
+                                          const std::vector<std::string>& overrides) {
+  try {
+    return load_config(file, overrides);
+  } catch (const std::exception& error) {
+    const Launch launch = detect_launch();
+    if (launch.world_size == 1) throw;
+    report_failure(launch, error);
+    tell_others(launch, error_text(error));
+    return std::nullopt;
+  }
 }
 
 int run_session(const Config& config, const std::function<void(Session&)>& body) {

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "apps/config/experiment.h"
 #include "core/log.h"
@@ -19,6 +23,12 @@ struct Session {
 /// The rank that log lines of this process show, and whether they are shown (shows_log()). Throws
 /// ConfigError.
 log::RankView rank_in_log(const Launch& launch = detect_launch());
+
+/// load_config(), for a command that runs a session. A single process throws. A rank among several, whose
+/// machine may have another file than theirs or none, logs why it cannot load it and tells the others, for
+/// whom it waits up to a minute; all of them end then. Nothing is returned: the exit code is 1.
+std::optional<Config> load_session_config(const std::filesystem::path& file,
+                                          const std::vector<std::string>& overrides);
 
 /// Finds out how the process was launched, chooses threads and device, connects the ranks, and checks that
 /// all run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks that

@@ -11,6 +11,7 @@
 using namespace ottava;
 using namespace ottava::test;
 namespace fs = std::filesystem;
+using Catch::Contains;
 
 namespace {
 
@@ -95,6 +96,23 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
     check_refused(launch_both(port, "cd " + job.in("here") + " && " + relative,
                               "cd " + job.in("there") + " && " + relative),
                   2, "cannot see a file that rank 0 wrote to out/checkpoint");
+  }
+}
+
+TEST_CASE("a configuration that one rank cannot load ends all of them") {
+  Job job;
+  const HeldPort port;
+  const std::pair<std::string, std::string> cases[] = {
+      {std::string(OTTAVA) + " train no_such_file.yaml", "[config] no_such_file.yaml does not exist ("},
+      {OTTAVA + job.train("--training.step 5"), "[config] 1 problem in " + job.in("job.yaml") + ": "}};
+  for (const auto& [second, why] : cases) {
+    const Outcome o =
+        run_command(launch_both(port, OTTAVA + job.train("--comm.init_timeout_seconds 50"), second));
+    INFO(o.output);
+    CHECK(o.exit_code != 0);
+    CHECK_THAT(o.output, Contains("\nrank 0: [ranks] rank 1 cannot continue: on " + host_name("its machine") +
+                                  ": " + why) &&
+                             Contains("\nrank 1: " + why));
   }
 }
 
