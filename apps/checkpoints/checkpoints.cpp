@@ -221,7 +221,8 @@ std::optional<std::string> Checkpoints::initial_path() {
 void Checkpoints::look_at_later_ones(int64_t step) {
   std::string latest;
   checkpoint::in_three_attempts(
-      group_, fmt::format("checkpoints in {} could not be listed", folder_), checkpoint::kPauseSeconds, [&] {
+      group_, fmt::format("the list of checkpoints in {} could not be read", folder_),
+      checkpoint::kPauseSeconds, [&] {
         group_.on_rank_0([&] {
           const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
           if (!steps.empty() && steps.back().step > step) latest = std::to_string(steps.back().step);

@@ -75,7 +75,7 @@ StepsToLoad steps_to_load(const Config& c) {
   StepsToLoad out;
   if (!c.checkpoint.enable) return out;
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
-  out.steps = in_three_attempts(fmt::format("checkpoints in {} could not be listed", folder),
+  out.steps = in_three_attempts(fmt::format("the list of checkpoints in {} could not be read", folder),
                                 [&] { return checkpoint::list_steps(folder); });
   const int64_t wanted = c.checkpoint.load_step;
   const std::string branch = branch_of(c.checkpoint);

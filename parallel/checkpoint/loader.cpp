@@ -177,11 +177,12 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step, const LoadOptions& options) {
   std::string listed;
-  in_three_attempts(
-      group, fmt::format("checkpoints in {} could not be listed", folder), options.retry_seconds, [&] {
-        group.on_rank_0(
-            [&] { listed = candidates(folder, into.with_optimizer, load_step, options.first_step); });
-      });
+  in_three_attempts(group, fmt::format("the list of checkpoints in {} could not be read", folder),
+                    options.retry_seconds, [&] {
+                      group.on_rank_0([&] {
+                        listed = candidates(folder, into.with_optimizer, load_step, options.first_step);
+                      });
+                    });
   listed = group.of_rank_0(listed);
   if (listed.empty()) {
     if (load_step >= 0) refuse_missing_step(folder, load_step);
