@@ -25,10 +25,10 @@ Stream Stream::meta(CostRecorder& recorder, Device target) {
   return stream;
 }
 
-Stream Stream::cuda(int index) {
+Stream Stream::cuda(int index, StreamPriority priority) {
   Stream stream;
   stream.device_ = stream.target_ = {DeviceType::cuda, index};
-  stream.native_.reset(cuda::stream_create(index));
+  stream.native_.reset(cuda::stream_create(index, priority));
   stream.blas_plans_ = std::make_unique<cuda::BlasPlans>(index);
   return stream;
 }

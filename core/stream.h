@@ -14,6 +14,9 @@ namespace cuda {
 class BlasPlans;
 }
 
+/// Of work that could begin when a multiprocessor becomes free, that of the highest stream does.
+enum class StreamPriority { normal, highest };
+
 /// An ordered queue of work on one device. Every operation takes one. On `cpu` work is done before the call
 /// returns, on `cuda` it is enqueued, on `meta` its cost is recorded. Move-only; used by one thread at a
 /// time.
@@ -24,7 +27,7 @@ class Stream {
   /// Records into `recorder`, which must outlive the stream. `target` is the device being planned for.
   static Stream meta(CostRecorder& recorder, Device target);
   /// A new non-blocking CUDA stream. Throws DeviceError when the GPU cannot be used.
-  static Stream cuda(int index);
+  static Stream cuda(int index, StreamPriority priority = StreamPriority::normal);
 
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;

@@ -64,12 +64,16 @@ cudaEvent_t as_event(void* e) { return static_cast<cudaEvent_t>(e); }
 int device_count() { return probed().count; }
 std::string unavailable_reason() { return probed().reason; }
 
-void* stream_create(int device) {
+void* stream_create(int device, StreamPriority priority) {
   if (device_count() == 0) fail<DeviceError>("cuda", "{}", unavailable_reason());
   check(cudaSetDevice(device), "cudaSetDevice");
   require_own_kernels(device);
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                     priority == StreamPriority::highest ? highest : lowest),
+        "cudaStreamCreate");
   return stream;
 }
 void stream_destroy(void* stream) noexcept { cudaStreamDestroy(as_stream(stream)); }
@@ -143,7 +147,9 @@ CapturedGraph capture_end(void* stream) {
   CapturedGraph captured{};
   cudaGraphExec_t executable = nullptr;
   cudaError_t status = cudaGraphGetNodes(graph, nullptr, &captured.nodes);
-  if (status == cudaSuccess) status = cudaGraphInstantiate(&executable, graph, 0);
+  // Without it, what the graph's streams recorded has the priority of the one that launches it.
+  if (status == cudaSuccess)
+    status = cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority);
   cudaGraphDestroy(graph);
   check(status, "cudaGraphInstantiate");
   captured.executable = executable;

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <string>
 
+#include "core/stream.h"
+
 /// The few CUDA runtime calls that host code makes, without CUDA headers. A build without CUDA links
 /// runtime_absent.cpp: device_count() is 0, unavailable_reason() says so, and everything else that is not
 /// noexcept throws DeviceError. So does any call that CUDA refuses. Those that make a
@@ -15,7 +17,7 @@ std::string unavailable_reason();
 
 /// cudaStream_t and cudaEvent_t of a device, as void*; streams are non-blocking. stream_create() throws
 /// DeviceError if this program has no kernels for the GPU.
-void* stream_create(int device);
+void* stream_create(int device, StreamPriority priority = StreamPriority::normal);
 void stream_destroy(void* stream) noexcept;
 void stream_synchronize(void* stream);
 

@@ -9,7 +9,7 @@ namespace {
 
 int device_count() { return 0; }
 std::string unavailable_reason() { return "this binary was built without CUDA"; }
-void* stream_create(int) { absent(); }
+void* stream_create(int, StreamPriority) { absent(); }
 void stream_destroy(void*) noexcept {}
 void stream_synchronize(void*) { absent(); }
 void* event_create(int) { absent(); }

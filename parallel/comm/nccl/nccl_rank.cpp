@@ -35,7 +35,10 @@ void check(ncclResult_t result, const char* call) {
 
 NcclRank::NcclRank(std::shared_ptr<RankState> state, int gpu)
     : state_(std::move(state)), gpu_(gpu), scratch_(cuda::allocate(gpu, 4)) {
-  for (size_t lane = 0; lane < kLaneCount; ++lane) lanes_.push_back({.stream = Stream::cuda(gpu)});
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    // A collective holds up other ranks: it begins before what this one has still to compute.
+    lanes_.push_back({.stream = Stream::cuda(gpu, StreamPriority::highest)});
+  }
   cuda::fill_zero(scratch_, 4, stream(0).native());
   stream(0).synchronize();
   thread_ = start_thread("nccl", "watches collectives", [this] { loop(); });

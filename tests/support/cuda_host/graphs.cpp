@@ -191,7 +191,7 @@ cudaError_t wait_in_capture(Stream& stream, const Event& event) {
   if (!stream.capture) {
     stream.capture = event.capture;
     stream.lane = static_cast<int>(capture.lanes.size());
-    capture.lanes.emplace_back();
+    capture.lanes.emplace_back().priority = stream.priority;
   }
   std::vector<int>& after = capture.lanes[static_cast<size_t>(stream.lane)].after;
   after.insert(after.end(), event.after.begin(), event.after.end());
@@ -266,7 +266,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
   auto lock = lock_layer();
   if (cudaError_t status = forbid_in_capture("cudaGraphInstantiate")) return status;
   auto* exec = new Executable{*reinterpret_cast<std::shared_ptr<const Capture>*>(graph), {}, {}};
@@ -275,7 +275,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
     for (int n : node.after) exec->is_waited_for[static_cast<size_t>(n)] = true;
   }
   const int gpu = std::exchange(current_gpu(), exec->graph->gpu);
-  for (size_t lane = 0; lane < exec->graph->lanes.size(); ++lane) exec->lanes.push_back(create_stream());
+  for (const Capture::Lane& lane : exec->graph->lanes) {
+    exec->lanes.push_back(create_stream());
+    if (flags == cudaGraphInstantiateFlagUseNodePriority) exec->lanes.back()->priority = lane.priority;
+  }
   current_gpu() = gpu;
   *out = reinterpret_cast<cudaGraphExec_t>(exec);
   return cudaSuccess;

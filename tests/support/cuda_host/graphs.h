@@ -30,6 +30,7 @@ struct Capture {
   struct Lane {
     int last = -1;           ///< node
     std::vector<int> after;  ///< what the next node waits for besides
+    int priority = 0;        ///< the stream's
   };
   std::vector<Lane> lanes;
   std::string fault;  ///< why it cannot become a graph

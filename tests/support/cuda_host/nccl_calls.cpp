@@ -1,3 +1,6 @@
+#include <set>
+#include <utility>
+
 #include "graphs.h"
 #include "memory.h"
 #include "nccl_communicator.h"
@@ -18,6 +21,7 @@ struct GroupedCall {
 thread_local int group_depth = 0;
 thread_local std::vector<GroupedCall> grouped;
 thread_local ncclResult_t group_result = ncclSuccess;  // of the first call that was refused
+std::set<int> stream_priorities;
 
 bool is_pair(const NcclCall& call) { return call.kind == NcclKind::send || call.kind == NcclKind::recv; }
 
@@ -125,6 +129,7 @@ struct CapturedCall {
 
 void enqueue_visit(Stream& stream, ncclComm_t comm, const std::vector<NcclCall>& calls) {
   auto visit = std::make_shared<Visit>(Visit{comm, comm->clique, calls, {}});
+  stream_priorities.insert(stream.priority);
   comm->clique->members[static_cast<size_t>(comm->rank)].stream = &stream;
   comm->visits++;
   enqueue(stream, {[visit](Stream& s) {
@@ -222,6 +227,11 @@ bool is_connected(ncclComm& comm) {
     if (!clique.send_ends.contains(pair) || !clique.recv_ends.contains(pair)) return false;
   comm.pairs.clear();
   return true;
+}
+
+std::set<int> nccl_stream_priorities() {
+  auto lock = lock_layer();
+  return std::exchange(stream_priorities, {});
 }
 
 void begin_launching(ncclComm_t comm) {

@@ -221,13 +221,20 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t strea
   return enqueue_transfer(stream, [=] { std::memset(p, value, bytes); });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = kHighestPriority;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   auto lock = lock_layer();
   if (flags != cudaStreamNonBlocking) {
     explain("streams are made with cudaStreamNonBlocking");
     return cudaErrorInvalidValue;
   }
-  *stream = reinterpret_cast<cudaStream_t>(create_stream());
+  Stream* created = create_stream();
+  created->priority = priority;
+  *stream = reinterpret_cast<cudaStream_t>(created);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 namespace ottava::cuda_host {
@@ -41,6 +42,10 @@ Settings& settings();
 
 /// maxCTAs of the NCCL communicators that were not destroyed, as they were made; 0: none was given.
 std::vector<int> nccl_cta_limits();
+/// What a stream of the highest priority has; others have 0.
+constexpr int kHighestPriority = -5;
+/// Of the streams on which NCCL's calls were made since the last call of this.
+std::set<int> nccl_stream_priorities();
 /// The SMs that each product since the last call was asked to make do with; 0: all.
 std::vector<int> matmul_sm_counts();
 /// Products that ran since the last call with an operand that was all zeros or not finite.

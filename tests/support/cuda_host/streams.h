@@ -29,6 +29,7 @@ struct Task {
 
 struct Stream {
   int gpu = 0;
+  int priority = 0;
   void* identity = nullptr;
   unsigned slot = 0;
   GridOrder order;

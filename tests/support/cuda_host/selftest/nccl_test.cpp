@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <thread>
 
 #include "core/cuda/graph.h"
@@ -238,6 +239,32 @@ TEST_CASE("ranks that have connected in pairs send before the others receive") {
       if (world.rank() == 0 && x.floats()[3] != 3) throw std::runtime_error("another message came");
     }
   }));
+}
+
+TEST_CASE("NCCL's calls have the highest priority, in graphs too") {
+  cuda_host::nccl_stream_priorities();
+  run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
+    Stream stream = stream_for(world);
+    Values<float> x(8, 1.0f);
+    for (const char* axis : {"dp_shard", "tp"}) {
+      const auto part = world.split(axis, {0, 1});
+      const auto sum = [&] {
+        part->all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "x"}).wait(stream);
+      };
+      sum();
+      stream.synchronize();
+      const cuda::Graph graph = cuda::Graph::record(stream, sum);
+      graph.launch(stream);
+      stream.synchronize();
+    }
+  });
+  CHECK(cuda_host::nccl_stream_priorities() == std::set{cuda_host::kHighestPriority});
+  Alone alone;  // on a stream as others are
+  DeviceBuffer x(alone.stream, DType::f32, {16}, std::vector<float>(16, 1.0f));
+  CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(x), 16, ncclFloat32, ncclSum,
+                      alone.comm, alone.native()) == ncclInProgress);
+  alone.settle();
+  CHECK(cuda_host::nccl_stream_priorities() == std::set{0});
 }
 
 TEST_CASE("NCCL that cannot connect is one error, on every rank") {

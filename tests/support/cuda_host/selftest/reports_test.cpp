@@ -209,7 +209,7 @@ TEST_CASE("runtime calls check their arguments") {
   CHECK(cudaFreeHost(device) == cudaErrorInvalidValue);
   CHECK(cudaSetDevice(8) == cudaErrorInvalidDevice);
   cudaStream_t blocking = nullptr;
-  CHECK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault) == cudaErrorInvalidValue);
+  CHECK(cudaStreamCreateWithPriority(&blocking, cudaStreamDefault, 0) == cudaErrorInvalidValue);
   CHECK_THROWS_AS(cuda::allocate(0, size_t{9} << 30), MemoryError);
   CHECK(cuda::memory_info(0).free_bytes < cuda::memory_info(0).total_bytes);
 }
