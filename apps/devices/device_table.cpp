@@ -32,6 +32,7 @@ constexpr Figure<DeviceTable> kDeviceFigures[] = {
     {"gemm_bf16", &DeviceTable::gemm_bf16},
     {"gemm_fp8", &DeviceTable::gemm_fp8},
     {"gemm_fp32", &DeviceTable::gemm_fp32},
+    {"gemm_weights", &DeviceTable::gemm_weights, true},
     {"attention_forward", &DeviceTable::attention_forward},
     {"attention_backward", &DeviceTable::attention_backward},
     {"softmax_forward", &DeviceTable::softmax_forward, true},

@@ -19,7 +19,7 @@ struct DeviceTable {
   double sms = 0;
   double gemm_bf16 = 1, gemm_fp8 = 1, gemm_fp32 = 1;
   double attention_forward = 1, attention_backward = 1, cudnn_forward = 0, cudnn_backward = 0;
-  double softmax_forward = 0, softmax_backward = 0;
+  double gemm_weights = 0, softmax_forward = 0, softmax_backward = 0;
   double launch_us = 0;
   double link_gb_per_s = 1, link_base_us = 0, link_hop_us = 0, overlap_slowdown = 1;
   double error_percent = 0;

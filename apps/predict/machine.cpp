@@ -13,6 +13,7 @@ namespace {
 
 bool is_product(const RecordedOperation& o) { return o.op == "matmul" || o.op == "scaled_matmul"; }
 bool is_attention(const RecordedOperation& o) { return o.op.starts_with("attention"); }
+bool updates_in_place(const RecordedOperation& o) { return o.op == "adamw"; }
 
 // The fraction of the peak, by how full the last wave of tiles is and how long the inner loop is.
 double product_efficiency(const RecordedOperation& o, double sms) {
@@ -28,11 +29,32 @@ double widened_bytes(const ProductExtents& e) {
          static_cast<double>(size_of(DType::bf16) + size_of(DType::f32));
 }
 
-double attention_width(const RecordedOperation& o) {
+// What of a product does not grow with tokens and comes from memory, because the rest of the step was in the
+// caches meanwhile: its weights, or their gradient. Operands that are widened are copied from there already.
+double cold_bytes(const RecordedOperation& o, bool is_widened) {
+  const ProductExtents e = product_extents(o);
+  if (e.inner == 0) return 0;
+  const auto size = static_cast<double>(size_of(o.call.tensors[0].dtype));
+  if (o.variant == "weight gradient") return std::max(0.0, o.bytes - (e.rows + e.columns) * e.inner * size);
+  return is_widened ? 0 : e.columns * e.inner * size;
+}
+
+struct AttentionShape {
+  double width = 128, heads_of_key = 1, tokens = 1e9;
+};
+AttentionShape attention_shape(const RecordedOperation& o) {
   const std::vector<Tensor>& tensors = o.call.tensors;
   const auto lse = std::ranges::find_if(tensors, [](const Tensor& t) { return t.shape.rank() == 3; });
-  if (lse == tensors.end() || tensors.size() < 2) return 128;
-  return static_cast<double>(tensors[1].cols()) / lse->shape[1];
+  if (lse == tensors.end() || tensors.size() < 2) return {};
+  const auto heads = static_cast<double>(lse->shape[1]), width = tensors[1].cols() / heads;
+  const double keys = std::max(1.0, (tensors[0].cols() / width - heads) / 2);
+  return {width, heads / keys, static_cast<double>(lse->shape[2])};
+}
+
+// What a CPU multiplies for each score that is seen: tiles of 128 rows of scores are whole at the diagonal.
+double tiles_at_diagonal(const AttentionShape& shape) {
+  const double rows = std::max(16.0, std::floor(128 / shape.heads_of_key));
+  return 1 + (std::min(rows, shape.tokens) - 1) / (shape.tokens + 1);
 }
 
 }  // namespace
@@ -65,18 +87,23 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
     const bool backward = o.op == "attention_backward";
     part = has_cudnn_attention ? (backward ? device.cudnn_backward : device.cudnn_forward)
                                : (backward ? device.attention_backward : device.attention_forward);
-    const double width = attention_width(o),
-                 softmax = backward ? device.softmax_backward : device.softmax_forward;
+    const AttentionShape shape = attention_shape(o);
+    const double width = shape.width, softmax = backward ? device.softmax_backward : device.softmax_forward;
     // Where it is known what softmax costs beside the products, one comes after the other.
     part = softmax > 0 ? 1 / (1 / part + softmax / width * peak / device.fp32_tflops)
                        : part * std::pow(std::min(1.0, width / 128), 0.4);
+    if (!device.is_gpu()) part /= tiles_at_diagonal(shape);
   }
   const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) : 0;
   const double memory_rate = device.memory_gb_per_s * 1e9 * device.memory_efficiency,
-               memory = o.bytes / memory_rate;
+               memory = o.bytes /
+                        (updates_in_place(o) && update_gb_per_s > 0 ? update_gb_per_s * 1e9 : memory_rate);
   const bool is_widened = widens_bf16 && is_product(o) && o.precision == Precision::bf16;
-  const double copies = is_widened ? widened_bytes(product_extents(o)) / memory_rate : 0;
-  return {std::max(compute, memory) + copies + device.launch_us * 1e-6, TimeSource::table};
+  const double copies = is_widened ? widened_bytes(product_extents(o)) / memory_rate : 0,
+               cold = is_product(o) && device.gemm_weights > 0
+                          ? cold_bytes(o, is_widened) / (memory_rate * device.gemm_weights)
+                          : 0;
+  return {std::max(compute + cold, memory) + copies + device.launch_us * 1e-6, TimeSource::table};
 }
 
 namespace {

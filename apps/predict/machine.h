@@ -20,15 +20,21 @@ struct Machine {
   bool has_cudnn_attention = false;
   int nccl_channels = 0;     ///< of each communicator; 0: ranks do not communicate over NCCL
   bool widens_bf16 = false;  ///< of a CPU: bf16 operands of products are copied to f32 first
+  /// Of a CPU: memory's rate where what is written was read before, as by AdamW. A copy, whose rate is the
+  /// device's, also reads the lines that it writes. 0: the device's.
+  double update_gb_per_s = 0;
   MeasuredOperations measured = {};
 
   /// Time of one call. Measured or interpolated if `measured` has operations of its kind, else
   ///     max(FLOPs / (peak of its precision x part of it), bytes / (memory rate x part of it)) + launch,
   /// where the part of a product is the table's x tiles / (waves x SMs) x k / (k + 256), with tiles of 128 x
   /// 256, and that of attention narrower than 128 is the table's x (width / 128)^0.4; but where the table
-  /// says what softmax costs, 1 / (1 / the table's + softmax / width x peak / FP32 peak) for any width. With
-  /// widens_bf16, copying a bf16 product's operands comes before it: 6 bytes of an element / (memory rate x
-  /// part of it).
+  /// says what softmax costs, 1 / (1 / the table's + softmax / width x peak / FP32 peak) for any width. A
+  /// CPU's attention multiplies whole tiles at the diagonal: (min(128, T) - 1) / (T + 1) more than is seen.
+  /// Where the table has gemm_weights, a product's weights are read, or their gradient is added to, beside
+  /// multiplying and not at the same time: for few tokens this is most of it. With widens_bf16, copying a
+  /// bf16 product's operands comes before it, in place of reading weights: 6 bytes of an element / (memory
+  /// rate x part of it).
   PredictedTime time_of(const RecordedOperation& operation) const;
   /// Seconds of a transfer of n ranks, r of them on each of k machines, for x sent bytes of whole vectors of
   /// S bytes:

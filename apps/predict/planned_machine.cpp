@@ -49,12 +49,26 @@ std::optional<DeviceTable> device_here() {
 
 constexpr double kGiga = 1e9, kTera = 1e12;
 
-double copy_bytes_per_second() {
+// As many bytes as a rank's masters, gradients and moments have, up to 128 MiB: where these stay in the
+// caches from step to step, what is measured does too.
+int64_t measured_bytes(const Experiment& e) {
+  constexpr int64_t kOfParameter = 16, kLeast = int64_t{1} << 22, kMost = int64_t{1} << 27;
+  const int64_t sharers = int64_t{e.mesh.shards()} * e.mesh.size(MeshAxis::tp) * e.mesh.size(MeshAxis::pp);
+  return std::clamp(kOfParameter * parameter_count(e.shape.model) / sharers, kLeast, kMost);
+}
+
+double copy_bytes_per_second(int64_t bytes) {
   Stream stream = Stream::cpu();
   Workbench bench(stream.device());
-  const Tensor from = bench.tensor(DType::bf16, {int64_t{1} << 23}),
-               to = bench.tensor(DType::bf16, from.shape);
+  const Tensor from = bench.tensor(DType::bf16, {bytes / 4}), to = bench.tensor(DType::bf16, from.shape);
   return 2e3 * from.bytes() / best_milliseconds(stream, [&] { cast(stream, from, to); });
+}
+
+double update_bytes_per_second(int64_t bytes) {
+  Stream stream = Stream::cpu();
+  Workbench bench(stream.device());
+  const Tensor sum = bench.tensor(DType::f32, {bytes / 8}), addend = bench.tensor(DType::f32, sum.shape);
+  return 3e3 * sum.bytes() / best_milliseconds(stream, [&] { add(stream, sum, addend, sum); });
 }
 
 void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
@@ -93,7 +107,9 @@ void measure(Machine& machine, const Experiment& e) {
   if (measured.empty()) multiply_in_way(machine, e, search);
   if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
   if (measured.f32_gemm_flops_per_second() > 0) peaks.fp32 = measured.f32_gemm_flops_per_second();
-  set_rates(cpu, peaks, measured.empty() ? copy_bytes_per_second() : measured.copy_bytes_per_second());
+  set_rates(cpu, peaks,
+            measured.empty() ? copy_bytes_per_second(measured_bytes(e)) : measured.copy_bytes_per_second());
+  if (measured.empty()) machine.update_gb_per_s = update_bytes_per_second(measured_bytes(e)) / kGiga;
   SoloCommunicator alone;
   cpu.memory_gib = gib(memory_for_rank({DeviceType::cpu, 0}, alone));
 }
@@ -151,6 +167,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   for (double DeviceTable::*rate :
        {&DeviceTable::memory_gb_per_s, &DeviceTable::bf16_tflops, &DeviceTable::fp32_tflops})
     machine.device.*rate /= sharers;
+  machine.update_gb_per_s /= sharers;
   machine.device.memory_gib /= here;
   return machine;
 }
@@ -165,7 +182,8 @@ std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, 
   } else {
     machine.device = find_device(kCpu);
     machine.ranks_per_node = e.mesh.world_size();
-    set_rates(machine.device, peaks, copy_bytes_per_second());
+    set_rates(machine.device, peaks, copy_bytes_per_second(measured_bytes(e)));
+    machine.update_gb_per_s = update_bytes_per_second(measured_bytes(e)) / kGiga;
     multiply_in_way(machine, e, {.cache = e.config.training.gemm_cache});
   }
   machine.network = find_network(kNetwork);

@@ -47,7 +47,8 @@ TEST_CASE("a CPU's attention is its products, then softmax at the rate of f32; a
       const double products = 1e12 / (2e12 * (backward ? c.attention_backward : c.attention_forward)),
                    softmax = 1e12 / static_cast<double>(width) / 0.5e12 *
                              (backward ? c.softmax_backward : c.softmax_forward);
-      CHECK(cpu.time_of(o).seconds == Approx(products + softmax + 1e-6));
+      const double whole_tiles = 1 + 99 / 101.0;  // of 100 tokens
+      CHECK(cpu.time_of(o).seconds == Approx((products + softmax) * whole_tiles + 1e-6));
       const DeviceTable& g = gpu.device;
       const double share = (backward ? g.attention_backward : g.attention_forward) *
                            std::pow(static_cast<double>(width) / 128, 0.4);
@@ -70,6 +71,7 @@ TEST_CASE("a CPU's products are planned at the rate of the way in which the step
     const double of_bf16 = cpu.gemm_bf16 / table.gemm_bf16;
     CHECK(cpu.gemm_fp8 / table.gemm_fp8 == Approx(of_bf16));
     CHECK(cpu.gemm_fp32 == table.gemm_fp32);
+    CHECK(machine.update_gb_per_s > 0);
     is_widened = machine.widens_bf16;
     return of_bf16;
   };
@@ -109,12 +111,55 @@ TEST_CASE("products whose operands are widened wait for the copies") {
   cpu.device.memory_gb_per_s = 10;
   const double direct = cpu.time_of(o).seconds;
   cpu.widens_bf16 = true;
-  CHECK(cpu.time_of(o).seconds - direct == Approx((1000 + 192) * 64 * 6 / 10e9));
+  CHECK(cpu.time_of(o).seconds - direct ==
+        Approx((1000 + 192) * 64 * 6 / 10e9 - 192 * 64 * 2 / (10e9 * cpu.device.gemm_weights)));
   o.precision = Precision::fp32;
   cpu.device.fp32_tflops = 2;
   const double f32 = cpu.time_of(o).seconds;
   cpu.widens_bf16 = false;
   CHECK(cpu.time_of(o).seconds == f32);
+}
+
+TEST_CASE(
+    "a CPU reads a product's weights from memory beside multiplying, and adds to their gradient there") {
+  Machine cpu{.device = find_device("cpu")};
+  cpu.device.bf16_tflops = 2;
+  cpu.device.memory_gb_per_s = 10;
+  const double weights = 192 * 64;
+  for (const int64_t tokens : {8, 100'000}) {
+    INFO(tokens);
+    const Tensor x{nullptr, DType::bf16, {tokens, 64}}, w{nullptr, DType::bf16, {192, 64}},
+        y{nullptr, DType::bf16, {tokens, 192}}, dw{nullptr, DType::f32, {192, 64}};
+    const double flops = 2.0 * tokens * weights, operands = 2.0 * tokens * (64 + 192),
+                 compute = flops / (2e12 * cpu.device.gemm_bf16);
+    const auto seconds = [&](const char* kind, const std::vector<Tensor>& tensors, double bytes) {
+      RecordedOperation o{.op = "matmul",
+                          .variant = kind,
+                          .precision = Precision::bf16,
+                          .flops = flops,
+                          .bytes = operands + bytes};
+      o.call.tensors = tensors;
+      return cpu.time_of(o).seconds - cpu.device.launch_us * 1e-6;
+    };
+    const auto least = [&](double bytes) { return (operands + bytes) / 10e9; };  // all of it through memory
+    const auto expected = [&](double bytes) {
+      return std::max(compute + bytes / (10e9 * cpu.device.gemm_weights), least(bytes));
+    };
+    CHECK(seconds("forward", {x, w, y}, 2 * weights) == Approx(expected(2 * weights)));
+    CHECK(seconds("input gradient", {y, w, x}, 2 * weights) == Approx(expected(2 * weights)));
+    CHECK(seconds("weight gradient", {y, x, dw}, 8 * weights) == Approx(expected(8 * weights)));
+    CHECK(seconds("weight gradient", {y, x, dw}, 4 * weights) == Approx(expected(4 * weights)));
+  }
+}
+
+TEST_CASE("AdamW is planned at the rate of memory that is written where it was read") {
+  Machine cpu{.device = find_device("cpu")};
+  cpu.device.memory_gb_per_s = 10;
+  const RecordedOperation adamw{.op = "adamw", .bytes = 3e9}, other{.op = "cast", .bytes = 3e9};
+  CHECK(cpu.time_of(adamw).seconds == Approx(0.3).epsilon(1e-4));
+  cpu.update_gb_per_s = 15;
+  CHECK(cpu.time_of(adamw).seconds == Approx(0.2).epsilon(1e-4));
+  CHECK(cpu.time_of(other).seconds == Approx(0.3).epsilon(1e-4));
 }
 
 TEST_CASE("every table of the repository is built in, with a source for each figure") {
@@ -132,7 +177,7 @@ TEST_CASE("every table of the repository is built in, with a source for each fig
   for (const auto& [name, text] : built_in_devices()) {
     INFO(name);
     const DeviceTable table = find_device(name);
-    CHECK(table.sources.size() == (table.is_gpu() ? 21 : 23));  // softmax of its own
+    CHECK(table.sources.size() == (table.is_gpu() ? 21 : 24));  // softmax of its own, and weights
     CHECK(table.is_gpu() == (name != "cpu"));
     if (!table.is_gpu()) continue;
     CHECK(device_of_driver("NVIDIA " + table.driver_names.at(0))->id == name);
