@@ -73,6 +73,48 @@ std::string elapsed_text(double seconds) {
   return fmt::format("{} s", s);
 }
 
+/// The losses of two runs at the steps that both have logged.
+struct LossGaps {
+  struct Gap {
+    int64_t step;
+    double relative;  ///< run / baseline - 1
+  };
+  std::vector<Gap> relative;
+  int64_t run_broken = 0, baseline_broken = 0;  ///< steps at which this one's is not finite, the other's is
+};
+LossGaps gaps_between(const RunHistory& run, const RunHistory& baseline) {
+  LossGaps out;
+  const Column *mine = run.column(kLoss), *theirs = baseline.column(kLoss);
+  for (size_t i = 0, k = 0; mine && theirs && i < run.steps.size() && k < baseline.steps.size();) {
+    if (run.steps[i] != baseline.steps[k]) {
+      run.steps[i] < baseline.steps[k] ? ++i : ++k;
+      continue;
+    }
+    const double loss = (*mine)[i++], other = (*theirs)[k++];
+    out.run_broken += std::isinf(loss) && std::isfinite(other);
+    out.baseline_broken += std::isfinite(loss) && std::isinf(other);
+    if (std::isfinite(loss) && std::isfinite(other) && other > 0)
+      out.relative.push_back({run.steps[i - 1], loss / other - 1});
+  }
+  return out;
+}
+
+/// How far the losses are apart at the end, and where most; the beginning, where all fall, does not count.
+std::string gap_text(const std::vector<LossGaps::Gap>& gaps) {
+  const size_t tenth = std::max<size_t>(1, gaps.size() / 10);
+  double mean = 0;
+  for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i) mean += gaps[i].relative / tenth;
+  const auto settled_begin = gaps.begin() + (gaps.size() > 10 ? tenth : 0);
+  const auto widest = std::max_element(settled_begin, gaps.end(), [](const auto& a, const auto& b) {
+    return std::abs(a.relative) < std::abs(b.relative);
+  });
+  return (std::abs(mean) < 5e-7
+              ? "the loss is the same"
+              : fmt::format("the loss is {:.2f}% {}", 100 * std::abs(mean), mean > 0 ? "higher" : "lower")) +
+         fmt::format(" over the last {}, and the two are furthest apart at step {}, by {:+.2f}%",
+                     counted(tenth, "common point"), with_commas(widest->step), 100 * widest->relative);
+}
+
 }  // namespace
 
 Verdict verdict_of(const RunHistory& run, double now) {
@@ -111,39 +153,16 @@ Verdict verdict_of(const RunHistory& run, double now) {
 }
 
 std::string comparison_of(const RunHistory& run, const RunHistory& baseline) {
-  const Column *mine = run.column(kLoss), *theirs = baseline.column(kLoss);
-  std::vector<std::pair<int64_t, double>> gaps;  // relative, at common steps
-  int64_t mine_broken = 0, theirs_broken = 0;    // numbers that are not finite where the other's are
-  for (size_t i = 0, k = 0; mine && theirs && i < run.steps.size() && k < baseline.steps.size();) {
-    if (run.steps[i] != baseline.steps[k]) {
-      run.steps[i] < baseline.steps[k] ? ++i : ++k;
-      continue;
-    }
-    mine_broken += std::isinf((*mine)[i]) && std::isfinite((*theirs)[k]);
-    theirs_broken += std::isfinite((*mine)[i]) && std::isinf((*theirs)[k]);
-    if (std::isfinite((*mine)[i]) && std::isfinite((*theirs)[k]) && (*theirs)[k] > 0)
-      gaps.emplace_back(run.steps[i], (*mine)[i] / (*theirs)[k] - 1);
-    ++i, ++k;
-  }
+  const LossGaps gaps = gaps_between(run, baseline);
   std::string text = fmt::format("{} against {}: ", run.name, baseline.name);
   std::string broken;
-  for (const auto& [name, count] : {std::pair{&run.name, mine_broken}, {&baseline.name, theirs_broken}})
+  for (const auto& [name, count] :
+       {std::pair{&run.name, gaps.run_broken}, {&baseline.name, gaps.baseline_broken}})
     if (count > 0)
       broken += fmt::format("; the loss of {} is not finite at {}", *name, counted(count, "common point"));
-  if (gaps.empty()) return text + (broken.empty() ? "they have no logged step in common" : broken.substr(2));
-  const size_t tenth = std::max<size_t>(1, gaps.size() / 10);
-  double mean = 0;
-  for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i) mean += gaps[i].second / tenth;
-  const auto settled_begin = gaps.begin() + (gaps.size() > 10 ? tenth : 0);
-  const auto widest = std::max_element(settled_begin, gaps.end(), [](const auto& a, const auto& b) {
-    return std::abs(a.second) < std::abs(b.second);
-  });
-  text += std::abs(mean) < 5e-7
-              ? "the loss is the same"
-              : fmt::format("the loss is {:.2f}% {}", 100 * std::abs(mean), mean > 0 ? "higher" : "lower");
-  text += fmt::format(" over the last {}, and the two are furthest apart at step {}, by {:+.2f}%",
-                      counted(tenth, "common point"), with_commas(widest->first), 100 * widest->second);
-  text += broken;
+  if (gaps.relative.empty())
+    return text + (broken.empty() ? "they have no logged step in common" : broken.substr(2));
+  text += gap_text(gaps.relative) + broken;
   const double rate = settled(run, kRate), other_rate = settled(baseline, kRate);
   if (rate > 0 && other_rate > 0)
     text += fmt::format("; {:.2f} times its tokens/s per device", rate / other_rate);
