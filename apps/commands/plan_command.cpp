@@ -110,25 +110,19 @@ void print_step(const Experiment& e, const RecordedLayout& recorded, const Machi
         model_flops_per_token(e.shape.model, e.shape.sequence));
 }
 
-void write_trace(const std::string& path, const PlannedExperiment& planned, const Machine* machine,
+void write_trace(const std::string& path, const PlannedExperiment& planned, const Machine& machine,
                  std::ostream& out) {
-  if (path.empty()) return;
-  if (!machine) {
-    fail<ConfigError>(
-        "plan",
-        "--trace needs times, but no table has this GPU: set --device to a table or to a file of your own");
-  }
   const Experiment& e = planned.experiment;
-  const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), *machine,
-                                           fmt::format("planned, {}", machine->device.name));
+  const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), machine,
+                                           fmt::format("planned, {}", machine.device.name));
   write_output_file(path, path.ends_with(".gz") ? gzip(text) : text);
   print(out, "Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
 }
 
 void plan_step(const PlanCommand& command, const Config& config, const PlannedExperiment& open,
                const Machine* machine, std::ostream& out) {
-  const MemoryLimit limit = machine ? memory_limit(command.machine, *machine) : MemoryLimit{};
-  const std::optional<double> limit_gib = machine ? std::optional(limit.gib) : std::nullopt;
+  const std::optional<MemoryLimit> limit = memory_limit(command.machine, machine);
+  const std::optional<double> limit_gib = limit ? std::optional(limit->gib) : std::nullopt;
   const LayoutRecorder recorder(config, open, machine, limit_gib);
   const Device device = open.device;
   auto [e, roles] = decided_step(open.experiment, device, limit_gib, machine);
@@ -150,7 +144,10 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
           config.attention.backend);
   }
   print_nccl(recorded, out);
-  if (machine) print_verdict(recorded, limit, recorder, out);
+  if (limit) print_verdict(recorded, *limit, recorder, out);
+  const std::string& backend = config.comm.backend;
+  if (limit && !machine && e.mesh.world_size() > 1 && (backend == "auto" || backend == "nccl"))
+    out << "  without what NCCL takes besides, which is not known for this GPU\n";
   if (saves_asynchronously(config.checkpoint)) {
     print(out, "Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
           gib(snapshot_bytes(e, coordinates_of_role(e, recorded.role))));
@@ -159,37 +156,31 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   print_traffic(plan.traffic, out);
   if (machine) print_time(recorded, *machine, e, out);
   if (!machine)
-    out << "Time, and whether it fits: unknown, because no table has this GPU; set --device to a table or to "
-           "a file of your own\n";
+    print(
+        out,
+        "Time{}: unknown, because no table has this GPU; set --device to a table or to a file of your own\n",
+        limit ? "" : ", and whether it fits");
   print_float8_gather(recorded, config, recorder, out);
   print_decisions(e, device, recorded, out);
-  write_trace(command.trace, {device, e}, machine, out);
+  if (!command.trace.empty()) write_trace(command.trace, {device, e}, *machine, out);
   write_json_file(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
 
 void plan_search(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
-                 const Machine* machine, std::ostream& out) {
-  if (!machine)
-    fail<ConfigError>(
-        "plan",
-        "--search needs times, but no table has this GPU: set --device to a table or to a file of your own");
-  if (!command.trace.empty())
-    fail<ConfigError>("plan",
-                      "--trace writes one step and cannot be combined with --search: use it with a layout "
-                      "that --search found");
-  const MemoryLimit limit = memory_limit(command.machine, *machine);
+                 const Machine& machine, std::ostream& out) {
+  const MemoryLimit limit = *memory_limit(command.machine, &machine);
   const Experiment& e = planned.experiment;
   print_model(e, out);
   print(out, "Step: {} of {}\n", counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"));
   const SearchResult result =
-      search_layouts(config, planned, *machine,
+      search_layouts(config, planned, machine,
                      {.limit_gib = limit.gib,
                       .top = static_cast<size_t>(command.top > 0 ? command.top : kLayoutsShown),
                       .fixed = command.fixed});
-  print_search(result, limit, *machine, e, out);
+  print_search(result, limit, machine, e, out);
   std::vector<RecordedLayout> layouts = result.best;
   if (result.closest) layouts.push_back(*result.closest);
-  write_json_file(command.json, plan_json(layouts, result.reasons, limit, machine, command.machine, e));
+  write_json_file(command.json, plan_json(layouts, result.reasons, limit, &machine, command.machine, e));
 }
 
 // What runs have measured on this machine's GPU, if the plan is for that.
@@ -209,11 +200,33 @@ void check_options(const PlanCommand& c) {
   if (const std::optional<double>& limit = c.machine.limit_gib;
       limit && !(std::isfinite(*limit) && *limit > 0))
     fail<ConfigError>("plan", "--limit-gib is {}, expected a number > 0", *limit);
-  if (c.work == PlanCommand::Work::search) return;
+  if (c.work == PlanCommand::Work::search) {
+    if (!c.trace.empty())
+      fail<ConfigError>("plan",
+                        "--trace writes one step and cannot be combined with --search: use it with a layout "
+                        "that --search found");
+    return;
+  }
   if (c.top > 0) fail<ConfigError>("plan", "--top sets how many layouts --search shows: add --search");
   if (!c.fixed.empty())
     fail<ConfigError>("plan", "--fix says what --search keeps: add --search, or set the key with --{} VALUE",
                       c.fixed.front().substr(0, c.fixed.front().find('=')));
+}
+
+// What no plan can tell of a GPU that no table has. Before anything is recorded and printed.
+void check_times_are_known(const PlanCommand& c, bool has_table) {
+  if (has_table) return;
+  const std::pair<bool, std::string_view> asked[] = {{c.work == PlanCommand::Work::search, "--search"},
+                                                     {!c.trace.empty(), "--trace"},
+                                                     {!c.machine.network.empty(), "--network"},
+                                                     {c.machine.ranks_per_node > 0, "--gpus-per-node"},
+                                                     {!c.machine.calibration.empty(), "--calibration"}};
+  for (const auto& [is_given, option] : asked)
+    if (is_given)
+      fail<ConfigError>(
+          "plan",
+          "{} needs times, but no table has this GPU: set --device to a table or to a file of your own",
+          option);
 }
 
 // Refuses what a run would, if there is a tokenizer; the plan itself may need none.
@@ -235,6 +248,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
     if (!file.empty()) require_writable(file);
   Config config = load_config(command.file, command.overrides);
   const std::optional<DeviceTable> table = choose_device(command.machine, config);
+  check_times_are_known(command, table.has_value());
   if (config.training.device == "auto" && table) config.training.device = table->is_gpu() ? "cuda" : "cpu";
   const bool on_cpu = table && !table->is_gpu();
   const auto wanted = static_cast<int>(config.training.threads);
@@ -256,8 +270,8 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
     const int here = std::min(planned.experiment.mesh.world_size(), machine->ranks_per_node);
     set_parallel_threads(cpu_share({.local_size = here}).threads);
   }
-  const auto work = command.work == PlanCommand::Work::search ? plan_search : plan_step;
-  work(command, config, planned, machine ? &*machine : nullptr, out);
+  if (command.work == PlanCommand::Work::search) return plan_search(command, config, planned, *machine, out);
+  plan_step(command, config, planned, machine ? &*machine : nullptr, out);
 }
 
 void add_plan_command(Command& commands) {

@@ -25,8 +25,8 @@ struct PlanCommand {
   std::string trace;  ///< file for the predicted step as a trace, compressed if it ends in `.gz`; empty: none
 };
 /// What memory decides in a run is decided by the memory of the planned device (decided_by_memory()); of a
-/// GPU that no table has it is left open. Also prints the step of each outcome of these decisions and of
-/// those that are left to the start of the run (open_decisions()).
+/// GPU that no table has, and without machine.limit_gib, it is left open. Also prints the step of each
+/// outcome of these decisions and of those that are left to the start of the run (open_decisions()).
 void run_plan_command(const PlanCommand& command, std::ostream& out);
 
 void add_plan_command(Command& commands);

@@ -304,7 +304,7 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
 }
 
 Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
-               const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
+               const std::optional<MemoryLimit>& limit, const Machine* machine, const MachineChoice& choice,
                const Experiment& e) {
   Json report, rows{Json::Array{}};
   for (size_t i = 0; i < layouts.size(); ++i) {
@@ -319,7 +319,7 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
         .set("memory_gib", l.gib())
         .set("nccl_gib", gib(l.nccl.bytes()))
         .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
-    if (machine) row.set("fits", l.gib_with_nccl() <= limit.gib);
+    if (limit) row.set("fits", l.gib_with_nccl() <= limit->gib);
     const CommStats& traffic = l.plan.traffic;
     row.set("flops", std::move(flops))
         .set("traffic", Json().set("calls", traffic.calls()).set("sent_bytes", traffic.sent_bytes()));
@@ -351,7 +351,7 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
   report.set("network", machine ? machine->network.id : "")
       .set("calibration", fmt::format("{}", fmt::join(choice.calibration, ", ")));
   report.set("ranks", e.mesh.world_size()).set("tokens_per_step", e.tokens_per_step());
-  report.set("limit_gib", machine ? Json(limit.gib) : Json()).set("layouts", std::move(rows));
+  report.set("limit_gib", limit ? Json(limit->gib) : Json()).set("layouts", std::move(rows));
   return report;
 }
 

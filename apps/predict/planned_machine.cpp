@@ -26,7 +26,7 @@ DeviceTable named_device(const MachineChoice& choice, const Config& config) {
     fail<ConfigError>("plan", "--device {} is {}, but training.device is {}: set --training.device {}",
                       choice.device, table.is_gpu() ? "a GPU" : "a CPU", wanted,
                       table.is_gpu() ? "cuda" : kCpu);
-  if (choice.compute_capability > 0 && choice.compute_capability != table.capability)
+  if (choice.compute_capability > 0 && table.is_gpu() && choice.compute_capability != table.capability)
     fail<ConfigError>(
         "plan",
         "--device {} has compute capability {}.{}, but --compute-capability is {}.{}: remove one of them",
@@ -190,12 +190,13 @@ std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, 
   return machine;
 }
 
-MemoryLimit memory_limit(const MachineChoice& choice, const Machine& machine) {
-  const DeviceTable& d = machine.device;
-  if (choice.limit_gib) return {*choice.limit_gib, "--limit-gib"};
-  if (!d.is_gpu()) return {d.memory_gib, "what is free on this machine for each rank on it"};
-  return {d.memory_gib - d.reserve_gib,
-          fmt::format("{}: {:.1f} GiB less {:.1f} for libraries", d.name, d.memory_gib, d.reserve_gib)};
+std::optional<MemoryLimit> memory_limit(const MachineChoice& choice, const Machine* machine) {
+  if (choice.limit_gib) return MemoryLimit{*choice.limit_gib, "--limit-gib"};
+  if (!machine) return {};
+  const DeviceTable& d = machine->device;
+  if (!d.is_gpu()) return MemoryLimit{d.memory_gib, "what is free on this machine for each rank on it"};
+  return MemoryLimit{d.memory_gib - d.reserve_gib, fmt::format("{}: {:.1f} GiB less {:.1f} for libraries",
+                                                               d.name, d.memory_gib, d.reserve_gib)};
 }
 
 }  // namespace ottava

@@ -20,7 +20,8 @@ struct MachineChoice {
   std::vector<std::string> calibration;  ///< files of MeasuredOperations
   int ranks_per_node = 0;                ///< 0: 8; on a CPU the number of its cores
   int compute_capability = 0;            ///< 0: the table's
-  std::optional<double> limit_gib = {};  ///< of memory for each rank; else the table's
+  /// Of memory for each rank; else the table's. Holds for a GPU that no table has, too.
+  std::optional<double> limit_gib = {};
 };
 
 /// The table for this configuration; nothing for a GPU or a capability that no table has. Throws ConfigError
@@ -47,6 +48,7 @@ struct MemoryLimit {
   double gib = 0;
   std::string of;
 };
-MemoryLimit memory_limit(const MachineChoice& choice, const Machine& machine);
+/// Nothing without a machine, of a GPU that no table has, unless the choice says how much.
+std::optional<MemoryLimit> memory_limit(const MachineChoice& choice, const Machine* machine);
 
 }  // namespace ottava

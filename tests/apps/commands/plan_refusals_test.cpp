@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <limits>
+#include <sstream>
 
 #include "apps/commands/plan_command.h"
 #include "tests/apps/commands/planned.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 // What a plan is not made for, and what is said of it.
 
@@ -24,6 +26,8 @@ TEST_CASE("a plan for what there is not is refused by name") {
              Contains("--device h100_sxm is a GPU, but training.device is cpu: set --training.device cuda"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "a100_sxm", .compute_capability = 90}}),
              Contains("has compute capability 8.0, but --compute-capability is 9.0"));
+  CHECK_THAT(refusal({.overrides = small, .machine = {.device = "cpu", .compute_capability = 90}}),
+             Contains("[plan] --compute-capability is for GPUs, but this plan is for a CPU"));
   for (const double limit :
        {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .limit_gib = limit}}),
@@ -52,6 +56,27 @@ TEST_CASE("a plan for what there is not is refused by name") {
   *(std::ranges::find(automatic, "--training.device") + 1) = "auto";  // --device says what it is for
   CHECK_THAT(printed({.overrides = automatic, .machine = {.device = "h100_sxm"}}),
              Contains("planned for NVIDIA H100"));
+}
+
+TEST_CASE("what needs times is refused for a GPU that no table has, before anything is printed") {
+  const Overrides gpu = small_model_on_gpu({});
+  const TemporaryFolder folder;
+  const auto refusal = [&](PlanCommand command) {
+    command.overrides = gpu;
+    command.machine.compute_capability = 87;
+    std::ostringstream out;
+    const std::string message = message_of([&] { run_plan_command(command, out); });
+    CHECK(out.str().empty());
+    return message;
+  };
+  const auto needs_times = [](const std::string& option) {
+    return Contains("[plan] " + option + " needs times, but no table has this GPU: set --device to a table");
+  };
+  CHECK_THAT(refusal({.work = PlanCommand::Work::search}), needs_times("--search"));
+  CHECK_THAT(refusal({.trace = folder / "trace.json"}), needs_times("--trace"));
+  CHECK_THAT(refusal({.machine = {.network = "ib_400"}}), needs_times("--network"));
+  CHECK_THAT(refusal({.machine = {.ranks_per_node = 4}}), needs_times("--gpus-per-node"));
+  CHECK_THAT(refusal({.machine = {.calibration = {"bench.json"}}}), needs_times("--calibration"));
 }
 
 TEST_CASE("a plan refuses a chat template whose special tokens the tokenizer lacks, as a run does") {

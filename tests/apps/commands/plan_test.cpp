@@ -209,7 +209,13 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
           Contains("\n  without, gathered again for backward ") && Contains("; saved by it: ") &&
           Contains("    products fp8 "));
   CHECK_THAT(text({.world_size = 1, .machine = {.compute_capability = 86}}),
-             Contains("no table has this GPU; set --device") && !Contains("Time per step"));
+             Contains("Time, and whether it fits: unknown, because no table has this GPU; set --device") &&
+                 !Contains("Time per step"));
+  const std::string limited = text({.world_size = 8, .machine = {.compute_capability = 86, .limit_gib = 20}});
+  CHECK_THAT(limited,
+             Contains("\nDOES NOT FIT: ") && Contains(" and 20.0 are there (--limit-gib)") &&
+                 Contains("\n  without what NCCL takes besides, which is not known for this GPU\n") &&
+                 Contains("\nTime: unknown, because") && Contains("\nDecided as by a run: "));
 }
 
 TEST_CASE("each move of memory is what recording the changed configuration says") {

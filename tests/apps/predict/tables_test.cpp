@@ -201,7 +201,8 @@ TEST_CASE("a GPU of a table has its own memory and name") {
   CHECK(small.name == "NVIDIA A100-SXM4-40GB");
   CHECK(small.memory_gib == 40);
   CHECK(small.bf16_tflops == usual.bf16_tflops);
-  const MemoryLimit limit = memory_limit({}, {.device = small});
+  const Machine machine{.device = small};
+  const MemoryLimit limit = memory_limit({}, &machine).value();
   CHECK(limit.gib == 40 - usual.reserve_gib);
   CHECK(limit.of == "NVIDIA A100-SXM4-40GB: 40.0 GiB less 2.0 for libraries");
   CHECK_FALSE(device_of_driver("NVIDIA GeForce GTX 1080", 8));
