@@ -1,6 +1,7 @@
 #include "apps/predict/memory_moves.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "apps/predict/decided_step.h"
@@ -82,6 +83,63 @@ std::optional<RecordedLayout> try_record(const Layout& layout, const LayoutRecor
   }
 }
 
+using Fits = std::function<bool(const RecordedLayout&)>;
+
+struct SingleMove {
+  Change change;
+  MemoryMove move;
+};
+
+/// Each change by itself, if it takes less; those that cost least for a GiB first.
+std::vector<SingleMove> single_moves(const RecordedLayout& from, const LayoutRecorder& recorder) {
+  std::vector<SingleMove> single;
+  for (Change change : kChanges) {
+    const std::optional<Layout> layout = change(from.layout);
+    if (!layout) continue;
+    std::optional<RecordedLayout> after = try_record(*layout, recorder);
+    if (after && after->gib_with_nccl() < from.gib_with_nccl())
+      single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
+  }
+  std::ranges::stable_sort(single, {}, [&](const SingleMove& one) {
+    const RecordedLayout& after = one.move.after;
+    const double cost = from.time ? after.time->seconds / from.time->seconds : after.flops() / from.flops();
+    return (cost - 1) / (from.gib_with_nccl() - after.gib_with_nccl());
+  });
+  return single;
+}
+
+/// The layout with these changes, one on top of the other until it fits, or with all of them; a change that
+/// takes no less on top of the others is left out. Nothing if there is none.
+std::optional<RecordedLayout> changed_until(const Fits& fits, const Layout& from,
+                                            const std::vector<SingleMove>& single,
+                                            const LayoutRecorder& recorder) {
+  std::optional<RecordedLayout> together;
+  for (const auto& [change, move] : single) {
+    const std::optional<Layout> layout = change(together ? together->layout : from);
+    if (!layout) continue;
+    std::optional<RecordedLayout> after = try_record(*layout, recorder);
+    if (!after || (together && after->gib_with_nccl() >= together->gib_with_nccl())) continue;
+    together = std::move(after);
+    if (fits(*together)) break;
+  }
+  return together;
+}
+
+/// Twice, four or eight times as many ranks: the fewest that fit, else the most.
+std::optional<MemoryMove> move_to_more_ranks(const Fits& fits, const Layout& from,
+                                             const LayoutRecorder& recorder) {
+  constexpr int kMostTimes = 8;
+  for (int times = 2; times <= kMostTimes; times *= 2) {
+    Layout more = from;
+    more.dp_shard *= times;
+    more.global_batch *= times;
+    std::optional<RecordedLayout> after = try_record(more, recorder);
+    if (!after) break;
+    if (fits(*after) || times == kMostTimes) return MemoryMove{changed_keys(from, more), std::move(*after)};
+  }
+  return {};
+}
+
 }  // namespace
 
 double RecordedLayout::flops() const {
@@ -116,48 +174,17 @@ RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles
 
 std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gib,
                                      const LayoutRecorder& recorder) {
-  std::vector<std::pair<Change, MemoryMove>> single;
-  for (Change change : kChanges) {
-    const std::optional<Layout> layout = change(from.layout);
-    if (!layout) continue;
-    std::optional<RecordedLayout> after = try_record(*layout, recorder);
-    if (after && after->gib_with_nccl() < from.gib_with_nccl())
-      single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
-  }
-  auto cost_per_gib = [&](const auto& move) {
-    const RecordedLayout& after = move.second.after;
-    const double cost = from.time ? after.time->seconds / from.time->seconds : after.flops() / from.flops();
-    return (cost - 1) / (from.gib_with_nccl() - after.gib_with_nccl());
-  };
-  std::ranges::stable_sort(single, {}, cost_per_gib);
-  auto fits = [&](const RecordedLayout& l) { return l.gib_with_nccl() <= limit_gib; };
-  const bool one_fits = std::ranges::any_of(single, [&](const auto& m) { return fits(m.second.after); });
+  const auto fits = [&](const RecordedLayout& l) { return l.gib_with_nccl() <= limit_gib; };
+  const std::vector<SingleMove> single = single_moves(from, recorder);
   std::vector<MemoryMove> moves;
   for (const auto& [change, move] : single) moves.push_back(move);
-  if (one_fits) return moves;
-  std::optional<RecordedLayout> together;
-  for (const auto& [change, move] : single) {
-    const std::optional<Layout> layout = change(together ? together->layout : from.layout);
-    if (!layout) continue;
-    std::optional<RecordedLayout> after = try_record(*layout, recorder);
-    if (!after || (together && after->gib_with_nccl() >= together->gib_with_nccl())) continue;
-    together = std::move(after);
-    if (fits(*together)) break;
-  }
+  if (std::ranges::any_of(moves, [&](const MemoryMove& move) { return fits(move.after); })) return moves;
+  const std::optional<RecordedLayout> together = changed_until(fits, from.layout, single, recorder);
   if (together && single.size() > 1)
     moves.push_back({changed_keys(from.layout, together->layout), *together});
   if (together && fits(*together)) return moves;
-  Layout more = from.layout;
-  constexpr int kMostTimes = 8;
-  for (int times = 2; times <= kMostTimes; times *= 2) {
-    more.dp_shard = from.layout.dp_shard * times;
-    more.global_batch = from.layout.global_batch * times;
-    std::optional<RecordedLayout> after = try_record(more, recorder);
-    if (!after) break;
-    const bool enough = fits(*after);
-    if (enough || times == kMostTimes) moves.push_back({changed_keys(from.layout, more), std::move(*after)});
-    if (enough) break;
-  }
+  if (std::optional<MemoryMove> more = move_to_more_ranks(fits, from.layout, recorder))
+    moves.push_back(std::move(*more));
   return moves;
 }
 
