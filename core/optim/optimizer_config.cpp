@@ -11,6 +11,10 @@
 namespace ottava {
 namespace {
 
+// Where (1 - beta2) g^2 is subnormal, v (adamw.h) stays 0 and eps alone divides m. Such a gradient's update
+// is no larger than another's if eps is at least sqrt(2^-126 / (1 - beta2)): 4.5e-16 for the largest beta2.
+constexpr double kLeastEpsilon = 1e-15;
+
 double number_of(const std::string& text) {
   using Kind = config::Value::Kind;
   const config::Value value = config::plain_scalar(text, {});
@@ -74,8 +78,11 @@ void declare(config::Section& s, OptimizerConfig& c) {
       .range(0, config::kMostBelowOne);
   s.field("beta2", c.beta2, "decay rate of AdamW's running mean of squared gradients")
       .range(0, config::kMostBelowOne);
-  s.field("eps", c.eps, "AdamW's epsilon, added to the denominator of the update")
-      .range(config::kLeastFloat, config::kMostFloat);
+  s.field(
+       "eps", c.eps,
+       "AdamW's epsilon, added to the denominator of the update; a smaller one could not bound the updates "
+       "of gradients whose squares float32 rounds to 0")
+      .range(kLeastEpsilon, config::kMostFloat);
   s.field("weight_decay", c.weight_decay,
           "decoupled weight decay of all parameters, except where param_groups sets another")
       .range(0, config::kMostFloat);

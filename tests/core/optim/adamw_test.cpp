@@ -252,6 +252,24 @@ TEST_CASE("adamw: subnormal moments and gradients count for nothing, and on an x
   });
 }
 
+TEST_CASE("adamw: no first gradient, however small, moves a weight by more than the learning rate") {
+  for_each_device([](Stream& stream) {
+    const AdamwHyper hyper{.beta2 = 0.99999994f, .eps = 1e-15f};  // the ends of these keys' ranges
+    std::vector<float> gradients;
+    for (float g = 1; g > 0; g *= 0.3f) gradients.push_back(g);
+    const int64_t n = std::ssize(gradients);
+    Parameter x(stream, n, DType::f32, DType::f32);
+    x.gradient.upload(gradients);
+    for (DeviceBuffer* zero : {&x.master, &x.exp_avg, &x.exp_avg_sq})
+      zero->upload(std::vector<float>(gradients.size()));
+    x.corrections.upload(std::vector<float>{1 - hyper.beta1, 1 - hyper.beta2});
+    DeviceBuffer scalars(stream, DType::f32, {kStepScalars}, step_scalars(1)), t(stream, DType::i64, {1});
+    t.upload_as<int64_t>(std::array<int64_t, 1>{1});
+    adamw(stream, {x.tensor()}, hyper, scalars, t);
+    for (float moved : x.master.floats()) CHECK(std::abs(moved) < 1.001f * kLr);
+  });
+}
+
 TEST_CASE("adamw: a factor of 0 moves nothing and still tells the amax; a NaN shows in amax") {
   for_each_device_and_dtype([](Stream& stream, DType states) {
     Parameter x(stream, 1000, states, DType::bf16);
