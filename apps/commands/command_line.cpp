@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <type_traits>
 
 #include "core/config/nearest.h"
@@ -124,11 +125,13 @@ std::optional<double> whole_number_of(const std::string& text) {
   return std::nullopt;
 }
 
-bool takes_whole_numbers(const Command::Target& target) {
+/// The largest whole number that the target holds; 0 if it takes other values.
+double largest_of(const Command::Target& target) {
   return std::visit(
-      [](auto value) {
+      [](auto value) -> double {
         using T = typename decltype(value)::type;
-        return std::is_integral_v<T> || std::is_same_v<T, std::optional<int64_t>>;
+        if constexpr (std::is_integral_v<T>) return static_cast<double>(std::numeric_limits<T>::max());
+        return std::is_same_v<T, std::optional<int64_t>> ? 0x1p63 : 0;
       },
       target);
 }
@@ -193,20 +196,20 @@ Command& Command::option(const char* name, Target target, const char* meaning) {
       !std::holds_alternative<std::reference_wrapper<std::optional<int64_t>>>(target);
   if (has_default) option->capture_default_str();
   last_ = option;
-  takes_whole_numbers_ = takes_whole_numbers(target);
+  largest_ = largest_of(target);
   return *this;
 }
 
 Command& Command::required(const char* name, Target target, const char* meaning) {
   last_ = add(*parser_, name, target, meaning)->required();
-  takes_whole_numbers_ = takes_whole_numbers(target);
+  largest_ = largest_of(target);
   return *this;
 }
 
 Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range,
                         const char* meaning) {
   last_ = add(*parser_, name, target, meaning);
-  takes_whole_numbers_ = true;
+  largest_ = largest_of(target);
   return within(range.first, range.second);
 }
 
@@ -214,13 +217,15 @@ Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, in
 Command& Command::within(double least, double most) {
   const std::string expected =
       std::isfinite(most) ? fmt::format("{} to {}", least, most) : fmt::format("at least {}", least);
-  const auto number = takes_whole_numbers_ ? &whole_number_of : &number_of;
+  const auto number = largest_ > 0 ? &whole_number_of : &number_of;
+  const double end = largest_ > 0 ? std::min(most, largest_) : most;
   last_->check(CLI::Validator(
       [=](std::string& text) {
         const std::optional<double> value = number(text);
-        return value && *value >= least && *value <= most
-                   ? std::string()
-                   : fmt::format("expected {}, got {}", expected, text.substr(0, 64));
+        if (value && *value >= least && *value <= end) return std::string();
+        const bool is_too_large = value && *value > end;
+        return fmt::format("expected {}, got {}",
+                           is_too_large ? fmt::format("{} to {}", least, end) : expected, text.substr(0, 64));
       },
       std::isfinite(most) ? expected : ""));
   return *this;

@@ -84,7 +84,7 @@ class Command {
   CLI::App* parser_;
   Line* line_;
   CLI::Option* last_ = nullptr;
-  bool takes_whole_numbers_ = false;  ///< the last one
+  double largest_ = 0;  ///< whole number that the last one's target holds; 0: it takes others
   std::vector<CLI::Option*> flags_;
 };
 

@@ -106,6 +106,8 @@ TEST_CASE("numbers out of range are refused by the option's name") {
       {"eval out --tasks q.jsonl --seq-len 1", "--seq-len: expected 2 to 1073741824, got 1"},
       {"eval out --tasks q.jsonl --batch 0", "--batch: expected at least 1, got 0"},
       {"tokenizer train text.txt --output t --vocab-size 0", "--vocab-size: expected at least 1, got 0"},
+      {"tokenizer train text.txt --output t --vocab-size 3000000000",
+       "--vocab-size: expected 1 to 2147483647, got 3000000000"},
       {"tokenizer train text.txt --output t --vocab-size 512 --max-bytes -5",
        "--max-bytes: expected at least 0, got -5"},
       {"data inspect text.txt --documents -1", "--documents: expected at least 0, got -1"},
