@@ -18,7 +18,6 @@ namespace ottava {
 using fmt::print;
 
 int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
-  if (command.steps < 1) fail<ConfigError>("bench", "--steps is {}, expected at least 1", command.steps);
   const Config config = load_config(command.file, command.overrides);
   Experiment e = resolve_experiment(config, load_tokenizer(config), 1);
   e.keeps_data_index = false;

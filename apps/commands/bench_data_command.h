@@ -15,7 +15,7 @@ class Command;
 struct BenchDataCommand {
   std::string file;
   std::vector<std::string> overrides;
-  int64_t steps = 20;
+  int64_t steps = 20;  ///< >= 1
 };
 int run_bench_data_command(const BenchDataCommand& command, std::ostream& out);
 

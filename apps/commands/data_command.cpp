@@ -123,11 +123,6 @@ class OutputFolder {
 };
 
 void check(const DataPrepareOptions& options) {
-  if (options.tokens_per_shard < 1)
-    fail<ConfigError>(kPrepare, "tokens_per_shard is {}, expected at least 1", options.tokens_per_shard);
-  if (options.max_text_bytes < 1)
-    fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
-  if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
   if (chat_format_named(options.format)) {
     fail<ConfigError>(kPrepare,
                       "shards cannot store which tokens the loss counts: train on the {} files themselves "
@@ -148,9 +143,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   check(options);
   const BadRecords bad_records = bad_records_of(options);
   TextEncoder text_encoder =
-      make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), options.marks);
-  Corpus corpus(find_data_files(options.sources, format_named(options.format)),
-                {.max_text_bytes = options.max_text_bytes});
+      make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), DocumentMarks{});
+  Corpus corpus(find_data_files(options.sources, format_named(options.format)), {.max_text_bytes = 32 << 10});
   for (const DataFile& file : corpus.files()) {
     if (is_tokenized(file.format)) {
       fail<DataError>(kPrepare, "'{}' is already tokenized ({}); expected text or JSON lines", file.path,

@@ -19,19 +19,19 @@ struct DataPrepareOptions {
   std::string output;                ///< folder that does not exist yet or is empty
   std::string format = "auto";       ///< data::format_named()
   std::string text_key = "text";
-  std::string bad_records = "error";  ///< as training.bad_records: error or skip
-  int64_t tokens_per_shard = 100'000'000;
-  data::DocumentMarks marks;          ///< BOS and EOS around documents
-  int64_t max_text_bytes = 32 << 10;  ///< plain text without separators becomes documents of at most this
+  std::string bad_records = "error";       ///< as training.bad_records: error or skip
+  int64_t tokens_per_shard = 100'000'000;  ///< >= 1
 };
 struct DataPrepareTotals {
   int64_t shards = 0, documents = 0, tokens = 0;
   int64_t bytes = 0;        ///< of text, which JSON may store in more
   int64_t bad_records = 0;  ///< left out
 };
-/// Documents keep their order. Uses all threads of parallel_for(). Everything is written to a folder beside
-/// `output`, which is renamed to `output` at the end, so the result is whole or absent. Prints one line per
-/// shard to `out`, and what was left out. Throws ConfigError, FileError, DataError.
+/// Documents keep their order, and begin with BOS and end with EOS where the tokenizer has them; plain text
+/// without separators becomes documents of at most 32 KiB. Uses all threads of parallel_for(). Everything is
+/// written to a folder beside `output`, which is renamed to `output` at the end, so the result is whole or
+/// absent. Prints one line per shard to `out`, and what was left out. Throws ConfigError, FileError,
+/// DataError.
 DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out);
 
 /// `ottava data inspect`: what sources hold, what is wrong with them, and what training would make of them.
@@ -43,9 +43,8 @@ struct DataInspectOptions {
   std::string chat_template = "auto";  ///< of conversations: as chat.template
   std::string train_on = "assistant";  ///< as chat.train_on
   bool is_coloured = false;            ///< mark what counts towards the loss by colour, not by [[brackets]]
-  data::DocumentMarks marks;
-  int64_t seq_len = 2048;
-  int64_t documents = 3;  ///< how many to show the beginning of
+  int64_t seq_len = 2048;              ///< >= 1
+  int64_t documents = 3;               ///< how many to show the beginning of
   enum class Verify { headers, contents };
   Verify verify = Verify::headers;  ///< contents: read shards whole, compare checksums
 };

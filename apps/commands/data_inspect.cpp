@@ -194,10 +194,36 @@ void print_windows(const DataInspectOptions& options, std::string_view noun, con
         counted(count / window, "window"), window, counted(count % window, "token"));
 }
 
+/// Without a tokenizer ids of any size are shown, and text is its own bytes.
+TextEncoder encoder_of_bytes() {
+  TextEncoder encoder;
+  encoder.vocab_size = INT32_MAX;
+  encoder.encode = [](std::string_view text, std::vector<int32_t>& ids) {
+    ids.assign(text.begin(), text.end());
+  };
+  return encoder;
+}
+
+/// Prompts and completions need no template: they take one if it is given, or the tokenizer's folder has one.
+std::shared_ptr<const ChatEncoder> chat_encoder_of(const DataInspectOptions& options, ChatFormat format,
+                                                   TrainOn train_on,
+                                                   const std::shared_ptr<const Tokenizer>& tokenizer) {
+  if (!tokenizer)
+    fail<ConfigError>(kInspect,
+                      "conversations are shown as tokens, which needs a tokenizer: add --tokenizer");
+  std::optional<ChatOptions> style;
+  const fs::path given = here_or_installed(options.tokenizer),
+                 folder = fs::is_directory(given) ? given : given.parent_path();
+  if (format != ChatFormat::prompt_completion || options.chat_template != "auto" ||
+      read_template_file(folder))
+    style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),
+             .train_on = train_on};
+  return std::make_shared<ChatEncoder>(tokenizer, ChatEncoder::Options{.format = format, .chat = style});
+}
+
 }  // namespace
 
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
-  if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
   const TrainOn train_on = train_on_of(options.train_on);
   const std::optional<ChatFormat> chat = chat_format_named(options.format);
   if (!chat && (options.chat_template != "auto" || train_on != TrainOn::assistant)) {
@@ -212,28 +238,8 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
 
   std::shared_ptr<const Tokenizer> tokenizer;
   if (!options.tokenizer.empty()) tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
-  TextEncoder encoder;
-  // Without a tokenizer ids of any size are shown and text is its own bytes.
-  encoder.vocab_size = INT32_MAX;
-  encoder.encode = [](std::string_view text, std::vector<int32_t>& ids) {
-    ids.assign(text.begin(), text.end());
-  };
-  if (tokenizer) encoder = make_text_encoder(tokenizer, options.marks);
-  if (chat) {
-    if (!tokenizer)
-      fail<ConfigError>(kInspect,
-                        "conversations are shown as tokens, which needs a tokenizer: add --tokenizer");
-    std::optional<ChatOptions> style;
-    const fs::path given = here_or_installed(options.tokenizer),
-                   folder = fs::is_directory(given) ? given : given.parent_path();
-    if (*chat != ChatFormat::prompt_completion || options.chat_template != "auto" ||
-        read_template_file(folder))
-      style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),
-               .train_on = train_on};
-    encoder.chat = std::make_shared<ChatEncoder>(
-        tokenizer, ChatEncoder::Options{
-                       .format = *chat, .chat = style, .bos = options.marks.bos, .eos = options.marks.eos});
-  }
+  TextEncoder encoder = tokenizer ? make_text_encoder(tokenizer, DocumentMarks{}) : encoder_of_bytes();
+  if (chat) encoder.chat = chat_encoder_of(options, *chat, train_on, tokenizer);
   DocumentEncoder documents(corpus, encoder, options.text_key, BadRecords::skip);
   print_check(corpus, encoder, options.text_key, out);
 

@@ -64,7 +64,6 @@ void note_length(const SavedModel& model, const std::vector<ChoiceTokens>& token
 }  // namespace
 
 void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& notes) {
-  if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: add --tasks FILE...");
   if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
   if (!c.json.empty()) require_writable(c.json);
   const DType compute = compute_dtype("eval", c.dtype);

@@ -13,7 +13,7 @@ class Command;
 /// task to `out`, and what is odd to `notes`.
 struct EvalCommand {
   std::string model;               ///< step folder of a run, its checkpoint folder, or a Hugging Face folder
-  std::vector<std::string> tasks;  ///< files: apps/evaluate/choice_task.h
+  std::vector<std::string> tasks;  ///< files, one at least: apps/evaluate/choice_task.h
   int64_t max_examples = -1;       ///< of each task
   int64_t seq_len = 1024, batch = 4;  ///< the most of a pass: smallest_pass()
   std::string json;                   ///< file for the scores, with the log-likelihood of every choice
