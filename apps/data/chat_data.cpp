@@ -41,14 +41,14 @@ void check_chats(const Experiment& e) {
 }
 
 std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> inputs,
-                        std::span<const int32_t> targets, std::span<const int32_t> document_start,
-                        size_t limit) {
+                        std::span<const int32_t> targets, std::span<const int32_t> document_start) {
+  constexpr size_t kMostBytes = 2000;
   std::string text;
   bool counts = false;
   for (size_t i = 0; i < inputs.size() && document_start[i] == 0; ++i) {
     const bool now = i > 0 && targets[i - 1] != data::kNoTarget;
     if (now != counts) text += (counts = now) ? "[[" : "]]";
-    if (text.size() > limit) return text + " ...";
+    if (text.size() > kMostBytes) return text + " ...";
     text += tokenizer.decode(inputs.subspan(i, 1));
   }
   return text + (counts ? "]]" : "");

@@ -21,10 +21,9 @@ std::shared_ptr<const data::ChatEncoder> chat_encoder(const Experiment& experime
 /// What chat_encoder() would throw for any format that the run reads, when its data is opened.
 void check_chats(const Experiment& experiment);
 
-/// The first document of a row as text, with [[what counts towards the loss]] in brackets; past `limit` bytes
+/// The first document of a row as text, with [[what counts towards the loss]] in brackets; past 2000 bytes
 /// it ends with "...".
 std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> inputs,
-                        std::span<const int32_t> targets, std::span<const int32_t> document_start,
-                        size_t limit = 2000);
+                        std::span<const int32_t> targets, std::span<const int32_t> document_start);
 
 }  // namespace ottava

@@ -52,12 +52,12 @@ std::string_view kineto_name(DType dtype) {
   }
 }
 
+constexpr size_t kMostBytes = 50'000'000;
+
 class Writer {
  public:
-  Writer(const TracedSteps& traced, size_t limit_bytes)
-      : traced_(traced),
-        limit_bytes_(limit_bytes),
-        trace_(traced.rank, traced.origin_ns + traced.clock.nanoseconds) {}
+  explicit Writer(const TracedSteps& traced)
+      : traced_(traced), trace_(traced.rank, traced.origin_ns + traced.clock.nanoseconds) {}
 
   std::string write() {
     add_tracks();
@@ -165,7 +165,7 @@ class Writer {
     if (s.kind == Kind::wait) return add_wait(s);
     if (s.kind == Kind::pass)
       return trace_.slice({kCompute, s.label, "user_annotation", s.begin_ns, s.end_ns});
-    if (trace_.bytes() > limit_bytes_) {
+    if (trace_.bytes() > kMostBytes) {
       is_cut_ = true;
       return;
     }
@@ -222,7 +222,6 @@ class Writer {
 
   static const Span kUnplanned;
   const TracedSteps& traced_;
-  size_t limit_bytes_;
   ChromeTrace trace_;
   std::map<std::string, int> axes_;
   std::map<int64_t, const CallRecord*> calls_;
@@ -248,8 +247,6 @@ TimeSplit split_of(const TracedSteps& traced) {
   return split_time(compute, communication);
 }
 
-std::string trace_text(const TracedSteps& traced, size_t limit_bytes) {
-  return Writer(traced, limit_bytes).write();
-}
+std::string trace_text(const TracedSteps& traced) { return Writer(traced).write(); }
 
 }  // namespace ottava

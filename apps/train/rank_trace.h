@@ -44,7 +44,7 @@ TimeSplit split_of(const TracedSteps& traced);
 /// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations and calls say
 /// what was planned for them, and if the device is known also "planned us". They are matched with the plan by
 /// their order; where labels differ nothing is said, and for operations the file's `ottava.planned` is false.
-/// Past `limit_bytes` operations are left out and `ottava.is_cut` is true.
-std::string trace_text(const TracedSteps& traced, size_t limit_bytes = 50'000'000);
+/// Past 50 MB operations are left out and `ottava.is_cut` is true.
+std::string trace_text(const TracedSteps& traced);
 
 }  // namespace ottava
