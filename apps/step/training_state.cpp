@@ -22,6 +22,57 @@ constexpr std::pair<const char*, int64_t TrainingState::*> kCounts[] = {
     {"skipped_steps", &TrainingState::skipped_steps},
     {"consecutive_skips", &TrainingState::consecutive_skips}};
 
+/// Members of the file, by name. Errors say where they are.
+class Reader {
+ public:
+  Reader(const Json& json, std::string_view where) : json_(json), where_(where) {}
+  const Json* find(std::string_view name) const { return json_.find(name); }
+  std::string place_of(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
+  int64_t count(std::string_view name) const {
+    const int64_t value = json_.at(name, where_).as_integer(place_of(name));
+    if (value < 0) fail<FileError>("checkpoint", "{} is {}, expected a count", place_of(name), value);
+    return value;
+  }
+  std::string text_or_none(std::string_view name) const {
+    const Json* text = find(name);
+    return text ? text->as_string(place_of(name)) : std::string();
+  }
+
+ private:
+  const Json& json_;
+  std::string_view where_;
+};
+
+void read_spikes(const Reader& reader, TrainingState& s) {
+  const Json* window = reader.find("spike_window");
+  if (!window) return;
+  s.skipped_spikes = reader.count("skipped_spikes");
+  s.spikes.known = reader.count("spike_window_steps");
+  const std::string what = reader.place_of("spike_window");
+  for (const Json& v : window->as_array(what))
+    s.spikes.values.push_back(static_cast<float>(v.as_number(what)));
+  const bool is_finite =
+      std::ranges::all_of(s.spikes.values, [](float value) { return std::isfinite(value); });
+  if (s.spikes.values.empty() || s.spikes.values.size() % 2 != 0 || !is_finite) {
+    fail<FileError>("checkpoint", "{} has {}, expected losses and as many norms, all of them finite", what,
+                    counted(s.spikes.values.size(), "value"));
+  }
+}
+
+void read_moments_begun(const Reader& reader, TrainingState& s) {
+  const Json* begun = reader.find("moments_begun");
+  if (!begun) return;
+  const std::string what = reader.place_of("moments_begun");
+  for (const auto& [name, value] : begun->as_object(what)) {
+    const int64_t step = value.as_integer(what);
+    if (step < 1 || step > s.optimizer_step) {
+      fail<FileError>("checkpoint", "{} is {} for '{}', expected 1 to {} (the optimizer_step)", what, step,
+                      name, s.optimizer_step);
+    }
+    s.moments_begun[name] = step;
+  }
+}
+
 }  // namespace
 
 std::string to_json(const TrainingState& s) {
@@ -56,62 +107,31 @@ std::string to_json(const TrainingState& s) {
 
 TrainingState parse_training_state(std::string_view text, std::string_view where) {
   const Json json = Json::parse(text, where);
-  auto count = [&](std::string_view name) {
-    std::string what = fmt::format("{}: {}", where, name);
-    int64_t value = json.at(name, where).as_integer(what);
-    if (value < 0) fail<FileError>("checkpoint", "{} is {}, expected a count", what, value);
-    return value;
-  };
+  const Reader reader(json, where);
   TrainingState s;
-  for (const auto& [name, member] : kCounts) s.*member = count(name);
-  if (const Json* window = json.find("spike_window")) {
-    s.skipped_spikes = count("skipped_spikes");
-    s.spikes.known = count("spike_window_steps");
-    const std::string what = fmt::format("{}: spike_window", where);
-    for (const Json& v : window->as_array(what))
-      s.spikes.values.push_back(static_cast<float>(v.as_number(what)));
-    const bool is_finite =
-        std::ranges::all_of(s.spikes.values, [](float value) { return std::isfinite(value); });
-    if (s.spikes.values.empty() || s.spikes.values.size() % 2 != 0 || !is_finite) {
-      fail<FileError>("checkpoint", "{} has {}, expected losses and as many norms, all of them finite", what,
-                      counted(s.spikes.values.size(), "value"));
-    }
-  }
-  if (const Json* begun = json.find("moments_begun")) {
-    const std::string what = fmt::format("{}: moments_begun", where);
-    for (const auto& [name, value] : begun->as_object(what)) {
-      const int64_t step = value.as_integer(what);
-      if (step < 1 || step > s.optimizer_step) {
-        fail<FileError>("checkpoint", "{} is {} for '{}', expected 1 to {} (the optimizer_step)", what, step,
-                        name, s.optimizer_step);
-      }
-      s.moments_begun[name] = step;
-    }
-  }
-  if (const Json* scale = json.find("loss_scale")) {
-    s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)),
-                    .good_steps = count("loss_scale_good_steps")};
-  }
-  const std::string& hex =
-      json.at("data_fingerprint", where).as_string(fmt::format("{}: data_fingerprint", where));
+  for (const auto& [name, member] : kCounts) s.*member = reader.count(name);
+  read_spikes(reader, s);
+  read_moments_begun(reader, s);
+  if (const Json* scale = json.find("loss_scale"))
+    s.loss_scale = {.scale = scale->as_number(reader.place_of("loss_scale")),
+                    .good_steps = reader.count("loss_scale_good_steps")};
+  const std::string& hex = json.at("data_fingerprint", where).as_string(reader.place_of("data_fingerprint"));
   const std::optional<uint64_t> fingerprint = parse_number<uint64_t>(hex, 16);
   if (!fingerprint) {
-    fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);
+    fail<FileError>("checkpoint", "{} is '{}', expected 16 hexadecimal digits",
+                    reader.place_of("data_fingerprint"), hex);
   }
   s.data_fingerprint = *fingerprint;
   if (const Json* versions = json.find("data_versions")) {
-    const std::string what = fmt::format("{}: data_versions", where);
+    const std::string what = reader.place_of("data_versions");
     for (const auto& [name, version] : versions->as_object(what))
       s.data_versions[name] = version.as_string(what);
   }
-  if (const Json* mixture = json.find("mixture"))
-    s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
-  if (json.find("sequences_per_step")) s.sequences_per_step = count("sequences_per_step");
-  if (json.find("threads")) s.threads = count("threads");
-  if (const Json* with = json.find("computes_with"))
-    s.computes_with = with->as_string(fmt::format("{}: computes_with", where));
-  if (const Json* branch = json.find("branch"))
-    s.branch = branch->as_string(fmt::format("{}: branch", where));
+  if (json.find("sequences_per_step")) s.sequences_per_step = reader.count("sequences_per_step");
+  if (json.find("threads")) s.threads = reader.count("threads");
+  s.mixture = reader.text_or_none("mixture");
+  s.computes_with = reader.text_or_none("computes_with");
+  s.branch = reader.text_or_none("branch");
   return s;
 }
 
