@@ -6,6 +6,7 @@
 
 #include "apps/train/trainer.h"
 #include "core/io/json.h"
+#include "tests/support/overrides.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::test {
@@ -15,13 +16,13 @@ namespace ottava::test {
 std::string generated_text(int documents, uint32_t seed = 1);
 
 /// A small model in FP32 on generated text with the shipped tokenizer, in a folder of its own. Runs differ by
-/// overrides,
-/// "--section.key", "value", ... as on the command line.
+/// overrides.
 class TinyTraining {
  public:
+  using Overrides = test::Overrides;
+
   TinyTraining();
 
-  using Overrides = std::vector<std::string>;
   /// The configuration of the run that writes into folder() / `run`.
   Config config(const std::string& run, const Overrides& overrides = {}) const;
   /// A trainer of it on one rank; it reports nothing but warnings.
@@ -42,12 +43,6 @@ class TinyTraining {
   TemporaryFolder folder_;
   std::string text_;
 };
-
-/// Both, one after the other.
-inline TinyTraining::Overrides operator+(TinyTraining::Overrides a, const TinyTraining::Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 /// Every element of weights and moments, and whatever else decides how a run goes on: equal only if bitwise
 /// equal.

@@ -3,23 +3,18 @@
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/overrides.h"
 #include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
 
 namespace {
 
-using Keys = std::vector<std::string>;
-
-Keys operator+(Keys a, const Keys& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-Config config_of(const Keys& more) {
-  return load_config("", Keys{"--training.seq_len", "64", "--training.local_batch_size", "1"} + more);
+Config config_of(const Overrides& more) {
+  return load_config("", Overrides{"--training.seq_len", "64", "--training.local_batch_size", "1"} + more);
 }
 
 const Device kHost{DeviceType::cpu, 0};
@@ -70,18 +65,18 @@ TEST_CASE(
 
 TEST_CASE("what memory needs less of is advised only where it is not so already") {
   RankGroups alone = solo_rank_groups();
-  const auto advice = [&](const Keys& keys, std::optional<int64_t> snapshot = {}) {
+  const auto advice = [&](const Overrides& keys, std::optional<int64_t> snapshot = {}) {
     const Experiment e =
-        resolve_experiment(load_config("", Keys{"--training.seq_len", "64"} + keys), nullptr, 1);
+        resolve_experiment(load_config("", Overrides{"--training.seq_len", "64"} + keys), nullptr, 1);
     const StepPlan plan = record_step(e.shape, kHost, alone);
     const std::string message =
         test::message_of([&] { require_memory(e, plan.memory, kHost, *alone.control, snapshot); });
     return message.substr(message.find(snapshot ? "this rank" : ". Lower"));
   };
-  const Keys large{"--model.flavor", "405B"}, one = large + Keys{"--training.local_batch_size", "1"},
-                                              full{"--activation_checkpoint.mode", "full"},
-                                              half{"--optimizer.state_dtype", "bfloat16"};
-  CHECK(advice(large + Keys{"--training.local_batch_size", "2"}) ==
+  const Overrides large{"--model.flavor", "405B"},
+      one = large + Overrides{"--training.local_batch_size", "1"},
+      full{"--activation_checkpoint.mode", "full"}, half{"--optimizer.state_dtype", "bfloat16"};
+  CHECK(advice(large + Overrides{"--training.local_batch_size", "2"}) ==
         ". Lower training.local_batch_size (gradient accumulation keeps global_batch_size) or "
         "training.seq_len, set activation_checkpoint.mode: full or optimizer.state_dtype: bfloat16, or shard "
         "over more ranks");
