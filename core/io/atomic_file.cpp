@@ -36,13 +36,14 @@ std::string temporary_beside(const std::string& path) {
   return fmt::format("{}{}{:08x}{:08x}", path, kMark, random(), random());
 }
 
-// What a file that is written now says of the time, by the clock of whoever keeps the folder: a file server's
-// may be far from this machine's. Nothing if no file can be written.
+// What a file that is made now says of the time, by the clock of whoever keeps the folder: a file server's
+// may be far from this machine's. It stays empty, as a full disk has room for no other. Nothing if none can
+// be made.
 std::optional<fs::file_time_type> time_in(const std::string& folder) {
   const std::string path = temporary_beside(folder + "/clock");
   std::optional<fs::file_time_type> time;
   try {
-    write_file_synced(path, "now");
+    File::create(path).close();
     time = fs::last_write_time(path);
   } catch (const std::exception&) {
   }

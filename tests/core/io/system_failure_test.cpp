@@ -8,7 +8,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -20,6 +23,7 @@
 namespace {
 std::atomic<int> seconds_ahead = 0;
 std::string out_of_sight;  // the path of which a server does not answer whether it is there
+std::atomic<bool> disk_is_full = false;
 }  // namespace
 
 // The C library's, in this program.
@@ -32,6 +36,12 @@ extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
 extern "C" int stat(const char* path, struct stat* status) noexcept {
   if (path != out_of_sight) return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, path, status, 0));
   errno = EIO;
+  return -1;
+}
+
+extern "C" ssize_t pwrite(int descriptor, const void* from, size_t bytes, off_t at) {
+  if (!disk_is_full) return ::syscall(SYS_pwrite64, descriptor, from, bytes, at);
+  errno = ENOSPC;
   return -1;
 }
 
@@ -72,6 +82,19 @@ TEST_CASE("what a process of another clock writes just now is not taken for the 
   seconds_ahead = 0;
   CHECK(removed.empty());
   CHECK(names_in(folder.path()) == std::vector<std::string>{"a.tmp0123456789abcdef"});
+}
+
+TEST_CASE("what a killed process left half written makes room on a full disk") {
+  TemporaryFolder folder;
+  const std::string half = folder / "a.tmp0123456789abcdef";
+  write_file_synced(half, "{");
+  std::filesystem::last_write_time(half,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  disk_is_full = true;
+  const std::vector<std::string> removed = remove_half_written(folder.path());
+  disk_is_full = false;
+  CHECK(removed == std::vector<std::string>{half});
+  CHECK(names_in(folder.path()).empty());
 }
 
 }  // namespace
