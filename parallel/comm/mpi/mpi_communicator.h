@@ -15,8 +15,8 @@
 ///
 /// Only point-to-point messages are used. Reductions exchange blocks pairwise and add them in rank order,
 /// because MPI leaves the order of MPI_Reduce to its implementation; the volume is that of the ring formula.
-/// An all_reduce of a few KiB is one exchange of whole vectors, added in the same order, so the bits do not
-/// depend on the path.
+/// Small all_reduces and all_gathers send whole vectors to every rank, in rounds that pass them on; each rank
+/// adds them in the same order, so the bits do not depend on the path.
 namespace ottava::mpi {
 
 /// Whether libottava_mpi.so (mpi_module.h) is there and can be opened: OTTAVA_MPI_LIBRARY where set, else in
