@@ -237,22 +237,27 @@ inline void transpose_square(const T* from, int64_t from_row, float* to, int64_t
 /// The same from B stored transposed, as [n,k].
 template <class T>
 inline void pack_transposed_panel(const T* from, int64_t stride, int64_t columns, int64_t k, float* to) {
-  int64_t whole = 0;
-  if (columns >= kPanelColumns) {
-    whole = k / kLanes * kLanes;
-    for (int half = 0; half < kPanelColumns; half += kLanes) {
-      for (int64_t p = 0; p < whole; p += kLanes)
-        transpose_square(from + half * stride + p, stride, to + p * kPanelColumns + half, kPanelColumns);
-    }
+  const int64_t given = columns < kPanelColumns ? columns : kPanelColumns, squares = given / kLanes * kLanes,
+                whole = k / kLanes * kLanes;
+  for (int64_t half = 0; half < squares; half += kLanes) {
+    for (int64_t p = 0; p < whole; p += kLanes)
+      transpose_square(from + half * stride + p, stride, to + p * kPanelColumns + half, kPanelColumns);
   }
   constexpr int64_t kBlock = 16;  // rows of k, so that what is written stays in the cache
-  for (int64_t first = whole; first < k; first += kBlock) {
-    const int64_t end = first + kBlock < k ? first + kBlock : k;
-    for (int64_t j = 0; j < kPanelColumns; ++j) {
-      for (int64_t p = first; p < end; ++p)
-        to[p * kPanelColumns + j] = j < columns ? static_cast<float>(from[j * stride + p]) : 0.0f;
+  const auto pack_rest = [&](int64_t begin, int64_t rows_end, int64_t column) {
+    for (int64_t first = begin; first < rows_end; first += kBlock) {
+      const int64_t end = first + kBlock < rows_end ? first + kBlock : rows_end;
+      for (int64_t p = first; p < end; ++p) {
+        for (int64_t j = column; j < kPanelColumns; j += kLanes) store(to + p * kPanelColumns + j, Vec{});
+      }
+      for (int64_t j = column; j < given; ++j) {
+        for (int64_t p = first; p < end; ++p)
+          to[p * kPanelColumns + j] = static_cast<float>(from[j * stride + p]);
+      }
     }
-  }
+  };
+  if (squares < kPanelColumns) pack_rest(0, whole, squares);
+  pack_rest(whole, k, 0);
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

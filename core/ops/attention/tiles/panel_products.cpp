@@ -6,6 +6,8 @@ namespace {
 // A head dimension whose rows are half of a panel's. In a panel they would leave every second line of the L1
 // cache empty.
 constexpr int64_t kHalfPanel = kPanelColumns / 2;
+// Queries of a transposed part that go through softmax together.
+constexpr int64_t kTogether = 16;
 
 }  // namespace
 
@@ -56,7 +58,7 @@ void PanelProducts::pack(Operand operand, const void* from, int64_t stride, int6
 }
 
 void PanelProducts::attend(int, const SoftmaxTile& part, const PartOperands& of, void* scratch) const {
-  const int64_t d = t_.heads.head_dim;
+  const int64_t d = t_.heads.head_dim, columns = round_up(part.tile.rows, kTogether);
   SoftmaxTile step = part;
   step.tile.scores = static_cast<float*>(scratch);
   // Keys are taken up to multiples of kPartKeys, so that sums do not depend on where documents begin.
@@ -72,7 +74,7 @@ void PanelProducts::attend(int, const SoftmaxTile& part, const PartOperands& of,
                        .c = step.tile.scores,
                        .c_row = kPanelColumns,
                        .m = step.tile.keys,
-                       .n = kPanelColumns,
+                       .n = columns,
                        .k = d});
     kernels_.softmax_of_columns(step);
     kernels_.multiply({.a = reinterpret_cast<const float*>(of.right) + key * d,
@@ -82,7 +84,7 @@ void PanelProducts::attend(int, const SoftmaxTile& part, const PartOperands& of,
                        .c = part.sums,
                        .c_row = kPanelColumns,
                        .m = d,
-                       .n = kPanelColumns,
+                       .n = columns,
                        .k = step.tile.keys,
                        .accumulate = true});
   }
