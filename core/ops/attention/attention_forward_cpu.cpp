@@ -20,7 +20,7 @@ struct ForwardLane {
     scores = parts.take(products.score_elements() * 4);
     probabilities = products.in_place() ? scores : parts.take(t.tile_bytes(products.score_elements()));
     sums = parts.take(rows * d * 4);
-    finished = parts.take(rows * d * 4);
+    finished = parts.take(products.packed_rows(t.queries) * d * 4);
     row_max = parts.take(rows * 4);
     row_sum = parts.take(rows * 4);
     scratch = parts.take(products.scratch_bytes());

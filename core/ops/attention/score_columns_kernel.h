@@ -53,7 +53,8 @@ class Columns {
     const Vec shrink = exp2(before - top);
     store(s_.row_max + first_, top);
     store(s_.row_sum + first_, load(s_.row_sum + first_) * shrink + total);
-    if (max_lane(top - before) == 0) return;
+    const UVec rose = bits_as<UVec>(top > before);
+    if (max_lane(select(rose, splat(1.0f), Vec{})) == 0) return;
     float* sums = s_.sums + first_;
     for (int64_t c = 0; c < s_.head_dim; ++c, sums += kPanelColumns) store(sums, load(sums) * shrink);
   }
