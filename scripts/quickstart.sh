@@ -21,6 +21,8 @@ done
 own=()
 if [ -n "$text" ]; then
   name=$(basename "$text") own=(--training.dataset_path "$text")
+  # Commas would separate paths.
+  [[ $text != *,* ]] || own[1]="['${text//\'/\'\'}']"
   stem=${name%.*}
   [ -n "$folder" ] || { folder=outputs/quickstart/${stem:-$name} && own+=(--job.dump_folder "$folder"); }
 fi

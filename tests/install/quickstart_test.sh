@@ -54,3 +54,8 @@ echo 'my own words' > 'elsewhere/my text.txt'
 rm called
 (cd elsewhere && PATH=$work/bin:$PATH ../scripts/quickstart.sh 'my text.txt') > said
 [[ $(cat called) = *"--training.dataset_path $work/elsewhere/my text.txt "* ]] || fails "from elsewhere: $(cat called)"
+
+# Its commas separate no paths.
+echo 'my own words' > "it's, a text.txt"
+quickstart "it's, a text.txt"
+[[ $(cat called) = *"--training.dataset_path ['$work/it''s, a text.txt'] "* ]] || fails "$(cat called)"
