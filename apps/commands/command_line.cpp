@@ -66,8 +66,9 @@ std::vector<std::string> with_hyphens(const CLI::App* program, std::vector<std::
 std::string meant_option(const CLI::App* command, const std::string& name) {
   std::vector<std::string> known;
   for (const CLI::Option* option : command->get_options())
-    for (const std::string& long_name : option->get_lnames()) known.push_back("--" + long_name);
-  return config::nearest(name, known);
+    for (const std::string& long_name : option->get_lnames()) known.push_back(long_name);
+  const std::string meant = config::nearest(name.substr(2), known);
+  return meant.empty() ? "" : "--" + meant;
 }
 
 std::string unknown_text(const std::string& name, const std::string& meant) {
@@ -95,8 +96,11 @@ std::string failure(const CLI::App* program, const CLI::Error& error, const std:
   std::erase(what, kAsItIs);
   if (names.empty()) return fmt::format("{}; see `{} --help`", what, path);
   const std::string expected = config::one_of_text(names);
-  if (rest == words.size() || words[rest].starts_with('-'))
-    return fmt::format("{} needs a subcommand: {}; see `{} --help`", at->get_name(), expected, path);
+  if (rest == words.size() || words[rest].starts_with('-')) {
+    const std::string before = rest == words.size() ? "" : " before " + words[rest];
+    return fmt::format("{} needs a subcommand{}: {}; see `{} --help`", at->get_name(), before, expected,
+                       path);
+  }
   const std::string meant = config::nearest(words[rest], names);
   return fmt::format("{} has no subcommand '{}': expected {}{}; see `{} --help`", at->get_name(), words[rest],
                      expected, meant.empty() ? "" : "; did you mean " + meant + "?", path);
