@@ -172,6 +172,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
       const EncodedSegment encoded = encoded_segment(encoder, segment);
       totals.bytes += encoded.text_bytes;
       for (const std::vector<int32_t>& tokens : encoded.tokens) {
+        if (tokens.empty()) continue;  // a bad record, or a text without a token
         if (!shard)
           shard = std::make_unique<ShardWriter>(
               fmt::format("{}/tokens-{:05}.bin", folder.path(), totals.shards), text_encoder);
@@ -185,8 +186,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   const std::string left_out =
       totals.bad_records == 0
           ? ""
-          : fmt::format("{} left out (--bad-records skip), one of them {}",
-                        counted(totals.bad_records, "bad record"), encoder.first_bad_record());
+          : fmt::format("{} left out (--bad-records skip){} {}", counted(totals.bad_records, "bad record"),
+                        totals.bad_records == 1 ? ":" : ", one of them", encoder.first_bad_record());
   if (totals.tokens == 0) {
     fail<DataError>(kPrepare, "the sources contain no text: {} with {}, 0 documents{}",
                     counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"),

@@ -113,8 +113,12 @@ TEST_CASE("bad records end a preparation, or are left out and counted as by trai
             "2 bad records left out (--bad-records skip), one of them '" + folder / "a.jsonl' line ");
   o.sources = {folder.write("b.jsonl", "no JSON\n")};
   o.output = folder / "none";
-  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
-            "8 bytes, 0 documents; 1 bad record left out (--bad-records skip), one of them ");
+  CHECK_HAS(
+      message_of<DataError>([&] { prepare_data(o, out); }),
+      "8 bytes, 0 documents; 1 bad record left out (--bad-records skip): '" + folder / "b.jsonl' line 1");
+  o.sources = {folder.write("c.jsonl", good + "\nno JSON\n")};
+  o.tokens_per_shard = 1;
+  CHECK(prepare_data(o, out).shards == 1);  // none for what is left out
   o.bad_records = "leave";
   CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }),
             "--bad-records is 'leave', expected error or skip");
