@@ -68,8 +68,8 @@ std::string describe_vanishing(const StepOutputs& out, const TrainingConfig& con
   return fmt::format(
       "training.max_norm {:g} / gradient norm {:g} / loss scale {:g} is too small for float32; {}",
       config.max_norm, out.grad_norm, out.loss_scale,
-      config.loss_scale == "dynamic" ? "raise training.max_norm"
-                                     : "lower training.loss_scale or raise training.max_norm");
+      config.constant_loss_scale().value_or(1) > 1 ? "lower training.loss_scale or raise training.max_norm"
+                                                   : "raise training.max_norm");
 }
 
 std::string describe_spike(const StepOutputs& out, const SpikeRule& rule) {

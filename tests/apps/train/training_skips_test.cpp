@@ -248,6 +248,8 @@ TEST_CASE("a run that too many vanishing gradients end says so, and what is too 
   const std::string dynamic =
       message_with("dynamic", {"--training.loss_scale", "dynamic", "--training.max_norm", "1.2e-38"});
   CHECK(dynamic.ends_with(" / loss scale 32768 is too small for float32; raise training.max_norm"));
+  const std::string none = message_with("none", {"--training.max_norm", "1.2e-38"});
+  CHECK(none.ends_with(" / loss scale 1 is too small for float32; raise training.max_norm"));
 }
 
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
