@@ -136,8 +136,8 @@ void warn_of_long_validation(Config& c) {
   if (p.origins.contains("validation.seq_len")) return;
   p.warnings.push_back(fmt::format(
       "validation.seq_len is {} by default, but training.seq_len {}: validation has positions that "
-      "training never has, and what is lost there says little of the data unless the model knew them before; "
-      "set validation.seq_len to {} to compare the two losses",
+      "training never has, at which the loss is higher unless the weights that training begins with know "
+      "them; set validation.seq_len to {} to compare the two losses",
       c.validation.seq_len, c.training.seq_len, c.training.seq_len));
 }
 
