@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
@@ -37,6 +38,10 @@ void check(const GenerateCommand& c) {
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
 }
 
+void remove_byte_order_mark(std::string& text) {
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());  // as of a text to train on
+}
+
 /// Lines that end in CRLF are read like those of training, which mostly end in LF.
 std::string with_line_feeds(std::string_view text) {
   std::string out;
@@ -49,7 +54,7 @@ std::string prompt_of(const GenerateCommand& c) {
   if (!c.prompt && c.prompt_file.empty() && !c.input) return {};
   std::string text = given_text("generate", c.prompt, c.prompt_file, c.input);
   if (c.prompt) return text;
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());  // as of a text to train on
+  remove_byte_order_mark(text);
   text = with_line_feeds(text);
   if (text.ends_with('\n')) text.pop_back();
   return text;
@@ -130,8 +135,10 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
   }
   const bool is_terminal = !c.input;
   std::istream& in = is_terminal ? std::cin : *c.input;
+  bool is_first = true;
   std::string line;
   while ((is_terminal ? out << "> " << std::flush : out) && std::getline(in, line)) {
+    if (std::exchange(is_first, false)) remove_byte_order_mark(line);
     if (line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     session.say(line, options, out);

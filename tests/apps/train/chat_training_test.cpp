@@ -226,7 +226,7 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   const std::string two = converse("what is 3 of 0?\nand 4 of 1?\n");
   const std::string first = converse("what is 3 of 0?\n");
   CHECK(two.starts_with(first));
-  CHECK(converse("what is 3 of 0?\r\n") == first);
+  CHECK(converse("\xef\xbb\xbfwhat is 3 of 0?\r\n") == first);
   const std::string second = two.substr(first.size());
   data::Conversation conversation{
       .messages = {{.role = data::Role::system, .content = "be brief"},
