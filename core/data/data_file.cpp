@@ -310,12 +310,16 @@ bool is_unfinished(const std::string& folder) {
   while (name.ends_with('/')) name.remove_suffix(1);
   const size_t end = name.size() - std::min(name.size(), kUnique);
   if (!name.substr(0, end).ends_with(kUnfinished) || contains(name.substr(end), '/')) return false;
+  bool has_shard = false, has_hidden = false;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), last; !error && it != last; it.increment(error)) {
     const std::string file = it->path().filename().string();
-    if (!file.starts_with("tokens-") || !file.ends_with(".bin")) return false;
+    const bool is_hidden = file.starts_with('.'),
+               is_shard = file.starts_with("tokens-") && file.ends_with(".bin");
+    if (!is_hidden && !is_shard) return false;
+    (is_shard ? has_shard : has_hidden) = true;
   }
-  return !error;
+  return !error && (has_shard || !has_hidden);
 }
 
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format) {

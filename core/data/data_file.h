@@ -46,7 +46,8 @@ struct DataFile {
 /// What stands between the name of the output of `ottava data prepare` and six characters while its shards
 /// are being written, or when writing them was broken off.
 inline constexpr std::string_view kUnfinished = ".incomplete-";
-/// Whether this is such a folder: by its name, and because it holds nothing but shards.
+/// Whether this is such a folder: by its name, and because it holds nothing but shards, beside which a file
+/// system may have put hidden files (.nfs0001, .DS_Store).
 bool is_unfinished(const std::string& folder);
 
 /// The files behind a list of sources, in the order given. Each source is

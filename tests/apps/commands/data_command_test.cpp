@@ -129,7 +129,8 @@ TEST_CASE("what an interrupted preparation left is removed by the next, which re
   const std::string left = folder.write("shards.incomplete-aaaaaa/tokens-00000.bin", "x"),
                     held = folder.write("shards.incomplete-bbbbbb/tokens-00000.bin", "x"),
                     other = folder.write("shards-2.incomplete-aaaaaa/tokens-00000.bin", "x"),
-                    own = folder.write("shards.incomplete-series/notes.txt", "x");
+                    own = folder.write("shards.incomplete-series/notes.txt", "x"),
+                    hidden = folder.write("shards.incomplete-secret/.notes", "x");
   Descriptor lock(::open((folder / "shards.incomplete-bbbbbb").c_str(), O_RDONLY | O_DIRECTORY));
   REQUIRE(::flock(lock, LOCK_EX | LOCK_NB) == 0);
   std::ostringstream out;
@@ -147,6 +148,7 @@ TEST_CASE("what an interrupted preparation left is removed by the next, which re
   CHECK_FALSE(std::filesystem::exists(held));
   CHECK(std::filesystem::exists(other));
   CHECK(std::filesystem::exists(own));
+  CHECK(std::filesystem::exists(hidden));
   CHECK(std::filesystem::exists(folder / "shards/tokens-00000.bin"));
 }
 

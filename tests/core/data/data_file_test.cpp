@@ -83,6 +83,7 @@ TEST_CASE("shards that are not all there are left out of a folder, and refused w
   folder.write("data/own.incomplete-series/c.txt", "x");
   const std::string unfinished = folder / "data/shards.incomplete-Ab12Cd";
   folder.write("data/shards.incomplete-Ab12Cd/tokens-00000.bin", "x");
+  folder.write("data/shards.incomplete-Ab12Cd/.nfs0001", "x");
   const CapturedOutput log;
   ottava::log::set_level(ottava::log::Level::info);
   const std::string own = "data/own.incomplete-series";
