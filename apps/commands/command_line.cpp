@@ -185,7 +185,7 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
     // Keys have a dot.
     for (const std::string& word : overrides) {
       const std::string name = option_name(word),
-                        meant = contains(name, '.') ? "" : meant_option(parser, name);
+                        meant = name.empty() || contains(name, '.') ? "" : meant_option(parser, name);
       if (!meant.empty()) throw CLI::ParseError(unknown_text(name, meant), CLI::ExitCodes::ExtrasError);
     }
   });
