@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/step/non_finite.h"
+#include "apps/train/skipped_step.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/listed.h"
@@ -248,8 +249,11 @@ TEST_CASE("a run that too many vanishing gradients end says so, and what is too 
   const std::string dynamic =
       message_with("dynamic", {"--training.loss_scale", "dynamic", "--training.max_norm", "1.2e-38"});
   CHECK(dynamic.ends_with(" / loss scale 32768 is too small for float32; raise training.max_norm"));
-  const std::string none = message_with("none", {"--training.max_norm", "1.2e-38"});
-  CHECK(none.ends_with(" / loss scale 1 is too small for float32; raise training.max_norm"));
+  StepOutputs unscaled;
+  unscaled.grad_norm = 3;
+  unscaled.loss_scale = 1;
+  CHECK(describe_vanishing(unscaled, {})
+            .ends_with(" / loss scale 1 is too small for float32; raise training.max_norm"));
 }
 
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
