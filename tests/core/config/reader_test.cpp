@@ -275,6 +275,8 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
   CHECK(problem({"--"}) == "command line: expected --section.key value, got '--'");
   CHECK(problem({"--outer.inner.count"}) ==
         "command line: --outer.inner.count needs a value: an integer >= 1 and <= 100");
+  CHECK(problem({"--outer.inner.count", "--outer.inner.flag"}) ==
+        "command line: --outer.inner.count needs a value: an integer >= 1 and <= 100");
   CHECK(problem({"--outer.inner.count", "x"}) ==
         "command line: outer.inner.count: expected an integer >= 1 and <= 100, got the string \"x\"");
   // A shell's variable that is unset. A default in place of the file's value is not what was asked for.
