@@ -48,6 +48,22 @@ TEST_CASE("init does not replace a tokenizer that an earlier one left, and says 
   CHECK(load_config(folder / "first/ottava.yaml").model.hf_assets_path == kept);
 }
 
+namespace {
+
+/// What init says of a.jsonl.
+void check_promise(const TemporaryFolder& folder, const std::string& text) {
+  std::ostringstream out;
+  run_init_command({.sources = {folder / "a.jsonl"},
+                    .output = folder / "first",
+                    .minutes = 1,
+                    .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"},
+                   out);
+  INFO(out.str());
+  CHECK_THAT(out.str(), Contains(text));
+}
+
+}  // namespace
+
 TEST_CASE("init counts the text of JSON lines, not what stores it") {
   const TemporaryFolder folder;
   std::ofstream lines(folder / "a.jsonl");
@@ -57,14 +73,7 @@ TEST_CASE("init counts the text of JSON lines, not what stores it") {
     lines << "\"}\n";
   }
   lines.close();
-  std::ostringstream out;
-  run_init_command({.sources = {folder / "a.jsonl"},
-                    .output = folder / "first",
-                    .minutes = 1,
-                    .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"},
-                   out);
-  INFO(out.str());
-  CHECK_THAT(out.str(), Contains(": 0.1 MB of text; "));
+  check_promise(folder, ": 0.1 MB of text; ");
 }
 
 TEST_CASE("init counts the text of JSON lines over a whole file, whose beginning may be unlike the rest") {
@@ -78,12 +87,5 @@ TEST_CASE("init counts the text of JSON lines over a whole file, whose beginning
   write(9000, 970, 0);  // 9 MB of lines without text
   write(3000, 0, 970);  // 3 MB of text, nearly
   lines.close();
-  std::ostringstream out;
-  run_init_command({.sources = {folder / "a.jsonl"},
-                    .output = folder / "first",
-                    .minutes = 1,
-                    .tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"},
-                   out);
-  INFO(out.str());
-  CHECK_THAT(out.str(), Contains(": 2.9 MB of text; "));
+  check_promise(folder, ": 2.9 MB of text; ");
 }
