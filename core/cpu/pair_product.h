@@ -5,6 +5,7 @@
 #include "core/bf16.h"
 #include "core/cpu/bf16_products.h"
 #include "core/cpu/isa.h"
+#include "core/cpu/lines_ahead.h"
 
 namespace ottava::cpu {
 
@@ -28,12 +29,7 @@ struct PairProduct {
   int64_t c_row = 0;
   int64_t m = 0, n = 0, k = 0;
   bool accumulate = false;
-  /// What is read next, which is fetched into the L2 cache meanwhile: a matrix.
-  struct Ahead {
-    const char* at = nullptr;
-    int64_t stride = 0, rows = 0, bytes = 0;  ///< stride and bytes: of a row
-  };
-  Ahead ahead[2] = {};
+  MatrixAhead ahead[2];
 };
 
 /// Kernels of such products, and the packing of their operands.

@@ -2,6 +2,7 @@
 
 // Products of pairs, for kernel files only: by AMX or by AVX512-BF16, depending on how the file is compiled.
 
+#include "core/cpu/lines_ahead_kernel.h"
 #include "core/cpu/vec.h"
 #if defined(__AVX512BF16__)  // clang 14 has another name for AMX's
 #include "core/cpu/pair_sums_avx512.h"
@@ -10,27 +11,6 @@
 #endif
 
 namespace ottava::cpu::OTTAVA_ISA {
-
-/// Fetches a matrix in as many equal shares as there will be calls.
-class LinesAhead {
- public:
-  LinesAhead(const PairProduct::Ahead& matrix, int64_t calls) : matrix_(matrix) {
-    if (matrix.rows == 0) return;
-    lines_ = (matrix.bytes + kLine - 1) / kLine;
-    share_ = (matrix.rows * lines_ + calls - 1) / calls;
-  }
-  void fetch() {
-    for (int64_t i = 0; i < share_ && row_ < matrix_.rows; ++i) {
-      __builtin_prefetch(matrix_.at + row_ * matrix_.stride + line_ * kLine, 0, 2);
-      if (++line_ == lines_) line_ = 0, ++row_;
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const PairProduct::Ahead& matrix_;
-  int64_t lines_ = 0, share_ = 0, row_ = 0, line_ = 0;
-};
 
 /// A panel of B stays in the L1 cache for all panels of A; meanwhile eight of these fetch the next panel of B
 /// into the L2 cache, so that the first need not wait for it.

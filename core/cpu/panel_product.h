@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/cpu/lines_ahead.h"
+
 namespace ottava::cpu {
 
 /// The B [k,n] of a product, cut into panels of this many columns: element (p, j) lies at p * kPanelColumns +
@@ -13,7 +15,7 @@ inline int64_t panels_of(int64_t columns) { return (columns + kPanelColumns - 1)
 /// sum is added to C at the end, whatever m and n are; so the bits do not depend on how C is divided among
 /// calls.
 struct PanelProduct {
-  const float* a = nullptr;  ///< element (i, p) at i * a_row + p * a_depth
+  const float* a = nullptr;  ///< element (i, p) at i * a_row + p * a_depth, or groups of rows
   int64_t a_row = 0, a_depth = 0;
   const float* b = nullptr;  ///< panels
   int64_t b_panel = 0;       ///< elements from one panel to the next
@@ -23,6 +25,7 @@ struct PanelProduct {
   int64_t c_row = 0;  ///< elements from one row to the next
   int64_t m = 0, n = 0, k = 0;
   bool accumulate = false;
+  MatrixAhead ahead[2];  ///< where panels are not in the core's caches, or A lies in groups
 };
 
 }  // namespace ottava::cpu

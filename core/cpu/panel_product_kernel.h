@@ -5,6 +5,7 @@
 // two per cycle. Measured: 98% of the instructions' rate if A and B are in the L1 cache, 83% if B's panels
 // come from memory that cores share, 60 to 70% if they are not fetched ahead.
 
+#include "core/cpu/lines_ahead_kernel.h"
 #include "core/cpu/panel_product.h"
 #include "core/cpu/vec.h"
 
@@ -13,6 +14,7 @@ namespace ottava::cpu::OTTAVA_ISA {
 // Vectors of one register: an array of wider ones would not stay in registers.
 inline constexpr int kRegisterLanes = kRegisterBytes / 4, kSumRows = kRegisterLanes == 16 ? 14 : 6;
 inline constexpr int kSumVectors = 2, kSumColumns = kSumVectors * kRegisterLanes;
+inline constexpr int kGroupLanes = kSumRows <= 8 ? 8 : 16;  ///< of a group of kSumRows rows
 using Register = VectorOf<float, kRegisterLanes>;
 
 inline Register load_register(const float* p) { return read_lanes<Register>(p); }
@@ -37,8 +39,8 @@ inline T opaque(T value) {
 }
 
 /// Where panels of B are: in the core's caches, or further away, so that the next one is fetched while one is
-/// multiplied.
-enum class Panels { near, far };
+/// multiplied. `grouped`: near, and A lies in groups, as pack_groups() makes them.
+enum class Panels { near, grouped, far };
 
 inline constexpr int64_t kTermsPerLine = 4, kLineBytes = 64;
 
@@ -53,14 +55,16 @@ inline void sum_block(const PanelProduct& t, const float* a, const float* b, flo
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sums[i][j] = Register{};
   }
+  const int64_t a_row = panels == Panels::grouped ? 1 : t.a_row,
+                a_depth = panels == Panels::grouped ? kGroupLanes : t.a_depth;
   // A row's address is one of two pointers plus a multiple of one of three distances, which x86 addressing
   // scales. A distance for every row would need more registers than there are, and a fifth of the time would
   // go into reloading them.
   constexpr int kHalf = (rows + 1) / 2;
   static_assert(kHalf <= 7);
   constexpr int64_t kSize = sizeof(float);
-  const int64_t row = opaque(t.a_row * kSize), row3 = opaque(3 * row), row5 = opaque(5 * row),
-                depth = t.a_depth * kSize;
+  const int64_t row = opaque(a_row * kSize), row3 = opaque(3 * row), row5 = opaque(5 * row),
+                depth = a_depth * kSize;
   const auto at = [&](const char* first, int i) {
     float x;
     __builtin_memcpy(&x, first + (i == 5 ? row5 : i % 3 == 0 ? i / 3 * row3 : i * row), sizeof x);
@@ -127,19 +131,26 @@ inline void sum_edge(int64_t count, const PanelProduct& t, SumBlock block, int64
   }
 }
 
-/// Rows are divided evenly, so that no group is small; one group needs no division, which attention's parts
-/// with their short sums would notice. `ahead` is a panel of B; each group fetches a part of
-/// it.
+/// Rows are divided evenly into groups, so that none is small; one group needs no division, which attention's
+/// parts with their short sums would notice.
+inline int64_t groups_of(int64_t rows) { return rows <= kSumRows ? 1 : (rows + kSumRows - 1) / kSumRows; }
+inline int64_t end_of_group(int64_t group, int64_t groups, int64_t rows) {
+  return group + 1 == groups ? rows : rows * (group + 1) / groups;
+}
+
+/// `ahead` is a panel of B; each group fetches a part of it, and of the lines.
 template <Panels panels, int vectors>
-inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns,
-                        const float* ahead) {
+inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns, const float* ahead,
+                        LinesAhead* lines) {
   constexpr int64_t kRowBytes = kPanelColumns * sizeof(float);
-  const int64_t groups = t.m <= kSumRows ? 1 : (t.m + kSumRows - 1) / kSumRows, panel_bytes = t.k * kRowBytes,
+  const int64_t groups = groups_of(t.m), panel_bytes = t.k * kRowBytes,
                 group_bytes = t.k / kTermsPerLine * kLineBytes;
   for (int64_t g = 0, first = 0, end = 0; g < groups; ++g, first = end) {
-    end = g + 1 == groups ? t.m : t.m * (g + 1) / groups;
+    end = end_of_group(g, groups, t.m);
     const int64_t count = end - first, fetched = g * group_bytes;
-    const SumBlock block{t.a + first * t.a_row, b, c + first * t.c_row, t.c_row,
+    if constexpr (panels != Panels::near) lines[0].fetch(), lines[1].fetch();
+    const float* a = panels == Panels::grouped ? t.a + g * t.k * kGroupLanes : t.a + first * t.a_row;
+    const SumBlock block{a, b, c + first * t.c_row, t.c_row,
                          reinterpret_cast<const char*>(ahead) + (fetched < panel_bytes ? fetched : 0)};
     if (columns >= vectors * kRegisterLanes) {
       sum_rows<panels, vectors>(count, t, block);
@@ -153,6 +164,8 @@ inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t
 /// ahead of time; otherwise the first rows would wait for them.
 template <Panels panels>
 inline void multiply(const PanelProduct& t) {
+  const int64_t calls = panels == Panels::near ? 1 : (t.n + kSumColumns - 1) / kSumColumns * groups_of(t.m);
+  LinesAhead lines[] = {{t.ahead[0], calls}, {t.ahead[1], calls}};
   for (int64_t column = 0; column < t.n; column += kSumColumns) {
     const float* panel = t.b + column / kPanelColumns * t.b_panel;
     const float* b = panel + column % kPanelColumns;
@@ -162,9 +175,30 @@ inline void multiply(const PanelProduct& t) {
                          : is_last                  ? t.b + t.k * t.b_depth
                                                     : panel + t.b_panel;
     if (t.n - column > kRegisterLanes) {
-      sum_columns<panels, kSumVectors>(t, b, t.c + column, t.n - column, ahead);
+      sum_columns<panels, kSumVectors>(t, b, t.c + column, t.n - column, ahead, lines);
     } else {
-      sum_columns<panels, 1>(t, b, t.c + column, t.n - column, ahead);
+      sum_columns<panels, 1>(t, b, t.c + column, t.n - column, ahead, lines);
+    }
+  }
+}
+
+/// Packs terms [0, k) of `rows` rows of A, stored by terms as [k,rows], in groups of rows. A term's numbers
+/// of a group lie side by side and take kGroupLanes.
+inline void pack_groups(const bf16* from, int64_t stride, int64_t rows, int64_t k, float* to) {
+  const int64_t groups = groups_of(rows);
+  for (int64_t g = 0, first = 0, end = 0; g < groups; ++g, first = end) {
+    end = end_of_group(g, groups, rows);
+    const bool is_whole = first + kGroupLanes <= rows;  // what the lanes hold behind a group does not count
+    for (int64_t p = 0; p < k; ++p, to += kGroupLanes) {
+      const bf16* row = from + p * stride + first;
+      if (is_whole) {
+#pragma GCC unroll 2
+        for (int i = 0; i < kGroupLanes; i += kRegisterLanes) write_lanes(to + i, load_register(row + i));
+      } else {
+        bf16 copy[kGroupLanes];
+        __builtin_memcpy(static_cast<void*>(copy), row, static_cast<size_t>(end - first) * sizeof(bf16));
+        for (int i = 0; i < kGroupLanes; i += kRegisterLanes) write_lanes(to + i, load_register(copy + i));
+      }
     }
   }
 }

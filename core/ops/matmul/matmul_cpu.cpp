@@ -40,6 +40,10 @@ void widen_transposed(const bf16* from, int64_t from_stride, float* to, int64_t 
   }
 }
 
+int64_t groups_bytes(int64_t rows, int64_t k) {
+  return groups_of(rows) * k * kGroupLanes * static_cast<int64_t>(sizeof(float));
+}
+
 // Tiles stay in the L1 cache, so that a line is read only once even if it is read across.
 template <class T>
 void mirror(const Tensor& x, Rows rows) {
@@ -90,6 +94,9 @@ MatmulKernels matmul_kernels() {
           pack_panel<bf16>,
           pack_transposed_panel<bf16>,
           multiply<Panels::far>,
+          multiply<Panels::grouped>,
+          pack_groups,
+          groups_bytes,
           {mirror<float>, mirror<bf16>},
           {add_bias<float>, add_bias<bf16>},
           {bias_gradient<float>, bias_gradient<bf16>}};

@@ -22,6 +22,11 @@ struct MatmulKernels {
   using Pack = void(const bf16* from, int64_t stride, int64_t columns, int64_t k, float* to);
   Pack *pack, *pack_transposed;
   void (*multiply)(const cpu::PanelProduct&);
+  /// The same with an A that lies in groups of rows, and how it is packed: terms [0, k) of rows of bf16 that
+  /// are stored by terms, [k,rows], into groups_bytes(rows, k).
+  void (*multiply_groups)(const cpu::PanelProduct&);
+  void (*pack_groups)(const bf16* from, int64_t stride, int64_t rows, int64_t k, float* to);
+  int64_t (*groups_bytes)(int64_t rows, int64_t k);
   /// For some rows of a square matrix: copies what is above the diagonal to below it.
   cpu::FloatKernel<void(const Tensor& x, cpu::Rows)> mirror;
   cpu::FloatKernel<void(const Tensor& y, const Tensor& bias, cpu::Rows)> add_bias;
@@ -45,6 +50,11 @@ namespace cpu {
 /// Bitwise the same for any number of threads.
 void matmul_widened(Stream& stream, const Matmul& args);
 int64_t matmul_widened_workspace_bytes(const Matmul& args);
+/// Widened gradients of weights in f32 that the threads can sum in their caches, a block each: true if args
+/// are one. The bits are those of matmul_widened(), which calls it.
+bool widens_gradient_by_blocks(const Matmul& args);
+void widened_gradient(Stream& stream, const Matmul& args);
+int64_t widened_gradient_workspace_bytes(const Matmul& args);
 /// The stream's workspace, after a check that it has `bytes` bytes. Throws MemoryError.
 void* matmul_workspace(const Stream& stream, int64_t bytes);
 }  // namespace cpu

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/cpu/pair_product.h"
+#include "core/ops/matmul/thread_blocks.h"
 #include "core/parallel_for.h"
 #include "core/round_up.h"
 
@@ -23,8 +24,6 @@ constexpr int64_t kChunkTerms = 256, kMostRows = 256, kFewestRows = 128;
 constexpr int64_t kBlockColumns = 512, kWideBlockColumns = 1024;
 // Of a task's A, up to which it is packed as a whole: stored by rows, and by terms.
 constexpr int64_t kRowsBytes = int64_t{2} << 20, kTermsBytes = int64_t{1} << 20;
-constexpr int64_t kSumsBytes = int64_t{5} << 18;    ///< of a task whose B is packed chunk by chunk
-constexpr int64_t kFewestSums = 64;                 ///< of it, for each number that is packed for a term
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
 constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much
@@ -39,24 +38,10 @@ int64_t even_rows(int64_t m, int64_t lanes) {
   return best;
 }
 
-struct BlockShape {
-  int64_t rows = 0, columns = 0;
-};
-/// One block for each thread, with as little as possible to pack; none if its sums are too large, if A or B
-/// is not stored by terms, or if so many threads share the result that each would mostly pack: with blocks of
-/// 64 x 128 nothing is gained over oneDNN, with 128 x 256 a tenth.
-BlockShape block_of_thread(const GemmProblem& p, int64_t lanes) {
-  BlockShape best;
-  if (p.a != Stored::transposed || p.b != Stored::plain) return best;
-  for (int64_t down = 1; down <= lanes; ++down) {
-    if (lanes % down != 0) continue;
-    const BlockShape block = {whole_pair_panels(pieces_of(p.m, down)),
-                              whole_pair_panels(pieces_of(p.n, lanes / down))};
-    const int64_t sums = block.rows * block.columns, packed = block.rows + block.columns;
-    if (sums * 4 > kSumsBytes || sums < kFewestSums * packed) continue;
-    if (best.rows == 0 || packed < best.rows + best.columns) best = block;
-  }
-  return best;
+/// One block for each thread; none if A or B is not stored by terms.
+BlockShape summed_block(const GemmProblem& p, int64_t lanes) {
+  if (p.a != Stored::transposed || p.b != Stored::plain) return {};
+  return block_of_thread(p.m, p.n, lanes, {.row_unit = kPairPanel, .column_unit = kPairPanel});
 }
 
 struct PairBlocks {
@@ -66,7 +51,7 @@ struct PairBlocks {
         panel(chunks * depth * kPairPanel),
         lanes(parallel_threads()) {
     const int64_t panels = pieces_of(p.n, kPairPanel);
-    if (const BlockShape block = block_of_thread(p, lanes); block.rows > 0) {
+    if (const BlockShape block = summed_block(p, lanes); block.rows > 0) {
       a_by_chunk = b_by_chunk = true;
       rows = block.rows;
       columns = block.columns;
@@ -130,7 +115,7 @@ struct StoredOperand {
   /// Rows or columns with the zeros that are packed with them.
   int64_t padded(int64_t number) const { return rows_are_terms ? number : whole_pair_panels(number); }
   /// Where terms [begin, end) of rows or columns [first, last) are.
-  PairProduct::Ahead lines(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+  MatrixAhead lines(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     if (rows_are_terms) std::swap(first, begin), std::swap(last, end);
     return {reinterpret_cast<const char*>(at + first * stride + begin), stride * 2, last - first,
             (end - begin) * 2};
@@ -256,7 +241,7 @@ bool pairs_take(const GemmProblem& p) {
   return one_is_whole && (a_by_terms ? p.m : p.k) % 16 == 0 && (b_by_terms ? p.n : p.k) % 16 == 0;
 }
 
-bool pairs_sum_in_cache(const GemmProblem& p) { return block_of_thread(p, parallel_threads()).rows > 0; }
+bool pairs_sum_in_cache(const GemmProblem& p) { return summed_block(p, parallel_threads()).rows > 0; }
 
 int64_t matmul_pairs_workspace_bytes(const GemmProblem& p) {
   const PairBlocks blocks(p);

@@ -81,6 +81,7 @@ struct Layout {
 }  // namespace
 
 int64_t matmul_widened_workspace_bytes(const Matmul& args) {
+  if (widens_gradient_by_blocks(args)) return widened_gradient_workspace_bytes(args);
   return Layout(tiling_of(args), rounds(args)).bytes;
 }
 
@@ -161,10 +162,20 @@ class Product {
       widen(part.first_term + p, product.k, m0, m, a_block);
       product.b = panels_ + panel * product.b_panel + p * kPanelColumns;
       product.accumulate = args_.accumulate || part.first_term + p > 0;
+      product.ahead[0] = next_terms(part.first_term + p + product.k, part.first_term + part.depth, m0, m);
+      if (is_rounded && p + product.k == part.depth)
+        product.ahead[1] = {static_cast<char*>(out), out_.stride * 2, m, columns * 2,
+                            MatrixAhead::Use::write};
       kernels_.multiply(product);
     }
     if (is_rounded)
       kernels_.narrow(product.c, product.c_row, static_cast<bf16*>(out), out_.stride, {0, m, columns});
+  }
+
+  /// What of A is widened next: terms of the same rows, up to `end`.
+  MatrixAhead next_terms(int64_t p0, int64_t end, int64_t m0, int64_t rows) const {
+    if (t_.a_transposed || p0 == end) return {};
+    return {static_cast<const char*>(a_.at(m0, p0)), a_.stride * 2, rows, std::min(kDepth, end - p0) * 2};
   }
 
   /// `terms` terms from p0 of `rows` rows of A from m0.
@@ -188,6 +199,9 @@ class Product {
 
 }  // namespace
 
-void matmul_widened(Stream& stream, const Matmul& args) { Product(stream, args).run(); }
+void matmul_widened(Stream& stream, const Matmul& args) {
+  if (widens_gradient_by_blocks(args)) return widened_gradient(stream, args);
+  Product(stream, args).run();
+}
 
 }  // namespace ottava::cpu

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "core/cpu/matmul_cache.h"
+#include "core/ops/matmul/matmul_kernels.h"
 #include "core/parallel_for.h"
 #include "tests/core/ops/matmul/matmul_problem.h"
 #include "tests/support/catch.h"
@@ -99,6 +100,49 @@ TEST_CASE("a widened product of more terms than its panels hold at once") {
   check_close(product(DType::f32, nullptr), want.product, tolerance(DType::f32, 1, p.terms), want.size);
   for (size_t i = 0; i < before.size(); ++i) want.product[i] += static_cast<double>(before[i]);
   check_close(product(DType::f32, &before), want.product, tolerance(DType::f32, 1, p.terms), want.size);
+}
+
+TEST_CASE("a widened gradient of weights is summed by blocks in the threads' caches where they fit there") {
+  const auto is_by_blocks = [](int64_t rows, int64_t cols, int threads, DType result = DType::f32,
+                               MatmulKind kind = MatmulKind::weight_gradient) {
+    const Problem p = problem_of(kind, {4096, rows, cols});
+    set_parallel_threads(threads);
+    const bool is = cpu::widens_gradient_by_blocks({.kind = kind,
+                                                    .a = Tensor{nullptr, DType::bf16, p.a},
+                                                    .b = Tensor{nullptr, DType::bf16, p.b},
+                                                    .out = Tensor{nullptr, result, p.out}});
+    set_parallel_threads(1);
+    return is;
+  };
+  CHECK(is_by_blocks(640, 512, 1));
+  CHECK_FALSE(is_by_blocks(641, 512, 1));
+  CHECK(is_by_blocks(1280, 512, 2));
+  CHECK(is_by_blocks(768, 256, 2));
+  CHECK_FALSE(is_by_blocks(256, 256, 16));  // blocks of 64 x 64: mostly packing
+  CHECK_FALSE(is_by_blocks(640, 512, 1, DType::bf16));
+  CHECK_FALSE(is_by_blocks(640, 512, 1, DType::f32, MatmulKind::input_gradient));
+
+  // Blocks of several parts of rows, in groups that end anywhere, against strips of panels.
+  for (Size s : {Size{700, 499, 164}, Size{257, 250, 96}, Size{256, 225, 131}}) {
+    INFO("N " << s.n << " O " << s.o << " K " << s.k);
+    REQUIRE(is_by_blocks(s.o, s.k, 1));
+    REQUIRE_FALSE(is_by_blocks(s.o, s.k, 64));
+    const Problem p = problem_of(MatmulKind::weight_gradient, s);
+    const auto a = normal_values(p.a.numel(), 1, DType::bf16), b = normal_values(p.b.numel(), 2, DType::bf16),
+               before = normal_values(p.out.numel(), 3);
+    const Reference want = reference(MatmulKind::weight_gradient, p, a, b);
+    const auto product = [&](const std::vector<float>* from) {
+      return product_of(cpu::Bf16Products::widened, MatmulKind::weight_gradient, p, a, b, from);
+    };
+    const auto alone = product(nullptr), added = product(&before);
+    check_close(alone, want.product, tolerance(DType::f32, 1, p.terms), want.size);
+    for (int threads : {2, 3, 64}) {
+      set_parallel_threads(threads);
+      CHECK(product(nullptr) == alone);
+      CHECK(product(&before) == added);
+    }
+    set_parallel_threads(1);
+  }
 }
 
 TEST_CASE("products without instructions for them are refused") {
