@@ -196,7 +196,7 @@ inline void pack_groups(const bf16* from, int64_t stride, int64_t rows, int64_t 
         for (int i = 0; i < kGroupLanes; i += kRegisterLanes) write_lanes(to + i, load_register(row + i));
       } else {
         bf16 copy[kGroupLanes];
-        __builtin_memcpy(static_cast<void*>(copy), row, static_cast<size_t>(end - first) * sizeof(bf16));
+        __builtin_memcpy(static_cast<void*>(copy), row, (end - first) * sizeof(bf16));
         for (int i = 0; i < kGroupLanes; i += kRegisterLanes) write_lanes(to + i, load_register(copy + i));
       }
     }
