@@ -113,8 +113,7 @@ std::vector<std::string> output_folders(const Config& config) {
     folders.push_back(folder.empty() ? "." : folder.string());
   }
   std::ranges::sort(folders);
-  const auto doubles = std::ranges::unique(folders);
-  folders.erase(doubles.begin(), doubles.end());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   if (!config.profiling.enable_profiling) return folders;
   std::error_code error;  // what cannot be listed is named by who writes there
   const std::string traces = config.job.in_dump_folder(config.profiling.save_traces_folder);

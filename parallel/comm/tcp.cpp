@@ -83,7 +83,8 @@ std::vector<SocketAddress> addresses_of(const std::string& host, const std::stri
     std::memcpy(&address.address, a->ai_addr, a->ai_addrlen);
   }
   ::freeaddrinfo(found);
-  std::ranges::stable_partition(addresses, [](const SocketAddress& a) { return a.family() == AF_INET; });
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const SocketAddress& a) { return a.family() == AF_INET; });
   return addresses;
 }
 
