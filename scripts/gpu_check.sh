@@ -23,7 +23,7 @@ case " $* " in *" --help "* | *" -h "*) exec python3 scripts/gpu_check --help ;;
 
 build() {
   command -v nvcc >/dev/null || PATH=/usr/local/cuda/bin:$PATH
-  scripts/install_dependencies.sh && cmake --preset release >/dev/null || return 1
+  scripts/install_dependencies.sh && cmake --preset release -DOTTAVA_TESTS=ON >/dev/null || return 1
   targets=(ottava ottava_device_tests)
   if grep -q 'cublaslt_probe' build/build.ninja; then targets+=(ottava_cublaslt_probe); fi
   cmake --build build --target "${targets[@]}"

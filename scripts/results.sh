@@ -6,6 +6,7 @@ text=${1:+$(realpath "$1")}
 cd "$(dirname "$0")/.."
 scripts/install_dependencies.sh
 [ -f build/build.ninja ] || cmake --preset release
+cmake -DOTTAVA_TESTS=ON build >/dev/null  # the quickstart left them out; fp8_bandwidth is among them
 cmake --build build --target ottava fp8_bandwidth >/dev/null
 [ -n "$text" ] || { text=outputs/sample/sample.txt && scripts/sample_text.sh "$text"; }
 work=$(mktemp -d)

@@ -4,6 +4,7 @@
 # the file says why.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+cmake -DOTTAVA_TESTS=ON build >/dev/null  # the quickstart left them out
 cmake --build build --target training_golden_test
 rm -f tests/golden/debug_loss.json
 export OTTAVA_WRITE_GOLDEN=1

@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -950,18 +951,37 @@ class Budget(unittest.TestCase):
 
 
 class Script(unittest.TestCase):
-    """gpu_check.sh in sources that cannot be built."""
+    """gpu_check.sh in sources."""
+
+    def tree_of(self, folder, installer):
+        tree = Path(folder)
+        (tree / "scripts/gpu_check").mkdir(parents=True)
+        (tree / "scripts/gpu_check/__main__.py").write_text("import os, sys; print(os.environ.get('OTTAVA_GPU_CHECK_NOTE'), sys.argv[1:])")
+        script = tree / "scripts/gpu_check.sh"
+        script.write_bytes((Path(speed.__file__).parent.parent / "gpu_check.sh").read_bytes())
+        self.program(tree / "scripts/install_dependencies.sh", installer)
+        return tree, script
+
+    @staticmethod
+    def program(path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+
+    def test_tests_are_built_where_the_quickstart_left_them_out(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree, script = self.tree_of(folder, "exit 0\n")
+            (tree / "build").mkdir()
+            (tree / "build/build.ninja").write_text("")
+            self.program(tree / "bin/cmake", f"echo \"$@\" >>'{tree}/calls'\n")
+            done = subprocess.run(["bash", str(script)], capture_output=True, text=True, env={**os.environ, "PATH": f"{tree}/bin:{os.environ['PATH']}"})
+            self.assertEqual(done.stdout, "None ['--programs', 'build']\n", done.stderr)
+            self.assertEqual((tree / "calls").read_text().splitlines(),
+                             ["--preset release -DOTTAVA_TESTS=ON", "--build build --target ottava ottava_device_tests"])
 
     def test_without_a_network_it_says_that_the_bundle_is_needed(self):
         with tempfile.TemporaryDirectory() as folder:
-            tree = Path(folder)
-            (tree / "scripts/gpu_check").mkdir(parents=True)
-            (tree / "scripts/gpu_check/__main__.py").write_text("import os, sys; print(os.environ['OTTAVA_GPU_CHECK_NOTE'], sys.argv[1:])")
-            script = tree / "scripts/gpu_check.sh"
-            script.write_bytes((Path(speed.__file__).parent.parent / "gpu_check.sh").read_bytes())
-            installer = tree / "scripts/install_dependencies.sh"
-            installer.write_text("#!/bin/sh\necho no network >&2\nexit 100\n")
-            installer.chmod(0o755)
+            tree, script = self.tree_of(folder, "echo no network >&2\nexit 100\n")
             run = lambda: subprocess.run(["bash", str(script), "--output", "x"], capture_output=True, text=True)
             done = run()
             self.assertEqual(done.returncode, 2)
