@@ -91,8 +91,8 @@ void declare(config::Section& s, Float8Config& c) {
   s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all,
           "exchange gradients between shards as FP8 codes, and sum them in FP32");
   s.field("pad_vocabulary", c.pad_vocabulary,
-          "pad the rows of an output layer that policy runs in FP8 to a multiple of 16 x tensor parallel "
-          "degree; softmax and saved files do not see the padding");
+          "pad the rows of an output layer that policy runs in FP8 to a multiple of 16 (mxfp8: 32) x "
+          "tensor parallel degree; softmax and saved files do not see the padding");
   declare_statistics(s, c);
 }
 
