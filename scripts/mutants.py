@@ -5,8 +5,9 @@
     scripts/mutants.py run --work /tmp/mutants    # build, run, table in /tmp/mutants/mutants.md; hours on two cores, outside CI
     scripts/mutants.py run --work DIR --commit C --only 3,17
 
-The draw depends on the commit, --seed and --count only: every source folder gets a mutant, the rest go by lines of code; within a
-folder the rule used least so far, and the place whose hash (of seed, file, rule and statement) is smallest. None is picked by hand.
+The draw depends on the commit, --seed, --count and --includers only: every source folder gets a mutant, the rest go by lines of
+code; within a folder the rule used least so far, and the place whose hash (of seed, file, rule and statement) is smallest. None is
+picked by hand.
 Headers that more than --includers files include are left out: mutating them would rebuild everything.
 
 All mutants are compiled in at once (`ottava_mutant(K) ? mutated : original`, K from the environment), so that one build serves
