@@ -16,7 +16,8 @@ namespace ottava::fp8 {
 /// GPU they do so only with `emulate`: tensor cores need the contraction in the inner extent, so codes must
 /// be transposed first (transpose_codes()). Pairs of granularities (a, b in either order): tensor with
 /// tensor, row with row or tensor, 1x128 with 1x128 or 128x128, 1x32 with 1x32. At most one operand is e5m2.
-/// M, N and K are multiples of 16 (1x32: K of 32). Everything else throws ShapeError.
+/// M, N and K are multiples of 16 (1x32: K of 32). Everything else throws ShapeError; a workspace that is
+/// too small throws MemoryError.
 ///
 /// On the CPU everything is exact except the f32 sum. FP8 values, and FP8 values times powers of two, are
 /// bf16 values, so this is one bf16 product of the widened operands; scales per tensor and row then multiply

@@ -35,7 +35,7 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
 /// Singular values end between about 0.5 and 1.5. Products have operands in x's type and f32 sums, which are
 /// rounded once to x's type. A matrix of zeros stays as it is. The bits are the same for any number of ranks.
 /// A and A A are symmetric, so only half of each is multiplied: 3 m n k + k^3 FLOPs per step, plus lower
-/// powers of k.
+/// powers of k. Throws ShapeError, also for fewer than one step.
 struct NewtonSchulz {
   Tensor x;
   Tensor gram;          ///< [k,k] of x's type, scratch
@@ -47,7 +47,8 @@ Shape newton_schulz_sums(const Shape& x);
 void newton_schulz(Stream& stream, const NewtonSchulz& args, const MuonHyper& hyper);
 
 /// master -= lr (weight_decay master + scale update), with lr = learning rate * lr_factor; nothing changes if
-/// the factor (adamw.h) is 0. master f32, update f32|bf16; compute and amax as in AdamwTensor.
+/// the factor (adamw.h) is 0. master f32, update f32|bf16; compute and amax as in AdamwTensor. Throws
+/// ShapeError naming the tensor's index.
 struct MuonWeight {
   Tensor master, update, compute, amax;
   float weight_decay = 0, lr_factor = 1, scale = 1;

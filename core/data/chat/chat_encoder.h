@@ -40,13 +40,14 @@ class ChatEncoder {
   /// first always is. Text between special tokens is encoded as a whole, as in HF; unlike in HF, text that
   /// spells a special token stays text. A token counts if any of its bytes does. If something is wrong with
   /// the line, says what it is and leaves `tokens` as before: anything that read_conversation() refuses,
-  /// thoughts that the template does not write, or a conversation of which nothing would count.
+  /// thoughts that the template does not write, or a conversation of which nothing would count. Throws
+  /// DataError if the tokenizer adds or removes characters, which no other line would mend.
   Appended append(std::string_view line, std::vector<int32_t>& tokens) const;
   /// What append() would find wrong, except for what the tokenizer finds.
   std::optional<std::string> check(std::string_view line) const;
 
   /// Tokens of a conversation, which ends with a turn of the user, up to where the answer begins. Needs
-  /// options.chat.
+  /// options.chat. Throws DataError as append() does.
   std::vector<int32_t> prompt(const Conversation& conversation) const;
   /// The token that ends an answer. Needs options.chat.
   int32_t end_of_turn() const { return specials_.back(); }
