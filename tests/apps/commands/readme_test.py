@@ -6,13 +6,13 @@ troubleshooting table quotes is one of the program's.
 """
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-OTTAVA = str(pathlib.Path(sys.argv[1]).resolve())
+from command_words import ROOT, Program
+
+OTTAVA = Program(sys.argv[1])
 problems = []
 
 
@@ -20,59 +20,12 @@ def complain(where, what):
     problems.append(f"README.md:{where}: {what}")
 
 
-def help_of(words, seen={}):
-    key = tuple(words)
-    if key not in seen:
-        done = subprocess.run([OTTAVA, *words, "--help"], capture_output=True, text=True)
-        seen[key] = done.stdout if done.returncode == 0 else None
-    return seen[key]
-
-
-KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "configs/keys.md").read_text(), re.M))
-
-
-def check_words(where, words):
-    """`words`: an ottava command without the program's name."""
-    rest = words[words.index("--") + 1:] if "--" in words else None
-    words = words[:words.index("--")] if "--" in words else words
-    command = []
-    while words and not words[0].startswith("-"):
-        if help_of([*command, words[0]]) in (None, help_of(command)) or len(command) == 2:
-            break
-        command.append(words.pop(0))
-    text = help_of(command)
-    if not command or text is None:
-        return complain(where, f"no such command: ottava {' '.join(command + words)}")
-    for word in words:
-        name = word.split("=")[0]
-        if name.startswith("--") and "." in name:
-            if name[2:] not in KEYS:
-                complain(where, f"no such key: {name}")
-        elif re.match(r"--?[a-z]", name) and not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text):
-            complain(where, f"ottava {' '.join(command)} has no {name}")
-        elif re.fullmatch(r"configs/[\w./]+", word) and not (ROOT / word).exists():
-            complain(where, f"there is no {word}")
-    if rest is not None:
-        check_words(where, rest)
-
-
-def check_line(where, line):
-    for part in re.split(r"\s\|\s|&&|;", re.sub(r"\s#.*", "", line)):
-        words = shlex.split(part)
-        names = [i for i, w in enumerate(words) if w in ("build/ottava", "ottava")]
-        if names and not words[0].startswith(("git", "cmake")):
-            check_words(where, words[names[0] + 1:])
-        for word in words:
-            if word.startswith("scripts/") and not (ROOT / word).exists():
-                complain(where, f"there is no {word}")
-
-
 def run(where, lines):
     with tempfile.TemporaryDirectory() as folder:
         for name in ("configs", "README.md"):
             (pathlib.Path(folder) / name).symlink_to(ROOT / name)
         for line in lines:
-            done = subprocess.run(line.replace("build/ottava", OTTAVA), shell=True, cwd=folder, capture_output=True, text=True)
+            done = subprocess.run(line.replace("build/ottava", OTTAVA.path), shell=True, cwd=folder, capture_output=True, text=True)
             if done.returncode:
                 complain(where, f"failed: {line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
@@ -86,7 +39,8 @@ def main():
             command = line.strip()
             if not command.startswith(("$", "ottava:", "command line:", "[", "|")):
                 block.append(command)
-                check_line(number, command)
+                for fault in OTTAVA.faults_of_line(command):
+                    complain(number, fault)
                 found += 1
             continue
         if block and marked:

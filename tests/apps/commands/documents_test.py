@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""What documents and comments name exists: the files that a Markdown file links to or has in backticks, the configuration keys
+and commands in it, the files that comments of the sources name by path, and the order of rooms that check_includes.py keeps.
+README.md's commands are readme_test's.
+
+    documents_test.py OTTAVA
+"""
+import fnmatch
+import os
+import pathlib
+import re
+import sys
+
+from command_words import KEYS, ROOT, Program
+
+FOLDERS = ("apps", "configs", "core", "fp8", "models", "parallel", "scripts", "tests")
+SOURCE = r"(?:h|cpp|cu|cuh|py|sh|md|cmake|toml|yaml|js|sbatch)"
+ELSEWHERE = ("cudnn.h", "cudnn_frontend.h", "outputs/*")  # NVIDIA's; what runs write
+ANY = re.compile(r"(?:^|[/_-])(?:x|[A-Z]|DATE)(?:[/._-]|$)")  # `step-N/`, `x_test.cpp`: names of any step, of any file
+SECTIONS = {key.split(".")[0] for key in KEYS}
+problems = []
+
+
+def files_of_tree():
+    found = [name for name in os.listdir(ROOT) if (ROOT / name).is_file()]
+    for folder in (*FOLDERS, ".ci"):
+        found += [str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return found
+
+
+FILES = files_of_tree()
+NAMED = {str(p) for f in FILES for p in (pathlib.PurePosixPath(f), *pathlib.PurePosixPath(f).parents)}
+
+
+def exists(name, folder):
+    """`name` from the root, from `folder`, or as the end of a path; `*` stands for anything, a leading `_` for an end."""
+    name = re.sub("^_", "*_", name.rstrip("/"))
+    if ANY.search(name) or any(fnmatch.fnmatch(name, other) for other in ELSEWHERE):
+        return True
+    if name in NAMED or os.path.normpath(os.path.join(folder, name)) in NAMED:
+        return True
+    if "*" in name:
+        return any(fnmatch.fnmatch(known, pattern) for known in NAMED for pattern in (name, "*/" + name))
+    return any(known.endswith("/" + name) for known in NAMED)
+
+
+def keys_in(text):
+    """Configuration keys, or beginnings of them, that `text` seems to name."""
+    dotted = re.findall(r"(?<![\w./-])[a-z_]+(?:\.[a-z_0-9]+)+(?![\w/(*.]*[\w/(*])", text)
+    return [name for name in dotted if name.split(".")[0] in SECTIONS and not re.search(rf"\.(jsonl|{SOURCE})\b", name)]
+
+
+def is_key(name):
+    return any(key == name or key.startswith(name + ".") for key in KEYS)
+
+
+def read(name):
+    return (ROOT / name).read_text(errors="replace")
+
+
+def check_document(name, program):
+    """Returns how many files, keys and commands it names."""
+    folder, found = os.path.dirname(name), [0, 0, 0]
+    for number, line in enumerate(read(name).splitlines(), 1):
+        faults = []
+        if line.startswith("    "):
+            if name != "README.md" and re.match(r" +(build/)?ottava [a-z]", line):
+                found[2] += 1
+                faults += program.faults_of_line(line.strip().rstrip("\\"))
+        else:
+            for link in re.findall(r"\]\(([^)#]+)", line):
+                if "://" not in link:
+                    found[0] += 1
+                    if os.path.normpath(os.path.join(folder, link)) not in NAMED:
+                        faults.append(f"links to {link}, which does not exist")
+            for text in re.findall(r"`([^`]+)`", line):
+                keys = keys_in(text)
+                found[1] += len(keys)
+                faults += [f"no such key: {key}" for key in keys if not is_key(key)]
+                if re.fullmatch(rf"[\w./*-]*\w\.{SOURCE}|[\w./-]+/", text):
+                    found[0] += 1
+                    if not exists(text, folder):
+                        faults.append(f"there is no {text}")
+                elif re.match(r"(build/)?ottava [a-z]", text):
+                    found[2] += 1
+                    faults += program.faults_of_line(text.replace(" --section.key value", ""))
+        problems.extend(f"{name}:{number}: {fault}" for fault in faults)
+    return found
+
+
+def check_comments(name):
+    """Returns how many files its comments name."""
+    found, mark = 0, "//" if name.endswith((".h", ".cpp", ".cu", ".cuh", ".js")) else "#"
+    for number, line in enumerate(read(name).splitlines(), 1):
+        comment = line.partition(mark)[2]
+        for path in re.findall(rf"(?<![\w./*<{{$-])((?:{'|'.join(FOLDERS)})/[\w./-]*\.{SOURCE})(?!\w)", comment):
+            found += 1
+            if path not in NAMED:
+                problems.append(f"{name}:{number}: there is no {path}")
+        if name.startswith("configs/"):
+            problems.extend(f"{name}:{number}: no such key: {key}" for key in keys_in(comment) if not is_key(key))
+    return found
+
+
+def check_rooms(folder):
+    rooms = re.search(rf'"{folder}": \[([^\]]+)\]', read("scripts/check_includes.py")).group(1)
+    table = re.findall(r"^\| \[`(\w+)/`\]", read(f"{folder}/README.md"), re.M)
+    if re.findall(r"\w+", rooms) != table:
+        problems.append(f"{folder}/README.md: its rooms are {table}, check_includes.py has {rooms}")
+
+
+def main():
+    program, counts, comments = Program(sys.argv[1]), [0, 0, 0], 0
+    for name in FILES:
+        if name.endswith(".md") and name != "configs/keys.md" and not name.startswith("tests/gpu/reports/"):
+            counts = [a + b for a, b in zip(counts, check_document(name, program))]
+        elif re.search(rf"\.{SOURCE}$", name) and not name.startswith("tests/golden/"):
+            comments += check_comments(name)
+    for folder in ("apps", "parallel"):
+        check_rooms(folder)
+    if counts[0] < 500 or counts[1] < 40 or counts[2] < 40 or comments < 60:
+        problems.append(f"only {counts} files, keys and commands, and {comments} in comments, were found: does this test read them right?")
+    print("\n".join(problems) or f"{counts[0]} files, {counts[1]} keys, {counts[2]} commands; {comments} files in comments")
+    sys.exit(bool(problems))
+
+
+main()
