@@ -8,8 +8,8 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 inline constexpr float kLog2e = 1.44269504088896341f;
 
-/// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite
-/// reduction by ln 2 and a degree-6 polynomial (the Cephes scheme).
+/// e^x to 2 ulp for x in [-87, 88]; 0 below -87.34, infinity above 88.73. NaN stays NaN. Cody-Waite reduction
+/// by ln 2 and a degree-6 polynomial (the Cephes scheme).
 [[gnu::always_inline]] inline Vec exp(Vec x) {
   // A NaN is the second operand, which passes through.
   const Vec clamped = max(splat(-88.0f), min(splat(89.0f), x));
