@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What documents and comments name exists: the files that a Markdown file links to or has in backticks, the configuration keys
-and commands in it, the files that comments of the sources name by path, and the order of rooms that check_includes.py keeps.
-README.md's commands are readme_test's.
+"""What texts name exists: the files that a Markdown file links to or has in backticks, the configuration keys and commands in it,
+the keys in the program's messages, the files that comments of the sources name by path, and the order of rooms that
+check_includes.py keeps. README.md's commands are readme_test's.
 
     documents_test.py OTTAVA
 """
@@ -102,6 +102,20 @@ def check_comments(name):
     return found
 
 
+def check_messages(name):
+    """Returns how many keys its texts name. Sections that parameters of models are named like (`attention.wo`) are left out; what
+    ends with `_` is the beginning of several."""
+    text, found = re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", read(name))), 0
+    for literal in re.findall(r'"((?:\\.|[^"\\\n])*)"', text):
+        for key in keys_in(literal):
+            if key.split(".")[0] in ("attention", "model") or key.startswith("metrics.rank"):
+                continue
+            found += 1
+            if not is_key(key) and not (key.endswith("_") and any(known.startswith(key) for known in KEYS)):
+                problems.append(f"{name}: no such key: {key}")
+    return found
+
+
 def check_rooms(folder):
     rooms = re.search(rf'"{folder}": \[([^\]]+)\]', read("scripts/check_includes.py")).group(1)
     table = re.findall(r"^\| \[`(\w+)/`\]", read(f"{folder}/README.md"), re.M)
@@ -110,17 +124,21 @@ def check_rooms(folder):
 
 
 def main():
-    program, counts, comments = Program(sys.argv[1]), [0, 0, 0], 0
+    program, counts, comments, messages = Program(sys.argv[1]), [0, 0, 0], 0, 0
     for name in FILES:
         if name.endswith(".md") and name != "configs/keys.md" and not name.startswith("tests/gpu/reports/"):
             counts = [a + b for a, b in zip(counts, check_document(name, program))]
         elif re.search(rf"\.{SOURCE}$", name) and not name.startswith("tests/golden/"):
             comments += check_comments(name)
+        if name.endswith(".cpp") and name.startswith(("apps/", "core/", "fp8/", "models/", "parallel/")):
+            messages += check_messages(name)
     for folder in ("apps", "parallel"):
         check_rooms(folder)
-    if counts[0] < 500 or counts[1] < 40 or counts[2] < 40 or comments < 60:
-        problems.append(f"only {counts} files, keys and commands, and {comments} in comments, were found: does this test read them right?")
-    print("\n".join(problems) or f"{counts[0]} files, {counts[1]} keys, {counts[2]} commands; {comments} files in comments")
+    found = (f"{counts[0]} files, {counts[1]} keys and {counts[2]} commands in documents, {comments} files in comments, "
+             f"{messages} keys in messages")
+    if counts[0] < 500 or counts[1] < 40 or counts[2] < 40 or comments < 60 or messages < 300:
+        problems.append(f"only {found}: does this test read them right?")
+    print("\n".join(problems) or found)
     sys.exit(bool(problems))
 
 
