@@ -80,7 +80,8 @@ class Float8Product {
   Float8Allocation complete(const StepContext& context, const Produced& produced, const Tensor& values,
                             Source source, Use use) const;
   /// Gathers the row-wise codes [n,C] of every tensor-parallel rank: [n size, C]. They serve the weight
-  /// gradient too if `use` says so, which requires scales per tensor.
+  /// gradient too if `use` says so, which requires scales per tensor. Throws ShapeError where rows cannot be
+  /// gathered (RowGather::none).
   Float8Allocation gather(const StepContext& context, Float8Allocation mine, Source source, Use use) const;
   /// gather() in two halves.
   struct Gathering {

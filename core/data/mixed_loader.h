@@ -30,7 +30,7 @@ class MixedLoader {
   /// TokenLoader::start() of the sources that are read from this sample on.
   void start(int64_t first_sample);
   /// Writes samples [first_sample, first_sample + count) to `out` and, if `sources` is not null, the source
-  /// of each to it.
+  /// of each to it. Throws as TokenLoader::read() does, and DataError for negative numbers.
   void read(int64_t first_sample, int64_t count, const TokenBatch& out, int32_t* sources = nullptr);
 
   const std::vector<Source>& sources() const { return sources_; }

@@ -41,7 +41,8 @@ struct SafetensorsHeader {
   int64_t data_bytes = 0;
 };
 
-/// An entry for a tensor that begins at byte `begin` of the data.
+/// An entry for a tensor that begins at byte `begin` of the data. Throws ConfigError for a dtype that the
+/// format has no name for.
 SafetensorsEntry make_safetensors_entry(std::string name, DType dtype, std::vector<int64_t> shape,
                                         int64_t begin);
 /// Length word and JSON, padded with spaces to a multiple of 64 bytes: what a file with these tensors begins

@@ -23,6 +23,7 @@ struct ElementRange {
 inline ElementRange range_of(DType stored, const ElementSpan& span) {
   return {static_cast<size_t>(size_of(stored)), span.first, static_cast<size_t>(span.count)};
 }
+/// Throws ShapeError for elements of another size than 2 or 4 bytes.
 uint64_t element_checksum(const void* stored, const ElementRange& range);
 /// Copies the elements to memory that does not overlap and returns their checksum, in one pass over memory.
 /// (A checksum takes longer than a copy.)
