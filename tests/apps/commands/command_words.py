@@ -1,4 +1,4 @@
-"""What documents may say of ottava's commands: which words --help and configs/keys.md know."""
+"""What documents may say of ottava's commands and of scripts: which words --help, configs/keys.md and a script's text know."""
 import pathlib
 import re
 import shlex
@@ -6,6 +6,17 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "configs/keys.md").read_text(), re.M))
+
+
+def faults_of_script(words):
+    """`words`: a script and what it is called with."""
+    script = ROOT / words[0]
+    if not script.exists():
+        return [f"there is no {words[0]}"]
+    parts = [script, *script.with_suffix("").glob("*.py")]  # gpu_check.sh hands its options on
+    text = "".join(part.read_text() for part in parts)
+    options = [word.split("=")[0] for word in words[1:] if re.match(r"--[a-z]", word)]
+    return [f"{words[0]} has no {option}" for option in options if not re.search(rf"(?<![\w-]){option}(?![\w-])", text)]
 
 
 class Program:
@@ -50,7 +61,9 @@ class Program:
         for part in re.split(r"\s\|\s|&&|;", re.sub(r"\s#.*", "", line)):
             words = shlex.split(part)
             names = [i for i, w in enumerate(words) if w in ("build/ottava", "ottava")]
+            scripts = [i for i, w in enumerate(words) if re.fullmatch(r"scripts/[\w/]+\.\w+", w)]
             if names and not words[0].startswith(("git", "cmake")):
                 faults += self.faults_of_words(words[names[0] + 1:])
-            faults += [f"there is no {word}" for word in words if word.startswith("scripts/") and not (ROOT / word).exists()]
+            elif scripts:
+                faults += faults_of_script(words[scripts[0]:])
         return faults

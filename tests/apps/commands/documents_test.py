@@ -64,7 +64,7 @@ def check_document(name, program):
     for number, line in enumerate(read(name).splitlines(), 1):
         faults = []
         if line.startswith("    "):
-            if name != "README.md" and re.match(r" +(build/)?ottava [a-z]", line):
+            if name != "README.md" and re.match(r" +((build/)?ottava [a-z]|scripts/)", line):
                 found[2] += 1
                 faults += program.faults_of_line(line.strip().rstrip("\\"))
         else:
@@ -81,7 +81,7 @@ def check_document(name, program):
                     found[0] += 1
                     if not exists(text, folder):
                         faults.append(f"there is no {text}")
-                elif re.match(r"(build/)?ottava [a-z]", text):
+                elif re.match(r"(build/)?ottava [a-z]|scripts/\S+ ", text):
                     found[2] += 1
                     faults += program.faults_of_line(text.replace(" --section.key value", ""))
         problems.extend(f"{name}:{number}: {fault}" for fault in faults)
