@@ -8,7 +8,8 @@ namespace ottava {
 class Command;
 
 /// `ottava train CONFIG [--section.key value ...] [--redecide]`. Returns the exit code: 0 if training is
-/// complete, has nothing to do, or was stopped by a signal (after saving, if it saves).
+/// complete, has nothing to do, or was stopped by a signal (after saving, if it saves). A single process
+/// throws whatever goes wrong; among several, each rank logs it and the code is 1.
 struct TrainCommand {
   std::string file;
   std::vector<std::string> overrides;
