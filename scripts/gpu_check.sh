@@ -17,6 +17,8 @@
 # other side of the benchmark, its PyTorch (OTTAVA_TORCH_PYTHON names another python). CUDA's libraries that are neither in the
 # toolkit nor on the loader's path are taken from that python's packages.
 set -euo pipefail
+caller=$PWD  # what is given relatively is relative to it
+case ${OTTAVA_TORCH_PYTHON:-} in /*) ;; */*) export OTTAVA_TORCH_PYTHON=$caller/$OTTAVA_TORCH_PYTHON ;; esac
 cd "$(dirname "$0")/.."
 command -v python3 >/dev/null || { echo "gpu_check.sh: python3 was not found" >&2; exit 2; }
 case " $* " in *" --help "* | *" -h "*) exec python3 scripts/gpu_check --help ;; esac
@@ -41,4 +43,4 @@ else
     echo "gpu_check.sh: $OTTAVA_GPU_CHECK_NOTE" >&2
   fi
 fi
-exec python3 scripts/gpu_check --programs "$programs" "$@"
+exec python3 scripts/gpu_check --programs "$programs" --caller "$caller" "$@"

@@ -4,6 +4,7 @@ import argparse
 import signal
 import sys
 import time
+from pathlib import Path
 
 import goals
 import report
@@ -32,11 +33,13 @@ def arguments():
     p = argparse.ArgumentParser(prog="scripts/gpu_check.sh", description=__doc__, epilog="stages: " + ", ".join(names))
     p.add_argument("--programs", default="build", help="folder of the programs (gpu_check.sh knows it)")
     p.add_argument("--dry-run", action="store_true", help="on the CPU, small: shows that every stage works, measures nothing")
+    p.add_argument("--caller", help="folder that a relative --output is in (gpu_check.sh knows it)")
     p.add_argument("--only", help="stages, separated by commas")
     p.add_argument("--without", help="stages that are left out, separated by commas")
     p.add_argument("--seconds", type=float, default=TOTAL, help="for everything together")
-    p.add_argument("--output", default="tests/gpu/reports", help="folder of the report")
+    p.add_argument("--output", help="folder of the report (default: tests/gpu/reports of the sources or the bundle)")
     args = p.parse_args()
+    args.reports = Path(args.caller or ".") / args.output if args.output else ROOT / "tests/gpu/reports"
     named = [word for text in (args.only, args.without) if text for word in text.split(",")]
     if unknown := [word for word in named if word not in names]:
         p.error(f"unknown stages {', '.join(unknown)}: {', '.join(names)}")
@@ -107,12 +110,12 @@ class Run:
 
     def __init__(self, args):
         self.args, self.began, self.results = args, time.monotonic(), []
-        self.path = ROOT / args.output / report.name_of(args.dry_run)
+        self.path = args.reports / report.name_of(args.dry_run)
         # A dry run's output is no finding.
         self.c = Check(args.dry_run, args.programs, args.seconds, None if args.dry_run else OutputLog(self.path.with_suffix(".log.gz")))
 
     def write(self, under_way=""):
-        words = [a for a in sys.argv[1:] if a not in ("--programs", self.args.programs)]
+        words = [a for a in sys.argv[1:] if a not in ("--programs", self.args.programs, "--caller", self.args.caller)]
         aims = [] if self.args.dry_run else judged(self.results)
         try:
             report.write(self.path, " ".join(["scripts/gpu_check.sh", *words]), self.results, aims, self.args.dry_run,

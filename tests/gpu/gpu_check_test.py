@@ -956,7 +956,7 @@ class Script(unittest.TestCase):
     def tree_of(self, folder, installer):
         tree = Path(folder)
         (tree / "scripts/gpu_check").mkdir(parents=True)
-        (tree / "scripts/gpu_check/__main__.py").write_text("import os, sys; print(os.environ.get('OTTAVA_GPU_CHECK_NOTE'), sys.argv[1:])")
+        (tree / "scripts/gpu_check/__main__.py").write_text("import os, sys; print(os.environ.get('OTTAVA_GPU_CHECK_NOTE'), sys.argv[1:], os.environ.get('OTTAVA_TORCH_PYTHON'))")
         script = tree / "scripts/gpu_check.sh"
         script.write_bytes((Path(speed.__file__).parent.parent / "gpu_check.sh").read_bytes())
         self.program(tree / "scripts/install_dependencies.sh", installer)
@@ -974,15 +974,18 @@ class Script(unittest.TestCase):
             (tree / "build").mkdir()
             (tree / "build/build.ninja").write_text("")
             self.program(tree / "bin/cmake", f"echo \"$@\" >>'{tree}/calls'\n")
-            done = subprocess.run(["bash", str(script)], capture_output=True, text=True, env={**os.environ, "PATH": f"{tree}/bin:{os.environ['PATH']}"})
-            self.assertEqual(done.stdout, "None ['--programs', 'build']\n", done.stderr)
+            env = {name: value for name, value in os.environ.items() if name != "OTTAVA_TORCH_PYTHON"}
+            done = subprocess.run(["bash", str(script)], capture_output=True, text=True, env={**env, "PATH": f"{tree}/bin:{os.environ['PATH']}"})
+            self.assertEqual(done.stdout, f"None ['--programs', 'build', '--caller', '{os.getcwd()}'] None\n", done.stderr)
             self.assertEqual((tree / "calls").read_text().splitlines(),
                              ["--preset release -DOTTAVA_TESTS=ON", "--build build --target ottava ottava_device_tests"])
 
     def test_without_a_network_it_says_that_the_bundle_is_needed(self):
         with tempfile.TemporaryDirectory() as folder:
             tree, script = self.tree_of(folder, "echo no network >&2\nexit 100\n")
-            run = lambda: subprocess.run(["bash", str(script), "--output", "x"], capture_output=True, text=True)
+            here = os.getcwd()
+            run = lambda: subprocess.run(["bash", str(script), "--output", "x"], capture_output=True, text=True,
+                                         env={**os.environ, "OTTAVA_TORCH_PYTHON": "venv/bin/python"})
             done = run()
             self.assertEqual(done.returncode, 2)
             self.assertIn("take a bundle: scripts/bundle.sh --fetch-cudnn", done.stderr)
@@ -993,7 +996,8 @@ class Script(unittest.TestCase):
                 program.touch(0o755)
             done = run()
             self.assertEqual(done.returncode, 0)
-            self.assertEqual(done.stdout, "the build failed; these programs are of an earlier one ['--programs', 'build', '--output', 'x']\n")
+            self.assertEqual(done.stdout, "the build failed; these programs are of an earlier one "
+                             f"['--programs', 'build', '--caller', '{here}', '--output', 'x'] {here}/venv/bin/python\n")
 
 
 class Reports(unittest.TestCase):
@@ -1035,6 +1039,15 @@ class Reports(unittest.TestCase):
         self.assertEqual([len(w["stages"]) for w in written], [0, 1, 2, 2])
         self.assertEqual(written[-1]["stages"][1]["report"], "odd")
         self.assertEqual(kinds, [".gz", ".json", ".md"])
+
+    def test_a_relative_output_is_the_callers(self):
+        with tempfile.TemporaryDirectory() as caller:
+            code, written, kinds, said = self.call([(self.stage("one"), 100)], "--output", "mine", "--caller", caller)
+            self.assertEqual((code, kinds), (0, []))
+            self.assertIn(f"{caller}/mine/gpu_check_", said)
+            self.assertEqual(sorted(p.suffix for p in Path(caller, "mine").iterdir()), [".gz", ".json", ".md"])
+            self.assertIn("`scripts/gpu_check.sh --output", next(Path(caller, "mine").glob("*.md")).read_text())
+            self.assertNotIn("--caller", next(Path(caller, "mine").glob("*.md")).read_text())
 
     def test_time_that_is_left_over_is_the_next_ones(self):
         stages = [(self.stage("one"), 100), (self.stage("two"), 100)]
