@@ -8,7 +8,7 @@ from pathlib import Path
 
 import goals
 import report
-from check import ROOT, Check, Skipped, tail
+from check import ROOT, Check, NotMeasured, Skipped, tail
 from contract import contract
 from device_tests import environment, nccl
 from first_training import first_training
@@ -66,10 +66,12 @@ def run_stage(c, stage, seconds):
         status = "ok"
     except Skipped as e:
         status, text, data = "not run", str(e), None
+    except NotMeasured as e:
+        status, text, data = "not measured", str(e), e.data
     except Exception as e:  # whatever it was, the others run
         status, text, data = "FAILED", str(e) or repr(e), getattr(e, "data", None)
     took = round(time.monotonic() - start, 1)
-    print(f"{stage.__name__:<14} {status:<8} {took:>6.1f} s", flush=True)
+    print(f"{stage.__name__:<14} {status:<12} {took:>6.1f} s", flush=True)
     if status == "FAILED":
         print(tail(text, 15), flush=True)
     return {"stage": stage.__name__, "status": status, "seconds": took, "budget": round(max(seconds, 0)), "report": text, "data": data}

@@ -41,6 +41,14 @@ class Skipped(Exception):
     """Cannot be done on this machine, which is no fault of the program."""
 
 
+class NotMeasured(Exception):
+    """A stage came to its end without a single figure. `data`: what was found all the same."""
+
+    def __init__(self, text, data=None):
+        super().__init__(text)
+        self.data = data
+
+
 @dataclasses.dataclass
 class Training:
     losses: dict  # by step

@@ -5,7 +5,7 @@ import json
 import re
 import time
 
-from check import ROOT, Failed, TimedOut, json_lines, tail
+from check import ROOT, Failed, NotMeasured, TimedOut, json_lines, tail
 from gpu_clocks import watched_clocks
 from models import recipes_of
 from report import table
@@ -100,11 +100,14 @@ def kernels(c):
             continue
         report["kernels"] += [{**k, "name": f"{k['name']}, {recipe}"} for k in more if (k["name"], k["operands"]) not in known]
     report["torch_attention"] = torch_attention(c)
-    text = (f"Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
+    measured = sum("seconds" in k for k in report["kernels"])
+    text = (f"{measured} of {len(report['kernels'])} operations were measured. Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
             f" (the fastest of the algorithms that cuBLASLt proposes). FP8 recipes that are multiplied here: {', '.join(recipes) or 'none'}.\n\n"
             + table(["operation", "us", "planned us", "rate", "of the peak", "calls"], kernel_rows(report, report["torch_attention"])))
     if any("error" in k for k in report["kernels"] if ", cuDNN" not in k["name"]):  # a library that may be missing
         raise Failed(text, report)
+    if measured == 0:
+        raise NotMeasured(text, report)
     return text, report
 
 

@@ -31,7 +31,7 @@ import same_bits
 import sanitizer
 import shapes
 import speed
-from check import Check, Failed, Skipped, TimedOut, Training
+from check import Check, Failed, NotMeasured, Skipped, TimedOut, Training
 from models import RECIPES, recipes_of
 
 spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
@@ -905,6 +905,21 @@ class Kernels(unittest.TestCase):
         self.assertIn("no algorithm", str(red.exception))
         goals.kernel_goals(red.exception.data)
 
+    def test_a_table_without_a_figure_is_not_ok(self):
+        operation = {"name": "rope", "operands": "", "bound": "copy", "bytes": 1, "flops": 0, "calls": 1}
+        figures = {"seconds": 1e-3, "share_of_peak": 0.5}
+        for kernels, status, count in (([operation, operation], "not measured", "0 of 2"), ([operation, {**operation, **figures}], "ok", "1 of 2")):
+            report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": kernels}
+            c = Bench([], torch=False)
+            c.compute_capability = lambda: 80
+            c.deadline = time.monotonic() + 100
+            with mock.patch.multiple(speed, step_kernels=lambda *_: report, torch_attention=lambda c: {"error": ""},
+                                     kernel_rows=lambda *_: []), contextlib.redirect_stdout(io.StringIO()):
+                result = main.run_stage(c, speed.kernels, 100)
+            self.assertEqual(result["status"], status)
+            self.assertIn(f"{count} operations were measured", result["report"])
+            self.assertEqual(len(result["data"]["kernels"]), 2)
+
     def test_seconds_of_measuring_are_those_that_are_left(self):
         report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": []}
         for left, torch, first in ((60, False, 8), (55, True, 3), (10, True, 1.5), (300, True, 8)):
@@ -912,7 +927,7 @@ class Kernels(unittest.TestCase):
             c = Bench([], torch=torch)
             c.seconds_left = lambda: left
             with mock.patch.multiple(speed, step_kernels=lambda c, recipe, seconds: asked.append(seconds) or {**report, "kernels": []},
-                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []):
+                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []), self.assertRaises(NotMeasured):
                 speed.kernels(c)
             self.assertEqual(asked[0], first)
             self.assertEqual(len(asked), 5)
@@ -925,7 +940,7 @@ class Kernels(unittest.TestCase):
             c.compute_capability = lambda: capability
             report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1, "kernels": []}
             with mock.patch.multiple(speed, step_kernels=lambda c, recipe, seconds: started.append(recipe) or {**report, "kernels": []},
-                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []):
+                                     torch_attention=lambda c: {"error": ""}, kernel_rows=lambda *_: []), self.assertRaises(NotMeasured):
                 speed.kernels(c)
             self.assertEqual(started, [None, *recipes])
 
