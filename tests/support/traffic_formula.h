@@ -31,9 +31,8 @@ SentTotals sent_totals(const CommStats& stats);
 ///                               travel in their place where weights are gathered so
 ///     reductions  dp_shard      sum_u r (S-1)/S P_u in the reduce type, r = M, or 1 where reduced once per
 ///                               step; with float8_gradients all-to-alls of 1 + 1/32 bytes per element
-///     copies      dp_replicate  2 (R-1)/R of all shards in the reduce type, once; tp and kv_heads the same
-///     in
-///                               f32 for what their ranks share
+///     copies      dp_replicate  2 (R-1)/R of all shards in the reduce type, once; tp and kv_heads the
+///                               same in f32 for what their ranks share
 ///     amaxes      replica       u32 per FP8 weight with a scale per tensor, once
 ///                 dp_shard      a vector per weight scaled by columns
 ///                 dp_replicate  with FP8 and replicas the norm's two halves
@@ -48,11 +47,10 @@ SentTotals sent_totals(const CommStats& stats);
 ///                  of dy where both its products are FP8 with one scale; one u32 all-reduce for each scale
 ///                  per tensor. Recipe delayed: the amaxes of all operands, once, over the world
 ///         loss     3 all-reduces of N f32, in chunks; without loss parallel a gather of the logits, N V f32
-///     muon        replica       of each matrix what its owner does not hold, once each way in the precision:
-///     a
-///                               message per peer and bucket (parallel/sharding/muon_owners.h)
-///     keys, values  cp, (c-1)/c of what is moved, in up to 4 groups of heads; a rank's N tokens are 1/c of
-///     its sequences, and K = 2 N c H_kv/t D:
+///     muon        replica       of each matrix what its owner does not hold, once each way in the
+///                               precision: a message per peer and bucket (parallel/sharding/muon_owners.h)
+///     keys, values  cp, (c-1)/c of what is moved, in up to 4 groups of heads; a rank's N tokens are 1/c
+///                   of its sequences, and K = 2 N c H_kv/t D:
 ///         gathers  (2 L + L_recomputed) K in the compute type
 ///         sums     L K f32
 SentTotals traffic_by_formula(const TrainingShape& shape, const Layout& layout, int rank);
