@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <type_traits>
@@ -12,7 +11,6 @@
 #include "core/config/nearest.h"
 #include "core/contains.h"
 #include "core/error_text.h"
-#include "core/number.h"
 
 namespace ottava {
 namespace {
@@ -118,38 +116,33 @@ class UsageWith final : public CLI::Formatter {
   std::string words_;
 };
 
-std::optional<double> number_of(const std::string& text) {
-  const std::optional<double> number = parse_number<double>(text);
-  return number && std::isfinite(*number) ? number : std::nullopt;
-}
-
-std::optional<double> whole_number_of(const std::string& text) {
-  if (const auto number = parse_number<int64_t>(text)) return static_cast<double>(*number);
-  if (const auto number = parse_number<uint64_t>(text)) return static_cast<double>(*number);
-  return std::nullopt;
-}
-
-/// The largest whole number that the target holds; 0 if it takes other values.
-double largest_of(const Command::Target& target) {
+/// Of what the target takes; nothing if that is text.
+std::optional<GivenNumber> number_for(const Command::Target& target) {
   return std::visit(
-      [](auto value) -> double {
+      [](auto value) -> std::optional<GivenNumber> {
         using T = typename decltype(value)::type;
-        if constexpr (std::is_integral_v<T>) return static_cast<double>(std::numeric_limits<T>::max());
-        return std::is_same_v<T, std::optional<int64_t>> ? 0x1p63 : 0;
+        if constexpr (std::is_integral_v<T>) {
+          GivenNumber number{.largest_whole = std::numeric_limits<T>::max()};
+          if (std::is_unsigned_v<T>) number.least = 0;
+          return number;
+        }
+        if (std::is_same_v<T, std::optional<int64_t>>)
+          return GivenNumber{.largest_whole = std::numeric_limits<int64_t>::max()};
+        const bool is_number = std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>;
+        return is_number ? std::optional(GivenNumber{}) : std::nullopt;
       },
       target);
 }
 
-CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, const char* meaning) {
-  CLI::Option* option =
-      std::visit([&](auto value) { return parser.add_option(name, value.get(), meaning); }, target);
-  return option->transform(CLI::Validator(
-      [](std::string& word) {
-        word = without_mark(std::move(word));
-        return std::string();
-      },
-      ""));
-}
+/// The parser's own conversion takes nothing for 0, hexadecimal numbers, nan and inf, and -1 for the largest
+/// unsigned number.
+class NumberValidator final : public CLI::Validator {
+ public:
+  explicit NumberValidator(std::shared_ptr<const GivenNumber> number) {
+    desc_function_ = [number] { return number->most ? number->expected() : ""; };
+    func_ = [number](const std::string& text) { return number->refusal(text); };
+  }
+};
 
 std::vector<std::string> with_marks(std::vector<std::string> words) {
   for (std::string& word : words)
@@ -193,45 +186,46 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
 }
 
 Command& Command::option(const char* name, Target target, const char* meaning) {
-  CLI::Option* option = add(*parser_, name, target, meaning);
+  CLI::Option* option = add(name, target, meaning);
   const bool has_default =
       !std::holds_alternative<std::reference_wrapper<std::optional<std::string>>>(target) &&
       !std::holds_alternative<std::reference_wrapper<std::optional<double>>>(target) &&
       !std::holds_alternative<std::reference_wrapper<std::optional<int64_t>>>(target);
   if (has_default) option->capture_default_str();
-  last_ = option;
-  largest_ = largest_of(target);
   return *this;
 }
 
 Command& Command::required(const char* name, Target target, const char* meaning) {
-  last_ = add(*parser_, name, target, meaning)->required();
-  largest_ = largest_of(target);
+  add(name, target, meaning)->required();
   return *this;
 }
 
 Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range,
                         const char* meaning) {
-  last_ = add(*parser_, name, target, meaning);
-  largest_ = largest_of(target);
+  add(name, target, meaning);
   return within(range.first, range.second);
 }
 
-// The parser's own conversion to unsigned numbers takes -1 for the largest number.
-Command& Command::within(double least, double most) {
-  const std::string expected =
-      std::isfinite(most) ? fmt::format("{} to {}", least, most) : fmt::format("at least {}", least);
-  const auto number = largest_ > 0 ? &whole_number_of : &number_of;
-  const double end = largest_ > 0 ? std::min(most, largest_) : most;
-  last_->check(CLI::Validator(
-      [=](std::string& text) {
-        const std::optional<double> value = number(text);
-        if (value && *value >= least && *value <= end) return std::string();
-        const bool is_too_large = value && *value > end;
-        return fmt::format("expected {}, got {}",
-                           is_too_large ? fmt::format("{} to {}", least, end) : expected, text.substr(0, 64));
+CLI::Option* Command::add(const char* name, Target target, const char* meaning) {
+  CLI::Option* option =
+      std::visit([&](auto value) { return parser_->add_option(name, value.get(), meaning); }, target);
+  option->transform(CLI::Validator(
+      [](std::string& word) {
+        word = without_mark(std::move(word));
+        return std::string();
       },
-      std::isfinite(most) ? expected : ""));
+      ""));
+  number_.reset();
+  if (const std::optional<GivenNumber> number = number_for(target)) {
+    number_ = std::make_shared<GivenNumber>(*number);
+    option->check(NumberValidator(number_));
+  }
+  return option;
+}
+
+Command& Command::within(double least, std::optional<double> most) {
+  number_->least = least;
+  number_->most = most;
   return *this;
 }
 

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <iostream>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,8 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "apps/commands/given_number.h"
 
 namespace CLI {
 class App;
@@ -46,13 +47,13 @@ class Command {
   }
 
   /// Adds an option: "--name", or "name" for a positional word. The help shows the value that the target has
-  /// now.
+  /// now. A number must be decimal, finite and one that the target holds.
   Command& option(const char* name, Target target, const char* meaning);
   Command& required(const char* name, Target target, const char* meaning);
   /// Adds an optional whole number in [first, last].
   Command& range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range, const char* meaning);
-  /// Requires the number of the option before this to be finite and in [least, most].
-  Command& within(double least, double most = std::numeric_limits<double>::infinity());
+  /// Requires the number of the option before this to be in [least, most].
+  Command& within(double least, std::optional<double> most = {});
   /// Adds a flag that sets `target` to `value`.
   template <class T>
   Command& flag(const char* name, T& target, std::type_identity_t<T> value, const char* meaning) {
@@ -77,14 +78,14 @@ class Command {
   }
 
  private:
+  CLI::Option* add(const char* name, Target target, const char* meaning);
   Command& flag(const char* name, std::function<void()> set, const char* meaning);
   Command experiment(const char* name, const char* meaning, std::string& file,
                      std::vector<std::string>& overrides);
 
   CLI::App* parser_;
   Line* line_;
-  CLI::Option* last_ = nullptr;
-  double largest_ = 0;  ///< whole number that the last one's target holds; 0: it takes others
+  std::shared_ptr<GivenNumber> number_;  ///< of the last option; null: that takes text
   std::vector<CLI::Option*> flags_;
 };
 

@@ -34,6 +34,8 @@ namespace {
 
 using fmt::print;
 
+constexpr double kLeastMinutes = 0.01, kMostMinutes = 365 * 24 * 60;
+
 /// Looks at one block. Throws, as training would, for what training would not read.
 void look_at(std::vector<data::DataFile> files, const std::string& text_key) {
   const data::Corpus corpus(std::move(files), {});
@@ -160,7 +162,8 @@ void add_init_command(Command& commands) {
   command.option("--output", options->output,
                  "folder to create with ottava.yaml and the tokenizer, and for the output of the run");
   command.option("--text-key", options->text_key, "key that holds the text in JSON lines");
-  command.option("--minutes", options->minutes, "minutes that training should take on this machine");
+  command.option("--minutes", options->minutes, "minutes that training should take on this machine")
+      .within(kLeastMinutes, kMostMinutes);
   command.option("--tokenizer", options->tokenizer,
                  "folder of an existing tokenizer to use instead of training one");
   command.run(options, run_init_command);

@@ -45,6 +45,37 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
   }
 }
 
+TEST_CASE(
+    "a number that is none, is not decimal or finite, or does not fit is refused by its option's name") {
+  Workplace here;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"plan tiny.yaml --limit-gib ", "--limit-gib: expected a number, got "},
+      {"generate --checkpoint out --top-p ", "--top-p: expected a number, got "},
+      {"init text.txt --minutes ", "--minutes: expected 0.01 to 525600, got "},
+      {"bench kernels tiny.yaml --seconds ", "--seconds: expected at least 0, got "},
+      {"generate --checkpoint out --samples ", "--samples: expected at least 1, got "}};
+  for (const auto& [arguments, part] : cases) {
+    for (const char* number : {"nan", "inf", "-inf", "0x10", "5x", "'5 '", "1e999", "+5", "''"}) {
+      const Outcome out = here.run(arguments + number);
+      INFO(arguments << number << "\n" << out.output);
+      CHECK(out.exit_code == 1);
+      const std::string got = *number == '\'' ? number[1] == '5' ? "5 " : "nothing" : number;
+      CHECK(has(out.output, "ottava: [command line] " + part + got + "; see `ottava "));
+    }
+  }
+  for (const char* minutes : {"-5", "0", "1e30"})
+    CHECK(has(here.run(std::string("init text.txt --minutes ") + minutes).output,
+              "--minutes: expected 0.01 to 525600, got "));
+  for (const char* samples : {"9223372036854775808", "18446744073709551616", "99999999999999999999"})
+    CHECK(has(here.run(std::string("generate --checkpoint none --samples ") + samples).output,
+              "--samples: expected 1 to 9223372036854775807, got "));
+  for (const char* most : {"--samples 9223372036854775807", "--seed 18446744073709551615"})
+    CHECK(has(here.run(std::string("generate --checkpoint none ") + most).output, "[checkpoint] none "));
+  CHECK(has(here.run("generate --checkpoint none --seed 18446744073709551616").output,
+            "--seed: expected 0 to 18446744073709551615, got 18446744073709551616"));
+  CHECK(has(here.run("generate --checkpoint none --seed -1").output, "--seed: expected at least 0, got -1"));
+}
+
 TEST_CASE("options are taken with underscores too") {
   Workplace here;
   CHECK(has(here.run("plan tiny.yaml --world_size 0").output, "--world-size: expected 1 to 16777216, got 0"));
