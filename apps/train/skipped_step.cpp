@@ -72,6 +72,15 @@ std::string describe_vanishing(const StepOutputs& out, const TrainingConfig& con
                                                    : "raise training.max_norm");
 }
 
+std::string describe_zero_gradient(const GlobalLoss& loss) {
+  return fmt::format(
+      "the gradient norm is exactly 0 although {} {} a mean loss of {:.4f}, so nothing is learnt any more: "
+      "activations have probably grown until their squares overflow float32, which norms take for 0; begin "
+      "anew, or from a checkpoint of before the loss rose, with a lower optimizer.lr or more "
+      "lr_scheduler.warmup_steps",
+      counted(static_cast<int64_t>(loss.tokens), "token"), loss.tokens == 1 ? "has" : "have", loss.mean);
+}
+
 std::string describe_spike(const StepOutputs& out, const SpikeRule& rule) {
   const bool is_loss = out.why == kLossSpike;
   const int64_t before = out.spikes.known - std::isfinite(out.spike[0]);  // an infinite loss entered nothing

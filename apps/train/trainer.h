@@ -81,6 +81,7 @@ class Trainer {
   void show_first_sample();
   void log_first_sample();
   void check_health(const StepOutputs& out);
+  void warn_of_zero_gradient(const StepOutputs& out);
   int64_t first_skipped_sample() const;
   void warn_of_skips_at_end();
   std::string name_of_data(std::string_view key, const std::string& name,
@@ -113,7 +114,7 @@ class Trainer {
   RunSpeed speed_;
   Float8Alerts float8_alerts_;
   std::string vanishing_;  ///< describe_vanishing() of the last step that was skipped; empty: not for that
-  bool stop_asked_ = false, data_is_bad_ = false;
+  bool stop_asked_ = false, data_is_bad_ = false, has_zero_gradient_ = false;
   int64_t gpu_bytes_before_ = 0, steps_here_ = 0, saved_at_ = 0;
 };
 

@@ -315,6 +315,7 @@ void Trainer::report_gpu_memory() const {
 }
 
 void Trainer::check_health(const StepOutputs& out) {
+  if (out.grad_norm == 0) warn_of_zero_gradient(out);
   if (!out.skipped) return;
   if (out.why != kNotFinite) {
     const std::string spike = describe_spike(out, experiment_.shape.spikes);
@@ -347,6 +348,18 @@ void Trainer::check_health(const StepOutputs& out) {
                       "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
                       steps, limit, first_skipped_sample(),
                       checkpoints_->ways_back(state_.step - state_.consecutive_skips));
+}
+
+// The norm is of all ranks, so that all come here together. Without tokens, and where their loss is 0, it is
+// right.
+void Trainer::warn_of_zero_gradient(const StepOutputs& out) {
+  if (has_zero_gradient_) return;
+  const GlobalLoss loss = global_loss(ranks_, out.loss_sum, data_->valid_tokens());
+  if (loss.mean == 0) return;
+  has_zero_gradient_ = true;
+  const std::string text = describe_zero_gradient(loss);
+  events_.add("alert", state_.step, text);
+  if (ranks_.is_first()) log::warning("step {}: {}", state_.step, text);
 }
 
 // Of the consecutive skips, some of which may be of the run before, with batches of another size.

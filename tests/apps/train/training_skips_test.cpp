@@ -256,6 +256,25 @@ TEST_CASE("a run that too many vanishing gradients end says so, and what is too 
             .ends_with(" / loss scale 1 is too small for float32; raise training.max_norm"));
 }
 
+TEST_CASE("a gradient of exactly 0 beside a loss is told once, as what the squares of activations do to it") {
+  TinyTraining tiny;
+  const CapturedOutput captured;
+  TinyTraining::Run run = tiny.start("run", {"--training.steps", "3"});
+  std::fill_n(master(*run.trainer, 0), run->engine().parameters().shard(0).master.numel(), 1e25f);
+  run->engine().parameters().refresh_compute_copies();
+  CHECK(run->run() == Trainer::End::completed);
+  CHECK(run->state().skipped_steps == 0);
+  CHECK(logged(tiny / "run", "grad_norm") == std::vector<double>(3, 0));
+  const std::string warning =
+      "step 1: the gradient norm is exactly 0 although 64 tokens have a mean loss of 7.7213, so nothing is "
+      "learnt any more: activations have probably grown until their squares overflow float32, which norms "
+      "take for 0; begin anew, or from a checkpoint of before the loss rose, with a lower optimizer.lr or "
+      "more lr_scheduler.warmup_steps\n";
+  CHECK(has(captured.text(), warning));
+  CHECK_FALSE(has(captured.text(), "step 2: the gradient norm"));
+  CHECK(events_of(tiny / "run") == "start 0, alert 1, finished 3");
+}
+
 TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
   TinyTraining tiny;
   const Overrides overflowing = kOverflowing + Overrides{"--checkpoint.interval", "2"};
