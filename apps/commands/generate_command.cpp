@@ -118,7 +118,8 @@ int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
 }
 
 /// A line is what the user says; the end of the input ends the conversation. --prompt is the only turn there
-/// is.
+/// is. Who sits at a terminal may say it again shorter; what is piped in was written for a whole
+/// conversation.
 void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& out, std::ostream& notes) {
   const int64_t context = context_of(c, model);
   const data::ChatEncoder encoder(
@@ -141,8 +142,13 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
     if (std::exchange(is_first, false)) remove_byte_order_mark(line);
     if (line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    session.say(line, options, out);
-    ++options.stream;
+    try {
+      session.say(line, options, out);
+      ++options.stream;
+    } catch (const TooLong& error) {
+      if (!is_terminal) throw;
+      notes << error.what() << "; this message is left out of the conversation\n";
+    }
   }
   if (is_terminal) out << std::endl;
 }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-
 namespace ottava {
 
 ChatSession::ChatSession(const data::ChatEncoder& encoder, const Tokenizer& tokenizer, Generator& generator,
@@ -19,11 +17,11 @@ int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, st
   std::vector<int32_t> tokens = encoder_.prompt(conversation);
   const auto prompt = std::ssize(tokens);
   if (prompt + options.max_tokens > generator_.capacity()) {
-    fail<ConfigError>("generate",
-                      "the conversation has {} tokens, which together with an answer of up to {} exceed the "
-                      "context of {}: {}lower --max-tokens, or raise --context",
-                      prompt, options.max_tokens, generator_.capacity(),
-                      held_.empty() ? "" : "start a new one, ");
+    fail<TooLong>(
+        "generate",
+        "the conversation has {} tokens, which together with an answer of up to {} exceed the context "
+        "of {}: shorten the message, {}lower --max-tokens, or raise --context",
+        prompt, options.max_tokens, generator_.capacity(), held_.empty() ? "" : "start a new conversation, ");
   }
   // The last token is always computed, because its logits are needed.
   const auto same = std::ranges::mismatch(held_, tokens).in1 - held_.begin();

@@ -6,8 +6,14 @@
 
 #include "apps/generate/answer.h"
 #include "core/data/chat/chat_encoder.h"
+#include "core/error.h"
 
 namespace ottava {
+
+/// A conversation does not fit the generator with what was said last, but may with something shorter.
+struct TooLong : ConfigError {
+  using ConfigError::ConfigError;
+};
 
 /// A conversation with a model, turn by turn. What the generator holds of earlier turns is reused as far as
 /// the template writes them unchanged.
@@ -17,9 +23,9 @@ class ChatSession {
   ChatSession(const data::ChatEncoder& encoder, const Tokenizer& tokenizer, Generator& generator,
               std::string system);
 
-  /// Writes the answer to what the user says to `out` and returns how many tokens were drawn. Throws
-  /// ConfigError if the conversation with the longest possible answer would not fit the generator. After an
-  /// error the conversation is as it was before.
+  /// Writes the answer to what the user says to `out` and returns how many tokens were drawn. Throws TooLong
+  /// if the conversation with the longest possible answer would not fit the generator. After an error the
+  /// conversation is as it was before.
   int64_t say(std::string_view text, const AnswerOptions& options, std::ostream& out);
 
  private:

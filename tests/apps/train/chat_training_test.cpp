@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 
 #include "apps/commands/generate_command.h"
@@ -209,11 +210,11 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
         read_file(folder + "/chat_template.jinja"));
 
   // A conversation that keeps what the model has read is the same as one that reads everything again.
-  const auto converse = [&](const std::string& said) {
-    std::istringstream in(said);
-    std::ostringstream out, notes;
+  std::ostringstream notes;
+  const auto converse_by = [&](std::istream* in) {
+    std::ostringstream out;
     run_generate_command({.checkpoint = folder,
-                          .input = &in,
+                          .input = in,
                           .max_tokens = 12,
                           .sampling = {.temperature = 0},
                           .is_chat = true,
@@ -222,6 +223,10 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
                           .dtype = "float32"},
                          out, notes);
     return out.str();
+  };
+  const auto converse = [&](const std::string& said) {
+    std::istringstream in(said);
+    return converse_by(&in);
   };
   const std::string two = converse("what is 3 of 0?\nand 4 of 1?\n");
   const std::string first = converse("what is 3 of 0?\n");
@@ -237,7 +242,7 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
                                   {.chat = data::ChatOptions{.style = data::ChatTemplate::llama3}});
   std::string prompt = tokenizer->decode(encoder.prompt(conversation));
   prompt.erase(0, std::string_view("<|begin_of_text|>").size());  // generate adds it
-  std::ostringstream out, notes;
+  std::ostringstream out;
   run_generate_command({.checkpoint = folder,
                         .prompt = prompt,
                         .max_tokens = 12,
@@ -246,10 +251,25 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
                        out, notes);
   CHECK(out.str() == prompt + second);
 
-  CHECK_THAT(message_of([&] { converse(repeated("word", 200) + "\n"); }),
-             Contains("exceed the context of 200: lower --max-tokens, or raise --context"));
+  CHECK_THAT(
+      message_of([&] { converse(repeated("word", 200) + "\n"); }),
+      Contains("exceed the context of 200: shorten the message, lower --max-tokens, or raise --context"));
   CHECK_THAT(message_of([&] { converse("what is 3 of 0?\n" + repeated("word", 200) + "\n"); }),
-             Contains("exceed the context of 200: start a new one, lower --max-tokens"));
+             Contains("exceed the context of 200: shorten the message, start a new conversation, lower "));
+
+  // At a terminal it goes on without that message.
+  std::istringstream typed(repeated("word", 200) + "\nwhat is 3 of 0?\n" + repeated("word", 200) +
+                           "\nand 4 of 1?\n");
+  std::streambuf* const standard = std::cin.rdbuf(typed.rdbuf());
+  notes.str("");
+  const std::string shown = converse_by(nullptr);
+  std::cin.rdbuf(standard);
+  std::cin.clear();
+  CHECK(shown == "> > " + first + "> > " + second + "> \n");
+  CHECK_THAT(notes.str(),
+             Contains("of 200: shorten the message, lower --max-tokens, or raise --context; this "
+                      "message is left out of the conversation\n") &&
+                 Contains("of 200: shorten the message, start a new conversation, lower "));
 
   // What was refused is no part of the conversation.
   const SavedModel model = open_saved_model("chat", folder);
