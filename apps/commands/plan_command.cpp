@@ -282,7 +282,7 @@ void add_plan_command(Command& commands) {
                   "predict memory, compute, traffic and time of a training step on any number of devices, "
                   "and whether it fits; needs no GPU",
                   *o)
-      .range("--world-size,--gpus", o->world_size, {1, 1 << 24},
+      .range("--world-size,--gpus", o->world_size, {1, kMostRanks},
              "number of ranks to plan for (default: the smallest number that the parallelism degrees allow)")
       .option("--device", m.device,
               "device to plan for: a name from configs/devices, such as h100_sxm, or a file of your own "

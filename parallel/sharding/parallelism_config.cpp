@@ -11,7 +11,6 @@ namespace ottava {
 
 namespace {
 
-constexpr int64_t kMostRanks = 1 << 24;
 constexpr double kMostSequences = 1 << 30, kMostLayers = 1 << 16;
 
 void declare_pipeline(config::Section& s, ParallelismConfig& c) {

@@ -10,6 +10,10 @@
 
 namespace ottava {
 
+/// Of a run or a plan, which lists the ranks of each group for every step that it records: several times the
+/// GPUs of the largest cluster, and a plan takes seconds.
+inline constexpr int kMostRanks = 1 << 20;
+
 /// Section `parallelism`; mesh axes from outer to inner: pp, dp_replicate, dp_shard, cp, tp. What keys mean:
 /// parallelism_config.cpp.
 struct ParallelismConfig {

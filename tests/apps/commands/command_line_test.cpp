@@ -78,7 +78,7 @@ TEST_CASE(
 
 TEST_CASE("options are taken with underscores too") {
   Workplace here;
-  CHECK(has(here.run("plan tiny.yaml --world_size 0").output, "--world-size: expected 1 to 16777216, got 0"));
+  CHECK(has(here.run("plan tiny.yaml --world_size 0").output, "--world-size: expected 1 to 1048576, got 0"));
   CHECK(has(here.run("launch --nproc_per_node=2 --grace 1e12 -- train tiny.yaml").output,
             "--grace: expected 0 to 86400, got 1e12"));
 }
@@ -117,7 +117,7 @@ TEST_CASE("words in brackets are words, and an option takes an empty one in eith
 TEST_CASE("numbers out of range are refused by the option's name") {
   Workplace here;
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"plan tiny.yaml --world-size 0", "--world-size: expected 1 to 16777216, got 0"},
+      {"plan tiny.yaml --world-size 0", "--world-size: expected 1 to 1048576, got 0"},
       {"plan tiny.yaml --top 1.5 --search", "--top: expected 1 to 100, got 1.5"},
       {"plan tiny.yaml --world-size 2 --device h100_sxm --training.device cuda --search --trace plan.json",
        "--trace writes one step and cannot be combined with --search: use it with a layout that --search "

@@ -96,12 +96,12 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
             "high_freq_factor 1 must be greater than low_freq_factor 4"));
   CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"),
-            "expected -1 or an integer >= 1 and <= 16777216, got"));
+            "expected -1 or an integer >= 1 and <= 1048576, got"));
   // What is kept in 32 bits, or as nanoseconds in 64, is refused beyond.
   CHECK(has(error("parallelism: {tensor_parallel_degree: 4294967297}"),
-            "expected an integer >= 1 and <= 16777216, got"));
+            "expected an integer >= 1 and <= 1048576, got"));
   CHECK(has(error("parallelism: {tensor_parallel_degree: 65536, data_parallel_shard_degree: 65536}"),
-            "all degrees together make 4294967296 ranks; expected at most 16777216"));
+            "all degrees together make 4294967296 ranks; expected at most 1048576"));
   CHECK(has(error("checkpoint: {keep_latest_k: 4294967297}"),
             "expected 0 or an integer >= 2 and <= 1073741824, got"));
   for (const char* key : {"init_timeout_seconds", "train_timeout_seconds"})
