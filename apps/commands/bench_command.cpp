@@ -230,7 +230,8 @@ void print_step(const Measured& m, const StepFlops& flops, Trainer& trainer, con
   }
   print("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(), m.seconds.front(),
         m.seconds.back(), m.seconds.size());
-  print("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens);
+  const double per_second = tokens / m.median();
+  print("tokens/s: {:.{}f} ({:.0f} tokens per step)", per_second, per_second < 10 ? 3 : 0, tokens);
   print("data: {:.2f} ms of a step were waited for it", m.waited_for_data * 1e3);
   print("model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
         rates.tflops);

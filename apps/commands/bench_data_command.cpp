@@ -32,7 +32,7 @@ int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   });
   print(out, "data: {} of {} from {} in {:.3f} s: {} tokens/s\n", counted(samples, "sequence"),
         counted(row, "token"), counted(std::ssize(loader.sources()), "source"), reading,
-        with_commas(static_cast<int64_t>(samples * row / reading)));
+        rate_text(samples * row / reading));
   if (loader.sources().size() == 1) return 0;
   volatile int64_t place = 0;  // so that the work is done
   const double finding = seconds_of([&] {

@@ -182,8 +182,8 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
   print(out,
         "Time per step: {} ({} to {}; {}, allow for {:.0f}%); {} tokens/s per rank, mfu {}, util {:.1f}%\n",
         duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
-        d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)),
-        mfu_text(rates.mfu_percent, 1), rates.utilization_percent);
+        d.error_percent, rate_text(rates.tokens_per_second), mfu_text(rates.mfu_percent, 1),
+        rates.utilization_percent);
   if (time.idle_share > 0)
     print(out,
           "  ranks of the pipeline compute nothing in {:.1f}% of it; this is the one that computes longest\n",
@@ -282,9 +282,9 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
     const StepTime& t = *l.time;
     print(out, "{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1, duration_text(t.seconds),
           100 * (t.seconds / first.seconds - 1),
-          with_commas(static_cast<int64_t>(e.tokens_per_step() / t.seconds / l.layout.ranks())),
-          l.gib_with_nccl(), 100 * t.exposed / t.seconds, describe(l.layout),
-          result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
+          rate_text(e.tokens_per_step() / t.seconds / l.layout.ranks()), l.gib_with_nccl(),
+          100 * t.exposed / t.seconds, describe(l.layout), result.reasons[i].empty() ? "" : "; ",
+          result.reasons[i]);
   }
   if (std::ranges::any_of(result.best, [](const RecordedLayout& l) { return l.nccl.bytes() > 0; }))
     out << "GiB are with what NCCL takes besides, assumed and not measured on several GPUs\n";

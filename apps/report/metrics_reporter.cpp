@@ -144,8 +144,8 @@ void MetricsReporter::log_validation(int64_t step, const Validation& v, const Me
   if (options_.rank == 0) {
     log::info(
         "validate{}{} step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}  perplexity: {:.2f}{}",
-        space, v.name, step, unsigned_nan(v.loss), memory.gib, memory.percent,
-        with_commas(static_cast<int64_t>(v.tokens_per_second)), unsigned_nan(std::exp(v.loss)),
+        space, v.name, step, unsigned_nan(v.loss), memory.gib, memory.percent, rate_text(v.tokens_per_second),
+        unsigned_nan(std::exp(v.loss)),
         v.bits_per_byte > 0 ? fmt::format("  bits/byte: {:.4f}", v.bits_per_byte) : "");
   }
   const auto name = [&](std::string_view metric) {

@@ -133,8 +133,7 @@ Verdict verdict_of(const RunHistory& run, double now) {
   if (!run.model.empty()) fact("model", run.model);
   if (!run.ranks.empty()) fact("ran as", run.ranks);
   if (run.tokens.back() > 0) fact("tokens seen", with_commas(static_cast<int64_t>(run.tokens.back())));
-  if (const double rate = settled(run, kRate); rate > 0)
-    fact("tokens/s per device", with_commas(static_cast<int64_t>(rate)));
+  if (const double rate = settled(run, kRate); rate > 0) fact("tokens/s per device", rate_text(rate));
   if (const double used = settled(run, kUtilization); used > 0)
     fact("utilization", fmt::format("{:.1f}%", used));
   if (const std::vector<double> gib = finite_of(run, kMemory); !gib.empty())

@@ -8,11 +8,11 @@
 namespace ottava {
 namespace {
 
-std::string rate_text(const StepMetrics& m) {
-  const std::string rate = with_commas(std::llround(m.tokens_per_second));
-  if (m.devices == 1) return rate;
-  return fmt::format("{} per rank, {} in all", rate,
-                     with_commas(std::llround(m.tokens_per_second * m.devices)));
+std::string rates_text(const StepMetrics& m) {
+  const std::string rate = rate_text(m.tokens_per_second);
+  return m.devices == 1
+             ? rate
+             : fmt::format("{} per rank, {} in all", rate, rate_text(m.tokens_per_second * m.devices));
 }
 
 }  // namespace
@@ -21,6 +21,10 @@ std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number < 0 ? -number : number);
   for (int64_t i = std::ssize(digits) - 3; i > 0; i -= 3) digits.insert(i, ",");
   return number < 0 ? "-" + digits : digits;
+}
+
+std::string rate_text(double per_second) {
+  return per_second < 9.995 ? fmt::format("{:.3g}", per_second) : with_commas(std::llround(per_second));
 }
 
 double unsigned_nan(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }
@@ -36,7 +40,7 @@ std::string step_line(const StepMetrics& m, bool colors) {
          fmt::format("lr: {:.2e}  tokens: {}  ", m.learning_rate, with_commas(m.tokens_seen)) +
          paint("\033[38;2;54;234;195m",
                fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +
-         paint("\033[34m", fmt::format("tps: {}  ", rate_text(m))) +
+         paint("\033[34m", fmt::format("tps: {}  ", rates_text(m))) +
          paint("\033[36m", fmt::format("tflops: {}  ", tflops)) +
          paint("\033[35m",
                fmt::format(

@@ -166,8 +166,8 @@ def planned_speed(c, shape, precision):
                     check=False)
     except Failed:
         return None
-    said = re.search(r"([\d,]+) tokens/s per rank", out)
-    return int(said.group(1).replace(",", "")) if said else None
+    said = re.search(r"([\d,.]+) tokens/s per rank", out)
+    return round(float(said.group(1).replace(",", ""))) if said else None
 
 
 def add_plans(c, benchmark, ours):

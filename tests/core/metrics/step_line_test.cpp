@@ -62,6 +62,13 @@ TEST_CASE("rates are rounded once and grouped") {
   CHECK(with_commas(999) == "999");
   CHECK(with_commas(1000) == "1,000");
   CHECK(with_commas(-1234567) == "-1,234,567");
+  CHECK(rate_text(1234567.6) == "1,234,568");
+  CHECK(rate_text(10) == "10");
+  CHECK(rate_text(9.9951) == "10");
+  CHECK(rate_text(9.994) == "9.99");
+  CHECK(rate_text(1) == "1");
+  CHECK(rate_text(0.012345) == "0.0123");
+  CHECK(rate_text(0) == "0");
 }
 
 TEST_CASE("what is not a number has no sign") {
