@@ -14,10 +14,11 @@ namespace {
 constexpr struct {
   HfFamily family;
   std::string_view model_type, architecture;
-  int64_t head_dim, max_position_embeddings;  // defaults; head_dim 0: hidden_size / heads
-} kFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 2048},
-                 {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 0, 32768},
-                 {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 128, 32768}};
+  // Defaults. Key/value heads 0: as many as heads; head_dim 0: hidden_size / heads.
+  int64_t key_value_heads, head_dim, max_position_embeddings;
+} kFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048},
+                 {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
+                 {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
 
 /// Numbers with the same name here and in a config.json, in its order.
 constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
@@ -79,6 +80,23 @@ class Reader {
   const Json& object_;
   std::string where_;
 };
+
+// transformers takes the family's default where they are left out, but as many as heads where they are null.
+int64_t key_value_heads(const Json& root, const Reader& r, std::string_view where, const HfConfig& config) {
+  constexpr std::string_view kName = "num_key_value_heads";
+  const int64_t heads = config.num_attention_heads;
+  const auto& family = row_of(config.family);
+  const bool is_left_out = family.key_value_heads > 0 && !root.find(kName);
+  const int64_t out = is_left_out ? family.key_value_heads : r.size(kName, heads);
+  if (heads % out == 0) return out;
+  if (is_left_out) {
+    fail<FileError>(where,
+                    "has no {}, for which transformers takes {} in {}, and num_attention_heads {} is not a "
+                    "multiple of that: add it",
+                    kName, out, family.model_type, heads);
+  }
+  fail<FileError>(where, "num_attention_heads {} is not a multiple of {} {}", heads, kName, out);
+}
 
 void refuse_partial_rotary(const Reader& r, std::string_view where) {
   if (const Json* factor = r.find("partial_rotary_factor"); factor && factor->as_number(where) != 1)
@@ -292,7 +310,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.hidden_size = r.size("hidden_size");
   config.num_hidden_layers = r.size("num_hidden_layers");
   config.num_attention_heads = r.size("num_attention_heads");
-  config.num_key_value_heads = r.size("num_key_value_heads", config.num_attention_heads);
+  config.num_key_value_heads = key_value_heads(root, r, where, config);
   bool divides = config.hidden_size % config.num_attention_heads == 0;
   if (family->head_dim == 0 && !divides && !r.find("head_dim")) {
     fail<FileError>(where, "has no head_dim, and hidden_size {} is not a multiple of num_attention_heads {}",
@@ -307,10 +325,6 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.rms_norm_eps = r.positive("rms_norm_eps", 1e-6);
   config.tie_word_embeddings = r.flag("tie_word_embeddings");
   config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
-  if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    fail<FileError>(where, "num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                    config.num_attention_heads, config.num_key_value_heads);
-  }
   read_rope(r, where, config);
   if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
   config.eos_token_ids = eos_token_ids(root, where);

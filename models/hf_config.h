@@ -16,9 +16,8 @@ class Json;
 /// q and k.
 enum class HfFamily { llama, qwen2, qwen3 };
 
-/// The part of an HF `config.json` that decides what the model computes. Defaults are those of `transformers`
-/// where a file leaves a value out, except that num_key_value_heads is then num_attention_heads in every
-/// family (it is 32 in the Qwens of `transformers`), and that no token begins or ends a text.
+/// The part of an HF `config.json` that decides what the model computes. Where a file leaves a value out, it
+/// is the default that `transformers` has for the family, except that no token begins or ends a text.
 struct HfConfig {
   HfFamily family = HfFamily::llama;
   int64_t hidden_size = 0;

@@ -17,7 +17,7 @@ const char* const kLlama32 = R"({
   "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256})";
 
-// A small llama with one more member; later members of `more` come instead of those of the same name.
+// A small llama with more members.
 std::string llama_with(const std::string& more) {
   return R"({"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,)"
          R"("intermediate_size":96,"vocab_size":100)" +
@@ -76,9 +76,40 @@ TEST_CASE("HF config: defaults and the newer form") {
   CHECK(c.rope_scaling->factor == 8);
   CHECK(parse_hf_config(llama_with(R"("rope_scaling":null,"head_dim":null)"), "t").head_dim == 16);
   CHECK_FALSE(parse_hf_config(llama_with(R"("rope_scaling":{"type":"default"})"), "t").rope_scaling);
-  std::string qwen3 = llama_with("");
-  qwen3.replace(qwen3.find("llama"), 5, "qwen3");
-  CHECK(parse_hf_config(qwen3, "t").head_dim == 128);
+}
+
+// What LlamaConfig, Qwen2Config and Qwen3Config of transformers 5.24 make of the same text.
+TEST_CASE("HF config: what a Qwen file leaves out is what transformers takes") {
+  const auto qwen_with = [](const char* family, const std::string& heads, const std::string& more) {
+    std::string text = llama_with(more);
+    text.replace(text.find("llama"), 5, family);
+    const std::string four = "heads\":4";
+    return text.replace(text.find(four), four.size(), "heads\":" + heads);
+  };
+  for (const char* family : {"qwen2", "qwen3"}) {
+    const HfConfig c = parse_hf_config(qwen_with(family, "64", ""), "t");
+    CHECK(c.num_key_value_heads == 32);
+    CHECK(c.head_dim == (c.family == HfFamily::qwen3 ? 128 : 1));
+    CHECK(c.max_position_embeddings == 32768);
+    CHECK(c.rms_norm_eps == 1e-6);
+    CHECK(c.rope_theta == 10000);
+    CHECK_FALSE(c.tie_word_embeddings);
+    CHECK(parse_hf_config(qwen_with(family, "4", R"("num_key_value_heads":null)"), "t").num_key_value_heads ==
+          4);
+    CHECK(parse_hf_config(qwen_with(family, "4", R"("num_key_value_heads":2)"), "t").num_key_value_heads ==
+          2);
+    CHECK_THROWS_WITH(
+        parse_hf_config(qwen_with(family, "4", ""), "c.json"),
+        Contains("c.json") &&
+            Contains(std::string("has no num_key_value_heads, for which transformers takes 32 in ") + family +
+                     ", and num_attention_heads 4 is not a multiple of that: add it"));
+    // A text that is changed says them.
+    HfConfig other = c;
+    other.num_attention_heads = 96;
+    const std::string edited = edit_hf_config(qwen_with(family, "64", ""), "t", other).json;
+    CHECK((parse_hf_config(edited, "t") == other));
+    CHECK(edited.find("num_key_value_heads") != std::string::npos);
+  }
 }
 
 TEST_CASE("HF config: what would compute something else is refused with a sentence") {
