@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/listed.h"
 #include "core/shell_word.h"
+#include "core/split.h"
 #include "parallel/checkpoint/folder.h"
 
 namespace ottava {
@@ -59,6 +60,18 @@ Found look_for(const Config& config, const std::string& path) {
                       tried)};
 }
 
+/// Of data. Commas separate paths on the command line alone; here a path may contain them.
+Found look_for_data(const Config& config, const std::string& path) {
+  Found found = look_for(config, path);
+  const std::vector<std::string_view> parts = split_text(path, ',');
+  const auto is_found = [&](std::string_view part) {
+    return look_for(config, std::string(part)).missing.empty();
+  };
+  if (!found.missing.empty() && parts.size() > 1 && std::ranges::all_of(parts, is_found))
+    found.missing = fmt::format("'{0}' is one path, which does not exist; write a list: [{0}]", path);
+  return found;
+}
+
 /// The folder of model.hf_assets_path.
 Found look_for_assets(const Config& config) {
   std::error_code error;
@@ -77,8 +90,8 @@ class Inputs {
  public:
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
-  void need(const std::string& key, const std::string& path) {
-    const Found found = look_for(config_, path);
+  void need(const std::string& key, const std::string& path) { need(key, look_for(config_, path)); }
+  void need(const std::string& key, const Found& found) {
     lacks_more_ |= !found.missing.empty();
     add(key, found);
   }
@@ -95,7 +108,7 @@ class Inputs {
   /// Every path of every set.
   void need_each(const std::string& key, const auto& sets) {
     for (const auto& set : sets)
-      for (const std::string& path : set.path) need(key, path);
+      for (const std::string& path : set.path) need(key, look_for_data(config_, path));
   }
   void need_assets() {
     const Found assets = look_for_assets(config_);
@@ -122,7 +135,7 @@ class Inputs {
           key, fmt::format("'{}' exists, but commas separate paths on the command line: write --{} {}", whole,
                            key, shell_word(list)));
     }
-    for (const std::string& path : paths) add(key, look_for(config_, path));
+    for (const std::string& path : paths) add(key, look_for_data(config_, path));
   }
 
   void finish() const {

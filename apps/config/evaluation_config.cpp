@@ -22,7 +22,8 @@ void declare(config::Section& s, EvaluationConfig& c) {
       .at_least(1)
       .or_value(-1);
   s.field("prompts", c.prompts,
-          "texts for the model to continue, shown in the log, metrics.jsonl and TensorBoard");
+          "texts for the model to continue, shown in the log, metrics.jsonl and TensorBoard; on the command "
+          "line, where commas separate them, one that contains a comma is written as [\"Once, long ago\"]");
   s.field("max_new_tokens", c.max_new_tokens, "tokens to generate for each prompt")
       .range(1, kMostTokens)
       .unit("tokens");

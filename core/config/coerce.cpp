@@ -136,6 +136,8 @@ class Coercion {
     for (const auto& [old, value] : field_.renamed_values) known.push_back(old);
     for (const auto& [value, why] : field_.refused_values) known.push_back(value);
     if (contains(known, v.text)) return v;
+    if (field_.type == Type::text_list && contains(v.text, ','))
+      return wrong(v, fmt::format("; write a list: [{}]", v.text));
     std::string near = nearest(v.text, field_.choices);
     for (const auto& [word, value] : field_.suggested_values)
       if (in_lower_case(v.text) == word) near = value;

@@ -109,8 +109,7 @@ void validate(const OptimizerConfig& c, config::Problems& problems) {
   check_lr_factors(c, problems);
   const std::array<double, 3> coefficients = c.newton_schulz_coefficients();
   if (!std::ranges::all_of(coefficients, [](double x) { return std::isfinite(x); })) {
-    problems.add("optimizer.ns_coefficients", "expected three numbers, got [{}]",
-                 fmt::join(c.ns_coefficients, ", "));
+    problems.add("optimizer.ns_coefficients", "expected a list of three numbers, got {}", c.ns_coefficients);
   } else if (!std::ranges::all_of(coefficients, [](double x) { return std::abs(x) <= config::kMostFloat; })) {
     problems.add("optimizer.ns_coefficients", "[{}] is too large for float32; expected at most {} in size",
                  fmt::join(c.ns_coefficients, ", "), config::kMostFloat);

@@ -102,3 +102,19 @@ TEST_CASE("a path with a comma that the command line splits is told how to be wr
   CHECK(message_with("[\"" + path + "\"]") == "no error");
   CHECK(tells(message_with(path + ",none"), "'none' does not exist"));
 }
+
+TEST_CASE("paths that a file writes as one text with commas are told to be a list", "[config]") {
+  TemporaryFolder folder;
+  for (const char* name : {"a.txt", "b.txt"}) folder.write(name, "hello");
+  const auto message_with = [&](const std::string& training) {
+    const std::string file = folder.write(
+        "c.yaml", fmt::format("training: {}\nmodel: {{hf_assets_path: {}}}\n", training, folder.path()));
+    return message_of([&] { require_inputs(load_config(file)); });
+  };
+  const std::string told = "is one path, which does not exist; write a list: [a.txt,b.txt]";
+  CHECK(tells(message_with("{dataset_path: 'a.txt,b.txt'}"), "training.dataset_path: 'a.txt,b.txt' " + told));
+  CHECK(tells(message_with("{mixture: [{name: m, path: 'a.txt,b.txt'}]}"), "'a.txt,b.txt' " + told));
+  CHECK(message_with("{dataset_path: [a.txt, b.txt]}") == "no error");
+  CHECK(
+      tells(message_with("{dataset_path: 'a.txt,none.txt'}"), "'a.txt,none.txt' does not exist; looked at "));
+}

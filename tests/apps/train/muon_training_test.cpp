@@ -44,7 +44,7 @@ TEST_CASE("Muon has matrices of blocks, AdamW everything else, and groups may sa
   CHECK(has(message_of([&] {
               tiny.config("run", kMuon + Overrides{"--optimizer.ns_coefficients", "1,x"});
             }),
-            "optimizer.ns_coefficients: expected three numbers, got [1, x]"));
+            "optimizer.ns_coefficients: expected a list of three numbers, got [\"1\", \"x\"]"));
   CHECK(has(message_of([&] { tiny.config("run", {"--optimizer.name", "Mooun"}); }), "Muon"));
 }
 
