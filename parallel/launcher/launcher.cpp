@@ -118,6 +118,8 @@ LocalRanks::LocalRanks(const RankLaunch& launch) : launch_(launch), master_(laun
     std::filesystem::create_directories(launch_.tee_folder, error);
     if (error) fail<FileError>("launch", "cannot make {}: {}", launch_.tee_folder, error.message());
   }
+  // What started the launcher may have ignored it; then nothing would tell that a rank has ended.
+  ::signal(SIGCHLD, SIG_DFL);
   sigset_t set = stop_signal_set();
   sigaddset(&set, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);

@@ -209,6 +209,16 @@ TEST_CASE("the first code that is not 0 is returned, and the others do not stay"
   CHECK_THAT(killed.output, Contains("rank 1: was ended by signal 11") && !Contains("rank 0:"));
 }
 
+TEST_CASE("ranks end for a launcher whose parent ignored SIGCHLD, too") {
+  for (const std::string code : {"0", "3"}) {
+    const Outcome o =
+        run_command("trap '' CHLD; exec " LAUNCH_PROGRAM " 2 -- /bin/sh -c 'exit " + code + "'");
+    INFO(o.output);
+    CHECK_FALSE(o.timed_out);
+    CHECK(std::to_string(o.exit_code) == code);
+  }
+}
+
 TEST_CASE("time for which the launcher is stopped is none that the others have to end") {
   const TemporaryFolder folder;
   const std::string at = folder.path();
