@@ -16,8 +16,8 @@
 #include "apps/commands/tokenizer_command.h"
 #include "apps/commands/trace_command.h"
 #include "apps/commands/train_command.h"
+#include "apps/openmp_start.h"
 #include "apps/standard_streams.h"
-#include "apps/wait_policy.h"
 #include "core/parallel_for.h"
 #include "parallel/launcher/stop_signal_set.h"
 
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   // A file past the shell's limit (ulimit -f) is then an error of writing, which names the file.
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
-  settle_wait_policy(argv);
+  settle_openmp(argv);
   set_parallel_threads(parallel_threads());
   CommandLine line(
       "ottava",

@@ -162,6 +162,9 @@ void report_threads(int64_t in_config, const CpuShare& share) {
   }
   if (const char* dynamic = std::getenv("OMP_DYNAMIC"); dynamic && ::strcasecmp(dynamic, "true") == 0)
     log::info("OMP_DYNAMIC has no effect: {}, in every loop", counted(threads, "thread"));
+  if (const char* binding = std::getenv(kOmpBinding))
+    log::info("No thread is bound to a place ({}): those of a rank run on any of its {}", binding,
+              counted(cpus, "CPU"));
   if (cpus == 0 || threads <= 2 * cpus) return;
   log::warning(
       "{} {} is far above the {} that a rank has here: the threads compete for cores and slow every step; "

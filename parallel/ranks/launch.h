@@ -34,6 +34,10 @@ struct Launch {
   enum class LocalPlace : uint8_t { known, size_unknown, unknown } local_place = LocalPlace::known;
 };
 
+/// The variable in which the program keeps what OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY said before
+/// it put them aside (apps/openmp_start.h).
+inline constexpr const char* kOmpBinding = "OTTAVA_OMP_BINDING";
+
 using Environment = std::function<const char*(const char* name)>;
 /// std::getenv.
 Environment process_environment();

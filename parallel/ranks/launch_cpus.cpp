@@ -1,7 +1,6 @@
-#include <sched.h>
-
 #include <fstream>
 
+#include "core/allowed_cpus.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
@@ -9,18 +8,6 @@
 
 namespace ottava {
 namespace {
-
-std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-    }
-  }
-  return cpus;
-}
 
 // Hyperthreads of one core list the same siblings, the lowest first ("3,67"); without the file a CPU is its
 // own core.
@@ -38,10 +25,7 @@ CpuShare cpu_share(const Launch& launch) { return share_cpus(launch, allowed_cpu
 CpuShare apply_cpu_share(const Launch& launch) {
   CpuShare share = cpu_share(launch);
   if (share.binds) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (int cpu : share.cpus) CPU_SET(cpu, &set);
-    if (::sched_setaffinity(0, sizeof set, &set) != 0) {
+    if (!allow_cpus(share.cpus)) {
       log::warning("rank {} could not be bound to its {} CPUs: ranks may disturb each other", launch.rank,
                    share.cpus.size());
       share.binds = false;

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "tests/apps/commands/workplace.h"
 
@@ -301,55 +300,6 @@ TEST_CASE("what is odd about data is said before the first step") {
             "'text.parquet' is not text: byte 4 is 0"));
 }
 
-TEST_CASE("threads far above what the machine has are told") {
-  const Workplace place;
-  const unsigned cpus = std::thread::hardware_concurrency();
-  const auto run = [&](unsigned threads) {
-    return place
-        .run("train tiny.yaml --checkpoint.enable false --training.steps 1 --training.threads " +
-             std::to_string(threads))
-        .output;
-  };
-  CHECK(has(run(2 * cpus + 1), "training.threads " + std::to_string(2 * cpus + 1) + " is far above the "));
-  CHECK_FALSE(has(run(1), "is far above"));
-  const std::string variable = "OMP_NUM_THREADS=" + std::to_string(2 * cpus + 1);
-  CHECK(has(
-      place
-          .run_shell(variable + " " OTTAVA " train tiny.yaml --checkpoint.enable false --training.steps 1 "
-                                "--training.threads 0")
-          .output,
-      "OMP_NUM_THREADS " + std::to_string(2 * cpus + 1) + " is far above the "));
-}
-
-TEST_CASE("whatever OpenMP's variables say, products are whole") {
-  const Workplace place;
-  const std::string more = std::to_string(std::thread::hardware_concurrency() + 1);
-  const auto run = [&](const std::string& variables) {
-    const std::string folder = "out" + std::to_string(std::hash<std::string>()(variables));
-    const Outcome out =
-        place.run_shell("env -u OMP_DYNAMIC -u OMP_THREAD_LIMIT -u OMP_MAX_ACTIVE_LEVELS " + variables +
-                        " " OTTAVA
-                        " train tiny.yaml --checkpoint.enable false --training.steps 2 --training.threads 0 "
-                        "--model.dim 128 --model.ffn_dim 256 --training.seq_len 128 --job.dump_folder " +
-                        folder);
-    INFO(variables << out.output);
-    CHECK(out.exit_code == 0);
-    return std::pair(out.output, logged(place / folder, "grad_norm"));
-  };
-  const auto [silent, one] = run("OMP_NUM_THREADS=1");
-  CHECK_FALSE(has(silent, "by OMP_THREAD_LIMIT"));
-  CHECK_FALSE(has(silent, "OMP_DYNAMIC"));
-  for (const std::string limit : {"OMP_THREAD_LIMIT=1", "OMP_MAX_ACTIVE_LEVELS=0"}) {
-    const auto [said, limited] = run("OMP_NUM_THREADS=2 " + limit);
-    CHECK(has(said, "this run has 1 thread instead of 2, by OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS"));
-    CHECK(limited == one);
-  }
-  CHECK(run("OMP_NUM_THREADS=3 OMP_THREAD_LIMIT=2").second == run("OMP_NUM_THREADS=2").second);
-  const auto [said, dynamic] = run("OMP_NUM_THREADS=" + more + " OMP_DYNAMIC=true");
-  CHECK(has(said, "OMP_DYNAMIC has no effect: " + more + " threads, in every loop"));
-  CHECK(dynamic == run("OMP_NUM_THREADS=" + more).second);
-}
-
 TEST_CASE("a TorchTitan file trains with text and tokenizer given") {
   Workplace place;
   const Outcome out = place.run("train " OTTAVA_SOURCE_DIR
@@ -387,16 +337,4 @@ TEST_CASE("without a library for MPI a rank says where it looked") {
   CHECK(has(out.output,
             "[mpi] the MPI module was not found (looked at /nowhere/libottava_mpi.so): compile it with "
             "build_mpi.sh"));
-}
-
-TEST_CASE("threads spin briefly unless the user says how they wait") {
-  auto settings = [](const std::string& environment) {
-    return run_command("env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose " + environment +
-                       " " OTTAVA " --version")
-        .output;
-  };
-  CHECK(has(settings(""), "GOMP_SPINCOUNT = '5000'"));
-  CHECK_FALSE(has(settings("OMP_WAIT_POLICY=passive"), "GOMP_SPINCOUNT = '5000'"));
-  CHECK(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '77'"));
-  CHECK_FALSE(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '5000'"));
 }
