@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <string>
+#include <utility>
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -20,13 +22,14 @@ void* allocate_host(size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     double free_bytes = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-    rlimit limit{};
-    const bool is_limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-    fail<MemoryError>(
-        "buffer", "the system cannot give {} bytes of memory ({:.2f} GiB are free{})", bytes,
-        free_bytes / (1 << 30),
-        is_limited ? fmt::format(", but ulimit -v allows this process {:.2f} in all", gib(limit.rlim_cur))
-                   : "");
+    std::string limits;
+    for (const auto& [resource, name] : {std::pair(RLIMIT_AS, "-v"), std::pair(RLIMIT_DATA, "-d")}) {
+      rlimit limit{};
+      if (::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        limits += fmt::format(", but ulimit {} allows this process {:.2f} in all", name, gib(limit.rlim_cur));
+    }
+    fail<MemoryError>("buffer", "the system cannot give {} bytes of memory ({:.2f} GiB are free{})", bytes,
+                      free_bytes / (1 << 30), limits);
   }
   // Blocks are gigabytes: with 4 KiB pages every pass over them would miss the TLB.
   madvise(data, bytes, MADV_HUGEPAGE);

@@ -26,14 +26,20 @@ int64_t machine_bytes() {
   return std::numeric_limits<int64_t>::max();
 }
 
-/// What ulimit -v leaves this process.
-int64_t address_space_left() {
-  constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+/// What `resource` leaves of what this process has `pages` of.
+int64_t left_of(__rlimit_resource_t resource, int64_t pages) {
   rlimit limit{};
-  int64_t pages = 0;
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
-  if (!(std::ifstream("/proc/self/statm") >> pages)) return kUnlimited;
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<int64_t>::max();
   return std::max<int64_t>(static_cast<int64_t>(limit.rlim_cur) - pages * ::sysconf(_SC_PAGESIZE), 0);
+}
+
+/// What ulimit -v and ulimit -d leave this process.
+int64_t left_by_limits() {
+  int64_t size = 0, resident = 0, shared = 0, text = 0, libraries = 0, data = 0;
+  if (!(std::ifstream("/proc/self/statm") >> size >> resident >> shared >> text >> libraries >> data))
+    return std::numeric_limits<int64_t>::max();
+  return std::min(left_of(RLIMIT_AS, size), left_of(RLIMIT_DATA, data));
 }
 
 /// How many ranks share what has this name. No rank returns before all have called it.
@@ -55,7 +61,7 @@ int64_t memory_for_rank(Device device, Communicator& control) {
     return share_of_gpu(free, ranks_that_share(cuda::device_uuid(device.index), control));
   }
   const int64_t machine = machine_bytes(), free = std::min(machine, cgroup_memory_left().value_or(machine));
-  return std::min(free / ranks_that_share(host_name(), control), address_space_left());
+  return std::min(free / ranks_that_share(host_name(), control), left_by_limits());
 }
 
 int64_t gpu_bytes_in_use(Device device) {

@@ -19,8 +19,8 @@ namespace {
 constexpr Device kHere{DeviceType::cpu, 0};
 constexpr int64_t kAllowed = int64_t{300} << 20;
 
-// What is not so in a process that may take so much more.
-std::string complaint_of_limited() {
+// What is not so in a process that may take so much more by `ulimit OPTION`.
+std::string complaint_of_limited(const std::string& option) {
   SoloCommunicator alone;
   if (memory_for_rank(kHere, alone) > kAllowed) return "more is said to be left than there is";
   try {
@@ -28,23 +28,34 @@ std::string complaint_of_limited() {
     return "more was given than is allowed";
   } catch (const MemoryError& error) {
     const std::string text = error.what();
-    return text.find(" GiB are free, but ulimit -v allows this process ") == std::string::npos ? text : "";
+    return text.find(" GiB are free, but ulimit " + option + " allows this process ") == std::string::npos
+               ? text
+               : "";
   }
 }
 
+struct Limit {
+  __rlimit_resource_t resource;
+  const char* option;
+  int field;  // of /proc/self/statm: how many pages of it there are
+};
+
 }  // namespace
 
-TEST_CASE("a process has no more memory than ulimit -v allows it") {
+TEST_CASE("a process has no more memory than ulimit -v and ulimit -d allow it") {
+  const Limit limited = GENERATE(Limit{RLIMIT_AS, "-v", 0}, Limit{RLIMIT_DATA, "-d", 5});
+  CAPTURE(limited.option);
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
     int64_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
+    std::ifstream statm("/proc/self/statm");
+    for (int field = 0; field <= limited.field; ++field) statm >> pages;
     const auto most = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + kAllowed);
     const rlimit limit{most, most};
-    ::setrlimit(RLIMIT_AS, &limit);
-    const std::string said = complaint_of_limited();
+    ::setrlimit(limited.resource, &limit);
+    const std::string said = complaint_of_limited(limited.option);
     ::_exit(::write(ends[1], said.data(), said.size()) == std::ssize(said) ? 0 : 1);
   }
   ::close(ends[1]);
