@@ -1,6 +1,7 @@
 #include "parallel/launcher/launcher.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -53,6 +54,21 @@ void check(const RankLaunch& launch) {
         "{} machines, but the address of machine 0 is unknown: give it to every launcher with --master-addr",
         launch.machines);
   }
+}
+
+// Ranks of one machine would look for each other there until comm.init_timeout_seconds are over.
+void require_loopback() {
+  const Descriptor probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(9);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return;
+  fail<CommError>(
+      "launch",
+      "ranks cannot meet at 127.0.0.1: {}; bring this machine's loopback interface up (as root: ip "
+      "link set lo up)",
+      std::strerror(errno));
 }
 
 /// What is left of a time, from which the time for which this process was stopped is not taken.
@@ -111,7 +127,10 @@ class LocalRanks {
 };
 
 LocalRanks::LocalRanks(const RankLaunch& launch) : launch_(launch), master_(launch.master) {
-  if (master_.address.empty()) master_.address = "127.0.0.1";
+  if (master_.address.empty()) {
+    master_.address = "127.0.0.1";
+    if (launch_.ranks > 1) require_loopback();
+  }
   if (master_.port == 0) master_.port = port_.emplace().number();
   if (!launch_.tee_folder.empty()) {
     std::error_code error;

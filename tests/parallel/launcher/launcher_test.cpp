@@ -19,6 +19,7 @@
 #include "core/io/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
@@ -161,6 +162,18 @@ TEST_CASE("rank 0 waits where it was told, and at a free port where that was not
     CHECK(text.starts_with("127.0.0.1:"));
     CHECK(std::atoi(text.c_str() + text.find(':') + 1) > 0);
   }
+}
+
+TEST_CASE("without a loopback interface ranks of one machine are not started") {
+  const std::string apart = "unshare --map-root-user --net -- ";
+  if (run_command(apart + "true").exit_code != 0) return skip("no network of its own can be made here");
+  const Outcome o = run_command(apart + LAUNCH_PROGRAM " 2 -- /bin/sh -c 'echo started'");
+  INFO(o.output);
+  CHECK(o.exit_code == 1);
+  CHECK(o.output ==
+        "[launch] ranks cannot meet at 127.0.0.1: Network is unreachable; bring this machine's loopback "
+        "interface up (as root: ip link set lo up)\n");
+  CHECK(run_command(apart + LAUNCH_PROGRAM " 1 -- /bin/sh -c true").exit_code == 0);
 }
 
 TEST_CASE("of one rank alone lines come as they are, and files have those of all") {
