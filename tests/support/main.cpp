@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "core/cpu/dnnl_adapter.h"
 #include "core/cpu/isa.h"
@@ -81,6 +82,15 @@ std::string no_use_of_instructions() {
   return {};
 }
 
+// Tests write the paths of their folders into commands of a shell, which would split these.
+void leave_folder_that_is_no_word() {
+  constexpr const char* kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+=:@%,-";
+  const char* folder = std::getenv("TMPDIR");
+  if (!folder || std::string_view(folder).find_first_not_of(kLetters) == std::string_view::npos) return;
+  std::cout << "TMPDIR is '" << folder << "', no word of a shell: tests write into /tmp" << std::endl;
+  ::setenv("TMPDIR", "/tmp", 1);
+}
+
 // Patterns of names stand in CMakeLists.txt and scripts: one that matches no case any more fails.
 void fail_where_nothing_matches(Catch::ConfigData& config) {
 #if __has_include(<catch2/catch_all.hpp>)
@@ -107,6 +117,7 @@ int main(int argc, char** argv) {
     say_skipped(set ? program + " with " + set : program, reason);
     return kSkipped;
   }
+  leave_folder_that_is_no_word();
   Catch::Session session;
   fail_where_nothing_matches(session.configData());
   const int failed = session.run(argc, argv);
