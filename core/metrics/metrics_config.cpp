@@ -9,7 +9,8 @@ void declare(config::Section& s, MetricsConfig& c) {
   s.field("log_freq", c.log_freq, "steps between log lines").at_least(1).unit("steps");
   s.field("enable_tensorboard", c.enable_tensorboard, "write metrics as TensorBoard events");
   s.field("enable_json_lines", c.enable_json_lines,
-          "write metrics and events as JSON lines to metrics.jsonl and events.jsonl in job.dump_folder");
+          "write metrics and events as JSON lines to metrics.jsonl and events.jsonl in job.dump_folder, "
+          "where the next start sees which validation a stop broke off");
   s.field("disable_color_printing", c.disable_color_printing,
           "print plain text without colors, even on a terminal");
   s.field("save_tb_folder", c.save_tb_folder,
