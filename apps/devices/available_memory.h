@@ -18,7 +18,8 @@ int64_t share_of_gpu(int64_t free_bytes, int64_t ranks);
 
 /// Bytes that this rank may take on its device, an even share of what the ranks on it have together. On a
 /// GPU: share_of_gpu() of its free memory. On a CPU: of what new allocations can have without swapping and
-/// within the limits of a container or batch job, ulimit -v and -d included. Every rank of `control` makes the call.
+/// within the limits of a container or batch job, ulimit -v and -d included. Every rank of `control` makes
+/// the call.
 int64_t memory_for_rank(Device device, Communicator& control);
 
 /// Bytes of the GPU that are in use, by any process.
