@@ -324,7 +324,7 @@ NVTX_ROWS = [
 ]
 WITHOUT_NVTX_ROWS = [
     Row("profiling.enable_nvtx", "profiling", True, "error: this program was built without NVTX"),
-    Row("profiling.profiler_warmup", "profiling", 4, "error: are fewer than profiler_warmup 4"),
+    Row("profiling.profiler_warmup", "profiling", 4, "error: 4 is less than profiler_warmup 4"),
 ]
 
 
