@@ -24,6 +24,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
+#include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/io/output_file.h"
 #include "core/metrics/step_line.h"
@@ -115,7 +116,7 @@ void write_trace(const std::string& path, const PlannedExperiment& planned, cons
   const Experiment& e = planned.experiment;
   const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), machine,
                                            fmt::format("planned, {}", machine.device.name));
-  write_output_file(path, path.ends_with(".gz") ? gzip(text) : text);
+  write_output_file(path, path.ends_with(".gz") ? gzip(text, path) : text);
   print(out, "Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
 }
 
@@ -234,7 +235,7 @@ void check_chats_if_there(const Experiment& planned) {
   const Config& c = planned.config;
   if (!reads_chats(c.training) && !validates_chats(c.training, c.validation)) return;
   Experiment e = planned;
-  if (!e.tokenizer && has_assets(c) && std::filesystem::exists(find_assets(c) / "tokenizer.json"))
+  if (!e.tokenizer && has_assets(c) && is_there((find_assets(c) / "tokenizer.json").string()))
     e.tokenizer = load_tokenizer(c);
   if (e.tokenizer) check_chats(e);
 }

@@ -13,6 +13,7 @@
 #include "apps/commands/command_line.h"
 #include "core/counted.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
 #include "core/io/output_file.h"
@@ -63,10 +64,9 @@ bool is_of_one_rank(std::string_view name) {
 
 std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
   std::map<int64_t, RankFile> ranks;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string path = entry.path().string();
-    if (!is_of_one_rank(entry.path().filename().string())) continue;
+  for (const std::string& name : names_in(folder)) {
+    if (!is_of_one_rank(name)) continue;
+    const std::string path = (fs::path(folder) / name).string();
     RankFile file{.path = path, .text = gunzip(read_file(path), path)};
     const Json json = Json::parse(file.text, path);
     const Json& about = json.at("ottava", path);
@@ -79,7 +79,6 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
     file.origin_ns = json.at("baseTimeNanoseconds", path).as_integer(path);
     ranks[place.at("rank", path).as_integer(path)] = std::move(file);
   }
-  if (error) fail<FileError>("trace", "cannot read {}: {}", folder, error.message());
   if (ranks.empty()) {
     fail<FileError>("trace",
                     "{} has no rankN_trace.json.gz: give an iteration_N folder of the run's profile_traces, "
@@ -141,10 +140,10 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
   const std::string missing = missing_text(ranks);
   out << earlier << missing;
   if (command.merged.empty()) return;
-  std::vector<std::string> texts;
-  for (const auto& [rank, file] : ranks) texts.push_back(file.text);
-  const std::string text = merged_traces(texts);
-  write_output_file(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
+  std::vector<TraceFile> files;
+  for (auto& [rank, file] : ranks) files.push_back({file.path, std::move(file.text)});
+  const std::string text = merged_traces(files);
+  write_output_file(command.merged, command.merged.ends_with(".gz") ? gzip(text, command.merged) : text);
   print(out, "{}: {} (open it at https://ui.perfetto.dev)\n",
         missing.empty() ? "All ranks" : "The ranks that have one", command.merged);
 }

@@ -81,15 +81,16 @@ std::string trace_of(const StepPlan& plan, const std::vector<ReplayedStep>& step
 std::string predicted_trace(std::span<const StepPlan> roles, const Machine& machine,
                             const std::string& name) {
   const Replay replayed = replay(programs_of(roles, machine), machine.device.overlap_slowdown);
-  std::vector<std::string> texts;
+  std::vector<TraceFile> files;
   for (size_t role = 0; role < roles.size(); ++role) {
-    texts.push_back(trace_of(roles[role], replayed.programs[role], replayed.seconds,
-                             {.rank = static_cast<int>(role),
-                              .world_size = static_cast<int>(roles.size()),
-                              .name = roles.size() > 1 ? fmt::format("{}, stage rank {}", name, role) : name,
-                              .backend = "planned"}));
+    files.push_back(
+        {name, trace_of(roles[role], replayed.programs[role], replayed.seconds,
+                        {.rank = static_cast<int>(role),
+                         .world_size = static_cast<int>(roles.size()),
+                         .name = roles.size() > 1 ? fmt::format("{}, stage rank {}", name, role) : name,
+                         .backend = "planned"})});
   }
-  return merged_traces(texts);
+  return merged_traces(files);
 }
 
 }  // namespace ottava

@@ -180,10 +180,10 @@ void StepTraces::write(int64_t step) {
       const int64_t end = traced.steps.back().end_ns;
       std::erase_if(traced.calls, [&](const CallRecord& c) { return c.issued_ns > end; });
       require_folder("profiling", folder);
-      write_file_atomically(path, gzip(trace_text(traced)));
+      write_file_atomically(path, gzip(trace_text(traced), path));
       log::info("Trace of step {}: {}", step, path);
     } catch (const std::exception& error) {
-      log::warning("the trace of step {} was not written: {}", step, error.what());
+      log::warning("the trace of step {} was not written into {}: {}", step, folder, error.what());
     }
   });
 }
@@ -198,7 +198,7 @@ void record_failures(RankState& state, const std::string& folder, const std::str
       write_file_atomically(path, flight_record(calls, state.rank(), state.world_size(), reason).dump(1));
       log::info("The last calls of this rank: {}", path);
     } catch (const std::exception& error) {
-      log::warning("the last calls of this rank were not written: {}", error.what());
+      log::warning("the last calls of this rank were not written into {}: {}", path, error.what());
     }
   });
 }

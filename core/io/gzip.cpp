@@ -17,17 +17,15 @@ Bytef* bytes_of(std::string_view text) {
 
 }  // namespace
 
-std::string gzip(std::string_view text) {
+std::string gzip(std::string_view text, std::string_view where) {
   z_stream z{};
   if (deflateInit2(&z, Z_BEST_SPEED, Z_DEFLATED, kGzipWindow, 8, Z_DEFAULT_STRATEGY) != Z_OK)
-    fail<FileError>("gzip", "zlib cannot start: out of memory");
+    fail<FileError>(where, "zlib cannot start: out of memory");
   const uLong most = deflateBound(&z, text.size());
   if (most > std::numeric_limits<uInt>::max()) {
     deflateEnd(&z);
-    fail<FileError>(
-        "gzip",
-        "{} bytes are too many to compress at once, expected less than 4 GiB: choose a file name without .gz",
-        text.size());
+    fail<FileError>(where, "{} bytes are too many to compress at once, expected less than 4 GiB",
+                    text.size());
   }
   std::string out(most, '\0');
   z.next_in = bytes_of(text);
@@ -37,7 +35,7 @@ std::string gzip(std::string_view text) {
   const int result = deflate(&z, Z_FINISH);
   out.resize(z.total_out);
   deflateEnd(&z);
-  if (result != Z_STREAM_END) fail<FileError>("gzip", "zlib ended with code {}", result);
+  if (result != Z_STREAM_END) fail<FileError>(where, "zlib ended with code {}", result);
   return out;
 }
 

@@ -75,15 +75,16 @@ std::string ChromeTrace::text() const {
   return text + ",\"traceEvents\":[\n" + events_ + "\n]}\n";
 }
 
-std::string merged_traces(const std::vector<std::string>& texts) {
+std::string merged_traces(const std::vector<TraceFile>& files) {
   constexpr std::string_view kBegin = "\"traceEvents\":[\n", kEnd = "\n]}\n";
   std::string all;
-  for (const std::string& text : texts) {
+  for (const auto& [path, text] : files) {
     const size_t head = text.find(kBegin), begin = head + kBegin.size(), end = text.rfind(kEnd);
     if (head == std::string::npos || end == std::string::npos || end < begin)
       fail<FileError>("trace",
-                      "one of the ranks' files is not laid out as ottava writes it, so that they cannot be "
-                      "merged: another program has written it anew; give those of the run");
+                      "{} is not laid out as ottava writes it, so that it cannot be merged: another program "
+                      "has written it anew; give that of the run",
+                      path);
     all += all.empty() ? text.substr(0, begin) : ",\n";
     all += text.substr(begin, end - begin);
   }

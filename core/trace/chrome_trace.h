@@ -55,8 +55,12 @@ class ChromeTrace {
   Json about_;
 };
 
+/// A rank's file, unpacked.
+struct TraceFile {
+  std::string path, text;
+};
 /// Several ranks' files of one timeline, as text() made them, as one file: the first one's members, and the
-/// events of all. Throws FileError for one that another program has written anew.
-std::string merged_traces(const std::vector<std::string>& texts);
+/// events of all. Throws FileError that names the one that another program has written anew.
+std::string merged_traces(const std::vector<TraceFile>& files);
 
 }  // namespace ottava

@@ -125,12 +125,12 @@ TEST_CASE("the same conversations are read from every form and from packed files
   const Read plain = read("messages", "plain.jsonl", messages);
   CHECK(plain.windows > 10);
   CHECK(std::ranges::count(plain.targets, data::kNoTarget) > plain.windows * kSequence / 4);
-  CHECK(read("messages", "packed.jsonl.gz", gzip(messages)) == plain);
+  CHECK(read("messages", "packed.jsonl.gz", gzip(messages, "x")) == plain);
   CHECK(read("messages", "packed.jsonl.zst", data::test::zstd(messages)) == plain);
   CHECK(read("sharegpt", "gpt.jsonl", sharegpt) == plain);
   CHECK(read("sharegpt", "gpt.jsonl.zst", data::test::zstd(sharegpt)) == plain);
   CHECK(read("prompt_completion", "prompts.jsonl", prompts) == plain);
-  CHECK(read("prompt_completion", "prompts.jsonl.gz", gzip(prompts)) == plain);
+  CHECK(read("prompt_completion", "prompts.jsonl.gz", gzip(prompts, "x")) == plain);
 }
 
 TEST_CASE("a run shows its first conversation, with what counts in brackets") {
@@ -265,7 +265,7 @@ TEST_CASE("what is wrong with conversations is said before training, with file a
       Contains(place + "the loss counts no token"));
   CHECK_THAT(message("{\"messages\": ["), Contains(place + "malformed JSON"));
   const std::string packed = chats / "bad.jsonl.gz";
-  std::ofstream(packed, std::ios::binary) << gzip(conversations(5) + "{\"messages\": [\n");
+  std::ofstream(packed, std::ios::binary) << gzip(conversations(5) + "{\"messages\": [\n", "x");
   Overrides of_packed = chats.of();
   of_packed[1] = packed;
   CHECK_THAT(message_of([&] { chats.start("packed", of_packed); }),

@@ -268,7 +268,7 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
   const std::string trace = odd.folder() + "/profile_traces/iteration_3";
   fs::create_directories(trace);
   std::ofstream(trace + "/rank0_trace.json.gz", std::ios::binary)
-      << gzip(R"j({"ottava": {"schema": 1, "steps": []}, "traceEvents": []})j");
+      << gzip(R"j({"ottava": {"schema": 1, "steps": []}, "traceEvents": []})j", "x");
   std::ostringstream said;
   run_report_command({.runs = {good.folder(), odd.folder()}, .output = page}, said);
   CHECK_THAT(said.str(), Contains("odd: 1 unreadable line of events.jsonl left out, the first is line 1") &&

@@ -173,10 +173,12 @@ TEST_CASE("a trace of an earlier run in the folder, or of steps that were left, 
   const auto trace = [&](int step, int64_t seconds) {
     const std::string at = fmt::format("{}/profile_traces/iteration_{}", run.folder(), step);
     fs::create_directories(at);
-    std::ofstream(at + "/rank0_trace.json.gz", std::ios::binary) << gzip(fmt::format(
-        R"j({{"ottava": {{"schema": 1, "steps": [{}]}}, "baseTimeNanoseconds": {}000000000, "traceEvents": [)j"
-        R"j({{"cat": "kernel", "name": "mlp", "args": {{}}, "ts": 1000000.0, "dur": 2000000.0}}]}})j",
-        step, seconds));
+    std::ofstream(at + "/rank0_trace.json.gz", std::ios::binary) << gzip(
+        fmt::format(
+            R"j({{"ottava": {{"schema": 1, "steps": [{}]}}, "baseTimeNanoseconds": {}000000000, "traceEvents": [)j"
+            R"j({{"cat": "kernel", "name": "mlp", "args": {{}}, "ts": 1000000.0, "dur": 2000000.0}}]}})j",
+            step, seconds),
+        "x");
   };
   const auto about = [&] {
     const RunHistory history = read_run(run.folder());

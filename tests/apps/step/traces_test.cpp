@@ -208,7 +208,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
     REQUIRE(left.find(text) != std::string::npos);
     left.replace(left.find(text), std::strlen(text), other);
   }
-  std::ofstream(trace_path(job, 10, 5), std::ios::binary) << gzip(left);
+  std::ofstream(trace_path(job, 10, 5), std::ios::binary) << gzip(left, "x");
   const Outcome of_last =
       run_command(OTTAVA + std::string(" trace ") + folder + " --merge " + job.in("last.json"));
   CHECK_THAT(of_last.output, Catch::Contains("Left out as of an earlier run in this folder: rank 5\n") &&
@@ -377,5 +377,5 @@ TEST_CASE("traces that cannot be written or do not fit their steps are refused b
   CHECK_THAT(o.output, Catch::Contains("expected auto, all or numbers"));
   o = run_command(OTTAVA + std::string(" trace ") + job.in("nowhere"));
   CHECK(o.exit_code == 1);
-  CHECK_THAT(o.output, Catch::Contains("[trace] cannot read"));
+  CHECK_THAT(o.output, Catch::Contains("[file] cannot list"));
 }
