@@ -14,6 +14,7 @@
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/json.h"
+#include "core/io/system_failure.h"
 #include "models/hf_config.h"
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/manifest.h"
@@ -50,11 +51,14 @@ using Files = std::vector<checkpoint::TextFile>;
 
 template <class Wanted>
 void add_files(const fs::path& folder, const Wanted& wanted, Files& out) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(folder.string())) {
     const bool is_new = std::ranges::none_of(out, [&](const auto& file) { return file.name == name; });
-    if (entry.is_regular_file() && is_new && wanted(name))
-      out.push_back({name, read_file(entry.path().string())});
+    if (!is_new || !wanted(name)) continue;
+    std::error_code error;
+    const fs::path path = folder / name;
+    if (fs::is_regular_file(path, error)) out.push_back({name, read_file(path.string())});
+    if (is_of_system(error.value()))
+      fail_for_system(error.value(), "checkpoint", "cannot look at " + path.string());
   }
 }
 
@@ -91,7 +95,7 @@ void add_chat_files(const Experiment& e, const fs::path& folder, Files& out) {
     set_file(out, kTemplate, std::string(data::jinja_of(chat->style)));
   }
   const std::string path = (folder / kGeneration).string();
-  const Json before = fs::exists(path) ? Json::parse(read_file(path), path) : Json(Json::Object{});
+  const Json before = is_there(path) ? Json::parse(read_file(path), path) : Json(Json::Object{});
   const data::ChatEncoder encoder(e.tokenizer, {.chat = chat});
   std::vector<int64_t> stops{encoder.end_of_turn()};
   const auto add = [&](int64_t id) {

@@ -13,6 +13,7 @@
 #include "apps/commands/command_line.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/listed.h"
 #include "parallel/checkpoint/checksum.h"
@@ -42,10 +43,9 @@ using checkpoint::verify_checkpoint;
 std::string checkpoint_at(const std::string& path) {
   const std::string folder = newest_step_or_itself(path);
   const fs::path at = fs::path(folder) / "";
-  std::error_code error;
   const bool is_step = at.parent_path().filename().string().starts_with("step-");
-  if (!is_step && fs::exists(at / "config.json", error) &&
-      !fs::exists(at / checkpoint::kManifestName, error)) {
+  if (!is_step && is_there((at / "config.json").string()) &&
+      !is_there((at / checkpoint::kManifestName).string())) {
     fail<FileError>("checkpoint",
                     "{} is a Hugging Face model without the {} that checkpoints of runs have: give a step-N "
                     "folder or a run's folder (only diff accepts models)",
@@ -71,7 +71,7 @@ bool is_weight(const Manifest::Tensor& tensor) { return tensor.file.starts_with(
 
 void print_training_state(const std::string& folder, std::ostream& out) {
   std::string path = folder + "/training_state.json";
-  if (!fs::exists(path)) return;
+  if (!is_there(path)) return;
   Json state = Json::parse(read_file(path), path);
   std::string line;
   for (const auto& [name, value] : state.as_object(path)) {
@@ -81,7 +81,7 @@ void print_training_state(const std::string& folder, std::ostream& out) {
 }
 
 bool has_optimizer(const std::string& folder) {
-  return fs::exists(folder + "/" + safetensors_index_name("optimizer"));
+  return is_there(folder + "/" + safetensors_index_name("optimizer"));
 }
 
 bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& options, std::string_view what,

@@ -26,6 +26,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/data/whole_packing.h"
 #include "core/error.h"
+#include "core/io/folder.h"
 
 namespace ottava {
 namespace {
@@ -213,7 +214,7 @@ std::shared_ptr<const ChatEncoder> chat_encoder_of(const DataInspectOptions& opt
                       "conversations are shown as tokens, which needs a tokenizer: add --tokenizer");
   std::optional<ChatOptions> style;
   const fs::path given = here_or_installed(options.tokenizer),
-                 folder = fs::is_directory(given) ? given : given.parent_path();
+                 folder = is_folder(given.string()) ? given : given.parent_path();
   if (format != ChatFormat::prompt_completion || options.chat_template != "auto" ||
       read_template_file(folder))
     style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),

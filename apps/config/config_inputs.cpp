@@ -10,6 +10,8 @@
 #include "apps/config/installed.h"
 #include "core/config/print.h"
 #include "core/error.h"
+#include "core/io/folder.h"
+#include "core/io/system_failure.h"
 #include "core/listed.h"
 #include "core/shell_word.h"
 #include "core/split.h"
@@ -22,9 +24,9 @@ namespace {
 
 bool is_glob(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  if (fs::exists(path, error)) return true;
+// Throws FileError if the system cannot tell, as ottava::is_there() does.
+bool is_found(const fs::path& path) {
+  if (is_there(path.string())) return true;
   glob_t found{};
   const bool matches = is_glob(path.string()) && ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
   ::globfree(&found);
@@ -48,16 +50,22 @@ Found look_for(const Config& config, const std::string& path) {
   if (!file.empty()) folders.push_back(file.parent_path());
   if (const fs::path installed = installed_folder(); !installed.empty()) folders.push_back(installed);
   std::set<std::string> seen;
-  std::string tried;
+  std::string tried, unknown;
   for (const fs::path& folder : folders) {
     const fs::path place = folder / path;  // an absolute path is itself in every folder
-    if (is_there(place)) return {place, ""};
+    try {
+      if (is_found(place)) return {place, ""};
+    } catch (const IoError& error) {  // it may be there, and another of its name elsewhere
+      return {{}, fmt::format("'{}' cannot be used: {}", path, error.what())};
+    } catch (const FileError& error) {
+      unknown = fmt::format(" ({})", error.what());
+    }
     const std::string full = fs::absolute(place).lexically_normal().string();
     if (seen.insert(full).second) add_item(tried, full, " and ");
   }
   return {{},
-          fmt::format("'{}' {}; looked at {}", path, is_glob(path) ? "matches no file" : "does not exist",
-                      tried)};
+          fmt::format("'{}' {}; looked at {}{}", path, is_glob(path) ? "matches no file" : "does not exist",
+                      tried, unknown)};
 }
 
 /// Of data. Commas separate paths on the command line alone; here a path may contain them.
@@ -74,9 +82,15 @@ Found look_for_data(const Config& config, const std::string& path) {
 
 /// The folder of model.hf_assets_path.
 Found look_for_assets(const Config& config) {
-  std::error_code error;
   Found found = look_for(config, config.model.hf_assets_path);
-  if (!found.missing.empty() || fs::is_directory(found.path, error)) return found;
+  if (!found.missing.empty()) return found;
+  std::error_code error;
+  if (fs::is_directory(found.path, error)) return found;
+  if (error) {
+    return {{},
+            fmt::format("'{}' cannot be used: cannot look at {}: {}", config.model.hf_assets_path,
+                        found.path.string(), error.message())};
+  }
   const fs::path folder = fs::absolute(found.path).parent_path().lexically_normal();
   const bool is_beside = fs::exists(folder / "tokenizer.json", error);
   return {{},
@@ -129,7 +143,7 @@ class Inputs {
                     section, dataset, key);
     }
     const std::string whole = fmt::format("{}", fmt::join(paths, ","));
-    if (lacks_some && !is_missing(whole)) {
+    if (lacks_some && paths.size() > 1 && !is_missing(whole)) {
       const std::string list = config::to_inline_yaml(config::Value::list_of({whole}));
       return problems_.add(
           key, fmt::format("'{}' exists, but commas separate paths on the command line: write --{} {}", whole,

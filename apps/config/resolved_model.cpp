@@ -7,6 +7,7 @@
 #include "apps/config/limits.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "models/llama/read_hf_config.h"
 
 namespace ottava {
@@ -28,7 +29,7 @@ void check_positions(const std::string& path, int64_t longest, std::string_view 
 std::optional<std::string> source_config_path(const Config& config) {
   if (config.model.flavor != "hf") return std::nullopt;
   const std::filesystem::path folder = find_assets(config), path = folder / "config.json";
-  if (std::error_code ignored; !std::filesystem::exists(path, ignored))
+  if (!is_there(path.string()))
     fail<FileError>(
         "model",
         "flavor hf takes the model from config.json in model.hf_assets_path, but {} has none: set "

@@ -261,18 +261,20 @@ void read_trace(const std::string& folder, RunHistory& run) {
   const fs::path traces = fs::path(folder) / (named == run.config.end() ? "profile_traces" : named->second);
   std::set<int64_t, std::greater<>> steps;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(traces, error)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator it(traces, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
     constexpr std::string_view kPrefix = "iteration_";
     std::error_code unknown;  // what may be there is told when it is read
-    if (!name.starts_with(kPrefix) ||
-        (!fs::exists(entry.path() / "rank0_trace.json.gz", unknown) && !unknown))
+    if (!name.starts_with(kPrefix) || (!fs::exists(it->path() / "rank0_trace.json.gz", unknown) && !unknown))
       continue;
     const std::string digits = name.substr(kPrefix.size());
     if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos)
       continue;
     steps.insert(std::stoll(digits));
   }
+  if (error && error != std::errc::no_such_file_or_directory)
+    run.notes.push_back(
+        fmt::format("traces may be left out: cannot list {}: {}", traces.string(), error.message()));
   for (const int64_t step : steps) {
     const std::string path = (traces / fmt::format("iteration_{}", step) / "rank0_trace.json.gz").string();
     try {

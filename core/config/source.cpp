@@ -26,6 +26,8 @@ Value read_file(const std::filesystem::path& path) {
                       path.string(), extension);
   }
   auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::none)
+    fail<FileError>("config", "cannot read {}: {}", path.string(), error.message());
   if (!std::filesystem::exists(status)) {
     fail<FileError>("config", "{} does not exist (current directory: {})", path.string(),
                     std::filesystem::current_path(error).string());

@@ -172,7 +172,11 @@ class Finder {
 
  private:
   void add_file(std::string path) {
-    if (!fs::is_regular_file(path)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (status.type() == fs::file_type::none)
+      fail<FileError>(kWhere, "cannot access '{}': {}", path, error.message());
+    if (!fs::is_regular_file(status)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
     // A Megatron pair is named by either of its files.
     if (path.ends_with(".idx")) path = megatron_bin(path);
     File file = File::open_for_reading(path);

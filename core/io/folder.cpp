@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "core/error.h"
@@ -20,11 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// `look` is stat or lstat.
-bool is_found(const std::string& path, int (*look)(const char*, struct stat*)) {
+// What is found there, if anything is. `look` is stat or lstat.
+std::optional<mode_t> mode_of(const std::string& path, int (*look)(const char*, struct stat*)) {
   struct stat status = {};
-  if (look(path.c_str(), &status) == 0) return true;
-  if (errno == ENOENT || errno == ENOTDIR) return false;
+  if (look(path.c_str(), &status) == 0) return status.st_mode;
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
   const int code = errno;
   fail_for_system(code, "file", "cannot look at " + path);
 }
@@ -63,8 +64,9 @@ std::string reason_of(const std::error_code& error, const std::string& folder) {
 
 }  // namespace
 
-bool is_there(const std::string& path) { return is_found(path, ::stat); }
-bool is_taken(const std::string& path) { return is_found(path, ::lstat); }
+bool is_there(const std::string& path) { return mode_of(path, ::stat).has_value(); }
+bool is_folder(const std::string& path) { return S_ISDIR(mode_of(path, ::stat).value_or(0)); }
+bool is_taken(const std::string& path) { return mode_of(path, ::lstat).has_value(); }
 
 std::string unused_name(const std::string& path) {
   std::string name = path;
@@ -84,12 +86,17 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 std::string make_folders(const std::string& folder) {
   const std::error_code error = make_and_flush(folder);
+  if (is_of_system(error.value()))
+    fail_for_system(error.value(), "file", "cannot create the folder " + folder);
   return error ? reason_of(error, folder) : "";
 }
 
 std::string make_writable_folder(const std::string& folder) {
   if (std::string reason = make_folders(folder); !reason.empty()) return reason;
-  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? "" : std::strerror(errno);
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return "";
+  const int code = errno;
+  if (is_of_system(code)) fail_for_system(code, "file", "cannot write into the folder " + folder);
+  return std::strerror(code);
 }
 
 void require_folder(std::string_view where, const std::string& folder) {

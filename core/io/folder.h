@@ -9,6 +9,8 @@ namespace ottava {
 /// Whether there is something at `path`, behind links. Throws FileError if the system cannot tell, as a file
 /// server that does not answer.
 bool is_there(const std::string& path);
+/// Whether there is a folder at `path`, behind links. Throws FileError as is_there() does.
+bool is_folder(const std::string& path);
 /// Whether something has this name, be it a link whose target is gone. Throws FileError as is_there() does.
 bool is_taken(const std::string& path);
 /// `path`, or if that is taken, the first of `path`-2, `path`-3, ... that is not.
@@ -19,7 +21,7 @@ std::vector<std::string> names_in(const std::string& folder);
 /// Makes the folder, and those above it, if they do not exist, and flushes every folder in which one was
 /// made, so that a loss of power does not take them with what lies in them. Returns why they cannot be made,
 /// which names a link on the way that leads nowhere, or an empty text. Throws FileError if a folder cannot be
-/// flushed.
+/// flushed, and where it is the system that fails an IoError.
 std::string make_folders(const std::string& folder);
 /// The same; also returns why nothing can be written into the folder.
 std::string make_writable_folder(const std::string& folder);

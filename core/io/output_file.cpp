@@ -24,7 +24,14 @@ namespace fs = std::filesystem;
 // Renaming would replace a link by a file.
 fs::path behind_links(fs::path path) {
   constexpr int kMost = 40;  // as the system follows
-  for (int i = 0; i < kMost && fs::is_symlink(path); ++i) path = path.parent_path() / fs::read_symlink(path);
+  std::error_code error;
+  for (int i = 0; i < kMost && fs::is_symlink(path, error); ++i) {
+    const fs::path next = fs::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / next;
+  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    fail<FileError>("file", "cannot write {}: {}", path.string(), error.message());
   return path;
 }
 

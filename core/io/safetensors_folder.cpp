@@ -1,21 +1,18 @@
 #include "core/io/safetensors_folder.h"
 
-#include <filesystem>
 #include <set>
 
 #include "core/contains.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 
 namespace ottava {
 namespace {
 
-namespace fs = std::filesystem;
-
 [[noreturn]] void fail_no_weights(const std::string& folder, std::string_view stem) {
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) fail<FileError>("safetensors", "{} is not a folder", folder);
-  bool pytorch = fs::exists(folder + "/pytorch_model.bin", ignored) ||
-                 fs::exists(folder + "/pytorch_model.bin.index.json", ignored);
+  if (!is_folder(folder)) fail<FileError>("safetensors", "{} is not a folder", folder);
+  bool pytorch =
+      is_there(folder + "/pytorch_model.bin") || is_there(folder + "/pytorch_model.bin.index.json");
   fail<FileError>("safetensors", "{} has neither {} nor {}{}", folder, safetensors_index_name(stem),
                   safetensors_file_name(stem, 0, 1),
                   pytorch ? "; its PyTorch weights must be converted first (save_pretrained)" : "");
@@ -58,11 +55,9 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
 SafetensorsFolder::SafetensorsFolder(const std::string& folder, std::string_view stem) : folder_(folder) {
   std::string index_path = folder + "/" + safetensors_index_name(stem),
               single = safetensors_file_name(stem, 0, 1);
-  std::error_code ignored;
   std::map<std::string, std::string> index;
   std::set<std::string> names;
-  const bool has_index = fs::exists(index_path, ignored),
-             has_single = fs::exists(folder + "/" + single, ignored);
+  const bool has_index = is_there(index_path), has_single = is_there(folder + "/" + single);
   if (!has_index && !has_single) fail_no_weights(folder, stem);
   // Beside one file an index says nothing: save_pretrained() leaves it where it replaces several files by
   // one.

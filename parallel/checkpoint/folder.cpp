@@ -105,15 +105,17 @@ void refuse_missing_step(const std::string& folder, int64_t step) {
 }
 
 std::string newest_step_or_itself(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) fail<FileError>("checkpoint", "{} is not a folder", path);
+  if (!is_folder(path)) fail<FileError>("checkpoint", "{} is not a folder", path);
   const std::vector<SavedStep> steps = list_steps(path);
   if (!steps.empty()) return newest_of(steps);
   std::string folder;
   std::vector<SavedStep> newest;
   for (const std::string& name : names_in(path)) {
     const std::string within = (fs::path(path) / name).string();
-    if (!fs::is_directory(within, error)) continue;
+    std::error_code error;
+    const bool is_one = fs::is_directory(within, error);
+    if (is_of_system(error.value())) fail_for_system(error.value(), "checkpoint", "cannot look at " + within);
+    if (!is_one) continue;
     std::vector<SavedStep> inside = list_steps(within);
     if (inside.empty()) continue;
     if (!folder.empty()) {
@@ -124,7 +126,7 @@ std::string newest_step_or_itself(const std::string& path) {
   }
   if (!newest.empty()) return newest_of(newest);
   // A run locks its folders.
-  if (fs::exists(path + "/.lock", error) && !fs::exists(path + "/config.json", error))
+  if (is_there(path + "/.lock") && !is_there(path + "/config.json"))
     fail<FileError>(
         "checkpoint",
         "{}: this run has saved no checkpoint here; if its checkpoint.folder is elsewhere, give that folder",

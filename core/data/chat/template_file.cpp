@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/listed.h"
 
@@ -17,7 +18,7 @@ constexpr const char *kConfig = "tokenizer_config.json", *kDefault = "default";
 /// The templates of tokenizer_config.json by their names; a single one has none and is the default.
 std::map<std::string, std::string> templates_in(const std::filesystem::path& folder) {
   const std::string path = (folder / kConfig).string();
-  if (!std::filesystem::exists(path)) return {};
+  if (!is_there(path)) return {};
   const Json config = Json::parse(read_file(path), path);
   const Json* value = config.find("chat_template");
   if (!value || value->is_null()) return {};
@@ -47,7 +48,7 @@ std::map<std::string, std::string> templates_in(const std::filesystem::path& fol
 
 std::optional<TemplateFile> read_template_file(const std::filesystem::path& folder) {
   TemplateFile out{.path = (folder / "chat_template.jinja").string()};
-  if (std::filesystem::exists(out.path)) {
+  if (is_there(out.path)) {
     out.jinja = read_file(out.path);
   } else {
     out.path = (folder / kConfig).string();

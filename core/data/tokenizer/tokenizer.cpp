@@ -15,6 +15,7 @@
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 
 namespace ottava {
 namespace {
@@ -166,9 +167,9 @@ std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_jso
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
-  bool folder = std::filesystem::is_directory(path);
+  bool folder = is_folder(path.string());
   auto file = folder ? path / "tokenizer.json" : path;
-  if (!std::filesystem::exists(file)) {
+  if (!is_there(file.string())) {
     fail<FileError>(
         "tokenizer", "{} does not exist; expected a tokenizer.json or a folder with one{}", file.string(),
         folder ? " (tokenizer.model and vocab.json are not supported: convert them with HF tokenizers)" : "");
@@ -177,7 +178,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& pa
   TokenizerTexts texts{.tokenizer_json = read_file(file.string(), kMaxFileBytes)};
   const auto read_beside = [&](const char* name, std::string& text) {
     const auto beside = file.parent_path() / name;
-    if (!std::filesystem::exists(beside)) return;
+    if (!is_there(beside.string())) return;
     files.push_back(beside);
     text = read_file(beside.string(), kMaxFileBytes);
     if (text.empty()) fail<FileError>("tokenizer", "{} is empty", beside.string());

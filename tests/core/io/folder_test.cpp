@@ -1,5 +1,6 @@
 #include "core/io/folder.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -22,6 +23,7 @@ TEST_CASE("what is at a path is told from what has its name, and from what the s
   CHECK((is_there(folder / "file") && is_taken(folder / "file")));
   CHECK((!is_there(folder / "dangling") && is_taken(folder / "dangling")));
   CHECK((!is_there(folder / "none") && !is_taken(folder / "none")));
+  CHECK((is_folder(folder.path()) && !is_folder(folder / "file") && !is_folder(folder / "none")));
   CHECK((!is_there(folder / "file/x") && !is_taken(folder / "file/x")));
   const std::string inside = folder / "loop/x";
   const auto message = "[file] cannot look at " + inside + ": Too many levels of symbolic links";
@@ -64,6 +66,9 @@ TEST_CASE("the standard library's errors about files are told as our own are") {
     text = error_text(error);
   }
   CHECK(text == "[file] cannot use " + folder / "none" + ": No such file or directory");
+  const std::filesystem::filesystem_error of_no_path("directory iterator cannot advance",
+                                                     {EIO, std::generic_category()});
+  CHECK(error_text(of_no_path) == "[file] the system failed: Input/output error");
   CHECK(error_text(FileError("x", "y")) == "[x] y");
   CHECK(error_text(std::runtime_error("z")) == "z");
 }

@@ -1,0 +1,56 @@
+#include <cerrno>
+#include <filesystem>
+
+#include "core/io/file.h"
+#include "tests/apps/commands/tiny_runs.h"
+#include "tests/support/catch.h"
+
+// The program, with calls on files that fail (tests/support/failing_calls.cpp).
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Calls that fail, of those on paths that contain `part`.
+struct FailingCalls {
+  std::string call, part;
+  int error = EIO, first = 1, count = 1;
+  int pause_ms = 0;  // for which a pause before another attempt lasts
+};
+
+std::string with_failing(const FailingCalls& f, const std::string& command) {
+  return fmt::format("OTTAVA_FAILING_CALLS='{} {} {} {} {} {}' LD_PRELOAD=" OTTAVA_FAILING_CALLS
+                     " exec " OTTAVA " {}",
+                     f.call, f.error, f.first, f.count, f.pause_ms, f.part, command);
+}
+
+}  // namespace
+
+TEST_CASE("what the system cannot look at is told with the system's reason") {
+  const TinyRuns runs;
+  const std::string assets = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
+  const auto ends = [&](const FailingCalls& f, const std::string& command) {
+    const Outcome ended = runs.run_shell(with_failing(f, command));
+    INFO(ended.output);
+    CHECK(ended.exit_code == 1);
+    return ended.output;
+  };
+  for (const int first : {1, 2}) {
+    CHECK_THAT(ends({"stat", "tokenizers/en-2256", EIO, first}, "train tiny.yaml"),
+               Contains("model.hf_assets_path: '" + assets + "' cannot be used: ") &&
+                   Contains("cannot look at " + assets + ": Input/output error") && !Contains("is a file"));
+  }
+  CHECK_THAT(ends({"stat", "text.txt", EIO, 1, 100}, "train tiny.yaml"),
+             Contains("'text.txt' cannot be used: [file] cannot look at text.txt: Input/output error"));
+  CHECK_THAT(ends({"stat", "en-2256/tokenizer.json"}, "tokenizer encode " + assets + " a"),
+             Contains("[file] cannot look at " + assets + "/tokenizer.json: Input/output error"));
+  fs::create_directories(runs / "iteration_2");
+  runs.train("--training.steps 2");
+  CHECK_THAT(ends({"readdir", "iteration_2"}, "trace iteration_2"),
+             Contains("[file] cannot list iteration_2: Input/output error"));
+  CHECK_THAT(ends({"stat", "out"}, "checkpoint inspect out"),
+             Contains("[file] cannot look at out: Input/output error"));
+}
