@@ -206,6 +206,8 @@ void remove_leftovers(const std::string& folder) {
       move_and_delete(path.string(), fs::path(path).replace_extension().string());
     } catch (const IoError&) {
       throw;
+    } catch (const FullDisk&) {
+      throw;
     } catch (const FileError& error) {
       fail<FileError>("checkpoint", "{} blocks the next save: move it away; {}", path.string(), error.what());
     }

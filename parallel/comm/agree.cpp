@@ -34,17 +34,20 @@ constexpr ErrorKind kOfSystem = {[](const std::exception& error) {
                                  },
                                  kind<IoError>().raise};
 
-constexpr ErrorKind kKinds[] = {kind<ShapeError>(),
-                                kind<ConfigError>(),
-                                kind<IoError>(),
-                                kOfSystem,
-                                kind<FullDisk>(),
-                                kind<FileError>(),
-                                kind<std::filesystem::filesystem_error, FileError>(),
-                                kind<DataError>(),
-                                kind<DeviceError>(),
-                                kind<MemoryError>(),
-                                kind<NumericsError>()};
+// And where it says that there is no room.
+constexpr ErrorKind kOfFullDisk = {[](const std::exception& error) {
+                                     const auto* e =
+                                         dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+                                     return e != nullptr && is_of_full_disk(e->code().value());
+                                   },
+                                   kind<FullDisk>().raise};
+
+constexpr ErrorKind kKinds[] = {kind<ShapeError>(),  kind<ConfigError>(),
+                                kind<IoError>(),     kOfSystem,
+                                kOfFullDisk,         kind<FullDisk>(),
+                                kind<FileError>(),   kind<std::filesystem::filesystem_error, FileError>(),
+                                kind<DataError>(),   kind<DeviceError>(),
+                                kind<MemoryError>(), kind<NumericsError>()};
 
 // Empty, or a letter for the kind of error (past the table's for any other) and its message.
 std::string outcome_of(const std::function<void()>& work) {

@@ -69,6 +69,8 @@ TEST_CASE("an unfinished save that cannot be moved away is said to block the nex
   CHECK(fs::exists(immovable));
   why_immovable = EIO;
   CHECK_THROWS_AS(remove_leftovers(folder.path()), IoError);  // a save that meets it is tried again
+  why_immovable = ENOSPC;
+  CHECK_THROWS_AS(remove_leftovers(folder.path()), FullDisk);  // and this one is left out
   why_immovable = EBUSY;
   immovable.clear();
   remove_leftovers(folder.path());
@@ -124,7 +126,8 @@ TEST_CASE("a file system that does not answer is named, not taken for a step tha
 
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
   TemporaryFolder folder;
-  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3), full(3);
+  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3), full(3),
+      full_too(3);
   std::vector<uint64_t> sums;
   run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
@@ -152,6 +155,9 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
       });
     });
     full[rank] = message_of<FullDisk>([&] { group.on_rank_0([] { fail<FullDisk>("x", "no room"); }); });
+    full_too[rank] = message_of<FullDisk>([&] {
+      group.on_rank_0([] { throw fs::filesystem_error("", "f", {EDQUOT, std::generic_category()}); });
+    });
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
@@ -164,6 +170,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     CHECK_THAT(others[rank], Contains("rank 0: std::bad_alloc"));
     CHECK_THAT(away[rank], Contains("rank 1: [file] cannot use f: Stale file handle"));
     CHECK_THAT(full[rank], Contains("rank 0: [x] no room"));
+    CHECK_THAT(full_too[rank], Contains("rank 0: [file] cannot use f: Disk quota exceeded"));
   }
   CHECK(fs::is_empty(folder / "new/checkpoints"));
   RankGroup group;
