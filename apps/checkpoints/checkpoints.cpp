@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "apps/checkpoints/float8_history.h"
@@ -23,7 +22,6 @@
 #include "parallel/sharding/repeated_weights.h"
 
 namespace ottava {
-namespace fs = std::filesystem;
 namespace {
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
@@ -50,14 +48,20 @@ MomentsBegun moments_begun(const TrainingState& saved, const checkpoint::Manifes
 bool was_trained_with_muon(const std::string& folder) {
   const std::string file = folder + "/ottava_config.yaml";
   try {
-    return fs::exists(file) && load_config(file).optimizer.uses_muon();
+    return is_there(file) && load_config(file).optimizer.uses_muon();
   } catch (const Error&) {  // of a version whose keys were others
     return false;
   }
 }
 
-bool has_safetensors(const fs::path& folder) {
-  return fs::exists(folder / "model.safetensors") || fs::exists(folder / safetensors_index_name("model"));
+void require_weights_in(const std::string& folder) {
+  if (is_there(folder + "/model.safetensors") || is_there(folder + "/" + safetensors_index_name("model")))
+    return;
+  fail<ConfigError>("model",
+                    "flavor hf starts from the weights in {}, which has none (*.safetensors): set "
+                    "checkpoint.initial_load_path to the folder that has them, or model.initial to random "
+                    "for random weights",
+                    folder);
 }
 
 }  // namespace
@@ -101,8 +105,7 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                  name_of(config_.export_dtype));
   }
   checkpoint::in_three_attempts(group_,
-                                fmt::format("the folder of checkpoints {} could not be used", folder_),
-                                checkpoint::kPauseSeconds, [&] {
+                                fmt::format("the folder of checkpoints {} could not be used", folder_), [&] {
                                   checkpoint::check_shared_folder(folder_, group_);
                                   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
                                 });
@@ -121,9 +124,11 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                                     if (on_saved) on_saved(step);
                                   }},
       group_);
-  group_.on_rank_0([&] {
-    files_ = model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32);
-    require_loadable(files_, experiment);
+  checkpoint::in_three_attempts(group_, "the files that go beside the weights could not be read", [&] {
+    group_.on_rank_0([&] {
+      files_ = model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32);
+      require_loadable(files_, experiment);
+    });
   });
   if (const std::optional<std::string> source = source_config_path(experiment.config)) {
     log::info("Checkpoints keep {} and the files beside it{}{}", *source,
@@ -207,13 +212,8 @@ std::optional<std::string> Checkpoints::initial_path() {
               c.training.seed, folder);
     return std::nullopt;
   }
-  if (!has_safetensors(folder)) {
-    fail<ConfigError>("model",
-                      "flavor hf starts from the weights in {}, which has none (*.safetensors): set "
-                      "checkpoint.initial_load_path to the folder that has them, or model.initial to random "
-                      "for random weights",
-                      folder);
-  }
+  checkpoint::in_three_attempts(group_, fmt::format("the folder {} could not be read", folder),
+                                [&] { group_.together([&] { require_weights_in(folder); }); });
   return folder;
 }
 
@@ -221,8 +221,7 @@ std::optional<std::string> Checkpoints::initial_path() {
 void Checkpoints::look_at_later_ones(int64_t step) {
   std::string latest;
   checkpoint::in_three_attempts(
-      group_, fmt::format("the list of checkpoints in {} could not be read", folder_),
-      checkpoint::kPauseSeconds, [&] {
+      group_, fmt::format("the list of checkpoints in {} could not be read", folder_), [&] {
         group_.on_rank_0([&] {
           const std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
           if (!steps.empty() && steps.back().step > step) latest = std::to_string(steps.back().step);
@@ -302,9 +301,9 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
 std::optional<std::string> Checkpoints::text_of(const std::string& path) {
   constexpr char kIsThere = 'y';
   std::string text;
-  checkpoint::in_three_attempts(
-      group_, fmt::format("{} could not be read", path), checkpoint::kPauseSeconds,
-      [&] { group_.on_rank_0([&] { text = is_there(path) ? kIsThere + read_file(path) : ""; }); });
+  checkpoint::in_three_attempts(group_, fmt::format("{} could not be read", path), [&] {
+    group_.on_rank_0([&] { text = is_there(path) ? kIsThere + read_file(path) : ""; });
+  });
   text = group_.of_rank_0(text);
   return text.empty() ? std::nullopt : std::optional(text.substr(1));
 }

@@ -4,15 +4,15 @@
 
 #include "apps/checkpoints/checkpoints.h"
 #include "apps/checkpoints/float8_history.h"
+#include "core/io/attempts.h"
 #include "core/log.h"
-#include "parallel/checkpoint/attempts.h"
 
 // What Checkpoints does to save.
 
 namespace ottava {
 namespace {
 
-void pause() { std::this_thread::sleep_for(std::chrono::duration<double>(checkpoint::kPauseSeconds)); }
+void pause() { std::this_thread::sleep_for(std::chrono::duration<double>(kPauseSeconds)); }
 
 }  // namespace
 

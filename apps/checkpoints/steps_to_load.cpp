@@ -9,9 +9,9 @@
 #include "apps/data/resumed_data.h"
 #include "apps/step/training_state.h"
 #include "core/contains.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
 #include "core/log.h"
-#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/rank_group.h"
 
@@ -28,12 +28,6 @@ std::string branch_of(const CheckpointConfig& c) {
 
 namespace {
 
-// Of rank 0 alone, on which the others wait.
-template <class Work>
-auto in_three_attempts(const std::string& complaint, const Work& work) {
-  return checkpoint::in_three_attempts(checkpoint::RankGroup(), complaint, checkpoint::kPauseSeconds, work);
-}
-
 std::string unreadable(const checkpoint::SavedStep& saved) {
   return fmt::format("checkpoint {} could not be read", saved.path);
 }
@@ -44,7 +38,8 @@ const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::Save
   for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
     const std::string path = fmt::format("{}/{}", saved->path, kStateName);
     try {
-      const std::string text = in_three_attempts(unreadable(*saved), [&] { return read_file(path); });
+      const std::string text =
+          in_three_attempts({.complaint = unreadable(*saved)}, [&] { return read_file(path); });
       return parse_training_state(text, path).branch == branch ? &*saved : nullptr;
     } catch (const Error&) {  // broken: loading names it
     }
@@ -56,7 +51,8 @@ const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::Save
 void drop_broken(std::vector<checkpoint::SavedStep>& steps) {
   while (!steps.empty()) {
     try {
-      in_three_attempts(unreadable(steps.back()), [&] { checkpoint::open_checkpoint(steps.back().path); });
+      in_three_attempts({.complaint = unreadable(steps.back())},
+                        [&] { checkpoint::open_checkpoint(steps.back().path); });
       return;
     } catch (const FileError&) {
       steps.pop_back();
@@ -75,8 +71,9 @@ StepsToLoad steps_to_load(const Config& c) {
   StepsToLoad out;
   if (!c.checkpoint.enable) return out;
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
-  out.steps = in_three_attempts(fmt::format("the list of checkpoints in {} could not be read", folder),
-                                [&] { return checkpoint::list_steps(folder); });
+  out.steps =
+      in_three_attempts({.complaint = fmt::format("the list of checkpoints in {} could not be read", folder)},
+                        [&] { return checkpoint::list_steps(folder); });
   const int64_t wanted = c.checkpoint.load_step;
   const std::string branch = branch_of(c.checkpoint);
   if (branch.empty()) return out;

@@ -1,6 +1,7 @@
 #include "apps/commands/train_command.h"
 
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <string_view>
@@ -16,7 +17,9 @@
 #include "apps/train/trainer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/attempts.h"
 #include "core/io/folder.h"
+#include "core/io/system_failure.h"
 #include "core/log.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/patience.h"
@@ -26,10 +29,26 @@ namespace ottava {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 RunLock lock_of(std::string_view key, const std::string& folder, const LockPatience& patience) {
-  if (const std::string reason = make_writable_folder(folder); !reason.empty())
-    fail<FileError>(key, "cannot write into {}: {}", folder, reason);
-  return RunLock(key, folder, patience);
+  return in_three_attempts({.complaint = fmt::format("{} {} could not be used", key, folder)}, [&] {
+    if (const std::string reason = make_writable_folder(folder); !reason.empty())
+      fail<FileError>(key, "cannot write into {}: {}", folder, reason);
+    return RunLock(key, folder, patience);
+  });
+}
+
+bool is_same_folder(const std::string& a, const std::string& b) {
+  const auto resolved = [](const std::string& path) {
+    return in_three_attempts({.complaint = fmt::format("{} could not be looked at", path)}, [&] {
+      std::error_code error;
+      fs::path full = fs::weakly_canonical(path, error);
+      if (error) fail_for_system(error.value(), "job", "cannot look at " + path);
+      return full;
+    });
+  };
+  return resolved(a) == resolved(b);
 }
 
 /// Locks the run's folders: also that of its checkpoints, which runs with other dump folders may see.
@@ -37,11 +56,25 @@ std::vector<RunLock> locks_of(const Config& c, const StopSignals& signals) {
   const LockPatience patience{.is_over = [&] { return signals.received() != 0; }};
   std::vector<RunLock> locks;
   locks.push_back(lock_of("job.dump_folder", c.job.dump_folder, patience));
-  const auto resolved = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
-  if (c.checkpoint.enable && !c.checkpoint.load_only && resolved(folder) != resolved(c.job.dump_folder))
+  if (c.checkpoint.enable && !c.checkpoint.load_only && !is_same_folder(folder, c.job.dump_folder))
     locks.push_back(lock_of("checkpoint.folder", folder, patience));
   return locks;
+}
+
+void write_in_three_attempts(std::string_view where, const std::string& file, const std::string& text) {
+  in_three_attempts({.complaint = fmt::format("{} could not be written", file)}, [&] {
+    require_folder(where, fs::path(file).parent_path().string());
+    write_file_atomically(file, text);
+  });
+}
+
+/// Of which the others wait for the end, and hear if it fails.
+void on_first_rank(RankGroups& ranks, std::string_view where, const std::function<void()>& work) {
+  const Patience patience(*ranks.control);
+  fail_together(*ranks.control, where, [&] {
+    if (ranks.is_first()) work();
+  });
 }
 
 /// What killed ranks of earlier runs left. To be called with the locks held, while no rank writes.
@@ -63,30 +96,22 @@ int run_train_command(const TrainCommand& command) {
   StopSignals signals;
   return run_session(config, [&](Session& session) {
     fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
-    const bool is_first = session.ranks.is_first();
     std::vector<RunLock> locks;
-    {
-      const Patience patience(*session.ranks.control);
-      fail_together(*session.ranks.control, "job", [&] {
-        if (!is_first) return;
-        locks = locks_of(config, signals);
-        remove_leftovers(config);
-      });
-    }
+    on_first_rank(session.ranks, "job", [&] {
+      locks = locks_of(config, signals);
+      remove_leftovers(config);
+    });
     // The end of epochs is known only once the trainer has counted the data.
     if (!config.training.epochs) {
       if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
         return log::info("{}", why);
     }
     check_steps_to_load(session.experiment, session.ranks);
-    fail_together(*session.ranks.control, "job", [&] {
-      if (!is_first) return;
+    on_first_rank(session.ranks, "job", [&] {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
-      if (config.job.save_config_file) {
-        const std::string file = config.job.in_dump_folder(*config.job.save_config_file);
-        require_folder("job.save_config_file", std::filesystem::path(file).parent_path().string());
-        write_file_atomically(file, print_config(config));
-      }
+      if (!config.job.save_config_file) return;
+      const std::string file = config.job.in_dump_folder(*config.job.save_config_file);
+      write_in_three_attempts("job.save_config_file", file, print_config(config));
     });
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
@@ -96,10 +121,9 @@ int run_train_command(const TrainCommand& command) {
     } catch (const NothingToTrain& nothing) {
       return log::info("{}", nothing.why);
     }
-    fail_together(*session.ranks.control, "decisions", [&] {
-      if (!is_first) return;
-      write_file_atomically(trainer->record_folder() + "/decisions.json",
-                            to_json(trainer->experiment().decisions));
+    on_first_rank(session.ranks, "decisions", [&] {
+      write_in_three_attempts("decisions", trainer->record_folder() + "/decisions.json",
+                              to_json(trainer->experiment().decisions));
     });
     trainer->run();
   });

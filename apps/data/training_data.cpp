@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/comm/agree.h"
+#include "parallel/comm/patience.h"
 
 namespace ottava {
 namespace {
@@ -116,6 +117,7 @@ int64_t count_windows(const data::MixedLoader::Source& source) {
 
 data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   const TrainingConfig& t = e.config.training;
+  const Patience patience(*ranks.control);  // one rank's files may have to be looked for several times
   const data::Order order = t.shuffle ? data::Order::shuffled : data::Order::sequential;
   const auto options = [&](std::string_view key, const std::vector<std::string>& paths) {
     return loader_options(e, ranks, {key, paths, t.dataloader, e.shape.sequence, order});
@@ -227,6 +229,7 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
   const ValidationConfig& v = e.config.validation;
   std::vector<ValidationSet> sets;
   if (!v.enable) return sets;
+  const Patience patience(*ranks.control);
   const BatchSource::Options batches = batches_of(e, ranks, e.shape.validation_batch, 1);
   require_memory_for(batches, e.shape.validation_sequence, std::max<int64_t>(std::ssize(v.datasets), 1),
                      "validation.local_batch_size or validation.seq_len", *ranks.control);

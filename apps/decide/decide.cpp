@@ -16,10 +16,10 @@
 #include "core/contains.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
 #include "core/listed.h"
 #include "core/log.h"
-#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/comm/agree.h"
 
@@ -50,9 +50,8 @@ Decisions saved_decisions(const Experiment& e, Device device) {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";
-      const std::string text =
-          checkpoint::in_three_attempts(checkpoint::RankGroup(), fmt::format("{} could not be read", path),
-                                        checkpoint::kPauseSeconds, [&] { return read_file(path); });
+      const std::string text = in_three_attempts({.complaint = fmt::format("{} could not be read", path)},
+                                                 [&] { return read_file(path); });
       Decisions saved = parse_decisions(text, path);
       if (contains(ways, saved.made_for)) return saved;
       if (!saved.entries.empty())

@@ -13,6 +13,7 @@
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
+#include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
 #include "core/log.h"
 #include "parallel/calls/waited_time.h"
@@ -60,7 +61,12 @@ RunLock::RunLock(std::string_view key, const std::string& folder, const LockPati
   const std::string path = folder + "/.lock";
   // Not emptied before the lock is ours, since until then the file is its owner's.
   file_ = Descriptor(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }));
-  if (!file_.is_open()) fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
+  const auto require = [&](bool is_done) {
+    if (is_done) return;
+    const int code = errno;
+    fail_for_system(code, key, "cannot write " + path);
+  };
+  require(file_.is_open());
   bool is_locked = lock();
   const int error = errno;
   if (!is_locked && error == EWOULDBLOCK) {
@@ -76,10 +82,8 @@ RunLock::RunLock(std::string_view key, const std::string& folder, const LockPati
                  std::strerror(error));
   }
   const std::string text = this_process();
-  if (uninterrupted([&] { return ::ftruncate(file_, 0); }) != 0 ||
-      uninterrupted([&] { return ::pwrite(file_, text.data(), text.size(), 0); }) != std::ssize(text)) {
-    fail<FileError>(key, "cannot write {}: {}", path, std::strerror(errno));
-  }
+  require(uninterrupted([&] { return ::ftruncate(file_, 0); }) == 0 &&
+          uninterrupted([&] { return ::pwrite(file_, text.data(), text.size(), 0); }) == std::ssize(text));
 }
 
 }  // namespace ottava

@@ -13,6 +13,7 @@
 #include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/log.h"
+#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/comm/agree.h"
 
@@ -66,7 +67,12 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
   std::vector<std::string> hosts =
       checkpoint::RankGroup(*ranks.control).all_gather(host_name("unknown host"));
   is_traced_ = traces(rank, hosts);
-  refuse_together<FileError>(*ranks.control, "profiling", is_traced_ ? complaint_about(folder_) : "");
+  std::string complaint;
+  checkpoint::RankGroup group(*ranks.control);
+  checkpoint::in_three_attempts(
+      group, fmt::format("the folder of traces {} could not be used", folder_),
+      [&] { group.together([&] { complaint = is_traced_ ? complaint_about(folder_) : ""; }); });
+  refuse_together<FileError>(*ranks.control, "profiling", complaint);
   const int64_t origin = steady_nanoseconds(),
                 unix_ns =
                     std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
+#include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/folder.h"
 
 namespace ottava {
@@ -83,15 +84,26 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   } else if (ranks.is_first() && !config_.checkpoint.enable) {
     warn_of_other_run(config_);
   }
-  reporter_ =
-      std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = config_.metrics,
-                                                                 .folder = record_folder_,
-                                                                 .total_steps = config_.training.steps,
-                                                                 .resumed_at = state_.step,
-                                                                 .goes_back = checkpoints_->goes_back(),
-                                                                 .rank = ranks.world->rank(),
-                                                                 .world_size = ranks.world->size()});
-  if (ranks.is_first() && config_.metrics.enable_json_lines) events_ = RunEvents(record_folder_, state_.step);
+  open_record();
+}
+
+void Trainer::open_record() {
+  checkpoint::RankGroup group(*ranks_.control);
+  checkpoint::in_three_attempts(
+      group, fmt::format("metrics and events could not be opened in {}", record_folder_), [&] {
+        group.together([&] {
+          reporter_ = std::make_unique<MetricsReporter>(
+              MetricsReporter::Options{.config = config_.metrics,
+                                       .folder = record_folder_,
+                                       .total_steps = config_.training.steps,
+                                       .resumed_at = state_.step,
+                                       .goes_back = checkpoints_->goes_back(),
+                                       .rank = ranks_.world->rank(),
+                                       .world_size = ranks_.world->size()});
+          if (ranks_.is_first() && config_.metrics.enable_json_lines)
+            events_ = RunEvents(record_folder_, state_.step);
+        });
+      });
 }
 
 void Trainer::open_data() {

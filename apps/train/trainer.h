@@ -54,6 +54,7 @@ class Trainer {
  private:
   // In the constructor's order.
   void open_data();
+  void open_record();
   void place_steps();
   void look_at_data();
   void check_epochs();

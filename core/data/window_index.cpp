@@ -12,6 +12,7 @@
 #include "core/data/token_shard.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/log.h"
@@ -45,9 +46,12 @@ bool plausible(const SegmentCount& c) {
 WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access)
     : key_(key), blocks_(blocks), access_(access), counts_(blocks) {
   if (folder.empty()) return;
-  const std::string reason = access == IndexAccess::read_write ? make_writable_folder(folder) : "";
-  if (!reason.empty()) fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder, reason);
-  std::error_code error;
+  if (access == IndexAccess::read_write) {
+    const std::string reason = in_three_attempts(
+        {.complaint = fmt::format("the folder of the data index {} could not be used", folder)},
+        [&] { return make_writable_folder(folder); });
+    if (!reason.empty()) fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder, reason);
+  }
   path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
   merge_from_file();
   saved_ = known_;
@@ -97,13 +101,16 @@ std::string WindowIndex::serialize() const {
 }
 
 void WindowIndex::merge_from_file() {
-  std::error_code error;
-  if (!std::filesystem::exists(path_, error) && !error) return;
   const auto warn = [&](std::string_view problem) {
     log::warning("data index: '{}' is not used and will be rewritten: {}", path_, problem);
   };
+  const auto read = [&] {
+    return is_there(path_) ? std::optional(read_file(path_, kMaxFileBytes)) : std::nullopt;
+  };
   try {
-    if (!merge(read_file(path_, kMaxFileBytes))) warn("it is damaged or from an earlier version");
+    const std::optional<std::string> bytes =
+        in_three_attempts({.complaint = fmt::format("data index: '{}' could not be read", path_)}, read);
+    if (bytes && !merge(*bytes)) warn("it is damaged or from an earlier version");
   } catch (const FileError& unreadable) {
     warn(unreadable.what());
   }

@@ -177,12 +177,13 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step, const LoadOptions& options) {
   std::string listed;
-  in_three_attempts(group, fmt::format("the list of checkpoints in {} could not be read", folder),
-                    options.retry_seconds, [&] {
-                      group.on_rank_0([&] {
-                        listed = candidates(folder, into.with_optimizer, load_step, options.first_step);
-                      });
-                    });
+  in_three_attempts(
+      group, fmt::format("the list of checkpoints in {} could not be read", folder),
+      [&] {
+        group.on_rank_0(
+            [&] { listed = candidates(folder, into.with_optimizer, load_step, options.first_step); });
+      },
+      options.retry_seconds);
   listed = group.of_rank_0(listed);
   if (listed.empty()) {
     if (load_step >= 0) refuse_missing_step(folder, load_step);
@@ -195,11 +196,13 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   for (std::string_view listed_path : paths) {
     const std::string path(listed_path);
     try {
-      return in_three_attempts(group, fmt::format("checkpoint {} could not be read", path),
-                               options.retry_seconds, [&] {
-                                 if (options.before_each) group.together([&] { options.before_each(path); });
-                                 return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
-                               });
+      return in_three_attempts(
+          group, fmt::format("checkpoint {} could not be read", path),
+          [&] {
+            if (options.before_each) group.together([&] { options.before_each(path); });
+            return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
+          },
+          options.retry_seconds);
     } catch (const FileError& error) {
       if (load_step >= 0) throw;
       if (group.rank() == 0) log::warning("checkpoint {} is broken and skipped: {}", path, error.what());

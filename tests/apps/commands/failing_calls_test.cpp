@@ -29,6 +29,42 @@ std::string with_failing(const FailingCalls& f, const std::string& command) {
 
 }  // namespace
 
+TEST_CASE("a start goes on where a call on its folders, its metrics or its events fails for a moment") {
+  const TinyRuns runs;
+  runs.train("--training.steps 2 --profiling.enable_profiling true");
+  const FailingCalls f = GENERATE(
+      FailingCalls{"access", "out"}, FailingCalls{"open", "out/.lock"}, FailingCalls{"pwrite", "out/.lock"},
+      FailingCalls{"ftruncate", "out/checkpoint/.lock", ESTALE}, FailingCalls{"realpath", "out"},
+      FailingCalls{"access", "out/data_index"}, FailingCalls{"access", "out/profile_traces"},
+      FailingCalls{"stat", "out/metrics.jsonl"}, FailingCalls{"pread", "out/metrics.jsonl"},
+      FailingCalls{"ftruncate", "out/metrics.jsonl"}, FailingCalls{"stat", "out/events.jsonl"},
+      FailingCalls{"open", "out/decisions.json.tmp"}, FailingCalls{"fsync", "out/decisions.json.tmp"},
+      FailingCalls{"rename", "out/decisions.json.tmp"},
+      FailingCalls{"readdir", "configs/tokenizers/en-2256"});
+  INFO(f.call << " " << f.part);
+  const Outcome went_on =
+      runs.run_shell(with_failing(f, "train tiny.yaml --training.steps 4 --profiling.enable_profiling true"));
+  INFO(went_on.output);
+  CHECK(went_on.exit_code == 0);
+  CHECK_THAT(went_on.output, Contains(", and is tried again in 10 s: ") && Contains("Training completed"));
+  CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl.previous"));
+}
+
+TEST_CASE("a start whose folder fails three times ends with one sentence of all ranks") {
+  const TinyRuns runs;
+  for (const auto& [f, said] : {std::pair(FailingCalls{"open", "out/.lock", EIO, 1, 3},
+                                          "[job.dump_folder] cannot write out/.lock: Input/output error"),
+                                std::pair(FailingCalls{"open", "out/metrics.jsonl", EIO, 1, 3},
+                                          "[file] cannot create out/metrics.jsonl: Input/output error")}) {
+    fs::remove_all(runs / "out");
+    INFO(said);
+    const Outcome ended = runs.run_shell(with_failing(f, "launch -n 2 -- train tiny.yaml"));
+    INFO(ended.output);
+    CHECK(ended.exit_code != 0);
+    CHECK(ended.all_say(2, said));
+  }
+}
+
 TEST_CASE("what the system cannot look at is told with the system's reason") {
   const TinyRuns runs;
   const std::string assets = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
