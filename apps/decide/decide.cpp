@@ -21,6 +21,7 @@
 #include "core/listed.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/rank_group.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {
@@ -287,7 +288,9 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   const std::string made_for = circumstances(e, device);
   e.decides_afresh = source == DecisionSource::afresh;
   Decisions saved;
-  if (source == DecisionSource::checkpoint && ranks.is_first()) saved = saved_decisions(e, device);
+  checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
+    if (source == DecisionSource::checkpoint) saved = saved_decisions(e, device);
+  });
   saved = of_first_rank(saved, *ranks.control);
   e.decisions = {.made_for = made_for};
   for (const Decisions::Entry& entry : saved.entries) {

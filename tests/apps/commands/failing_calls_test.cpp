@@ -65,6 +65,18 @@ TEST_CASE("a start whose folder fails three times ends with one sentence of all 
   }
 }
 
+TEST_CASE("rank 0 may try decisions again for longer than ranks wait for each other") {
+  const TinyRuns runs;
+  runs.train("--training.steps 2");
+  // The first read is that of who looks at the whole checkpoint.
+  const Outcome went_on = runs.run_shell(
+      with_failing({"pread", "step-2/decisions.json", EIO, 2, 2, 8000},
+                   "launch -n 2 -- train tiny.yaml --training.steps 4 --comm.init_timeout_seconds 15"));
+  INFO(went_on.output);
+  CHECK(went_on.exit_code == 0);
+  CHECK_THAT(went_on.output, Contains("step-2/decisions.json could not be read, and is tried again in 10 s"));
+}
+
 TEST_CASE("what the system cannot look at is told with the system's reason") {
   const TinyRuns runs;
   const std::string assets = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
