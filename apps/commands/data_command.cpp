@@ -27,9 +27,12 @@
 #include "core/data/shard_writer.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
+#include "core/io/attempts.h"
 #include "core/io/descriptor.h"
+#include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/uninterrupted.h"
+#include "core/log.h"
 
 namespace ottava {
 namespace {
@@ -110,14 +113,23 @@ class OutputFolder {
   }
   const std::string& path() const { return path_; }
   void complete() {
-    sync_folder(path_);
-    std::error_code error;
-    fs::rename(path_, target_, error);
-    if (error) fail<FileError>(kPrepare, "cannot rename '{}' to '{}': {}", path_, target_, error.message());
-    sync_folder(fs::absolute(target_).parent_path().string());
+    sync_or_warn(path_);
+    in_three_attempts({.complaint = fmt::format("{} could not be given its name", target_)},
+                      [&] { rename_file(kPrepare, path_, target_); });
+    sync_or_warn(fs::absolute(target_).parent_path().string());
   }
 
  private:
+  // The shards themselves have been flushed. To end here would remove them.
+  void sync_or_warn(const std::string& folder) const {
+    try {
+      sync_folder(folder);
+    } catch (const FileError& error) {
+      log::warning("the shards in '{}' are whole, but a loss of power could take away their names: {}",
+                   target_, error.what());
+    }
+  }
+
   std::string target_, path_;
   std::optional<FolderLock> lock_;
 };

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
-#include <filesystem>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -17,11 +16,12 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/io/attempts.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/stopwatch.h"
 
 namespace ottava {
-namespace fs = std::filesystem;
 namespace {
 
 using fmt::print;
@@ -79,7 +79,7 @@ std::vector<int32_t> parse_ids(std::string_view text) {
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   if (options.output_folder.empty()) fail<ConfigError>(kTrain, "no output folder is given");
   if (const std::string file = options.output_folder + "/tokenizer.json";
-      !options.overwrites && fs::exists(file)) {
+      !options.overwrites && is_there(file)) {
     fail<ConfigError>(kTrain,
                       "{} already exists, and models that were trained with it need it: choose another "
                       "--output, or add --overwrite to replace it",
@@ -96,12 +96,13 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
     return options.max_bytes <= 0 || trainer.bytes() < options.max_bytes;
   });
   auto texts = tokenizer::write_definition(trainer.train());
-  std::error_code error;
-  fs::create_directories(options.output_folder, error);
-  if (error) fail<FileError>(kTrain, "cannot create {}: {}", options.output_folder, error.message());
   const FileToWrite files[] = {{options.output_folder + "/tokenizer_config.json", texts.config_json},
                                {options.output_folder + "/tokenizer.json", texts.tokenizer_json}};
-  write_files_atomically(files);
+  in_three_attempts(
+      {.complaint = fmt::format("the tokenizer could not be written into {}", options.output_folder)}, [&] {
+        require_folder(kTrain, options.output_folder);
+        write_files_atomically(files);
+      });
   double seconds = watch.seconds();
   print(out, "read {:.1f} MB of text, {}, in {:.1f} s\nwrote {} ({} tokens)\n", trainer.bytes() / 1e6,
         counted(trainer.distinct_words(), "different word"), seconds,

@@ -77,6 +77,39 @@ TEST_CASE("rank 0 may try decisions again for longer than ranks wait for each ot
   CHECK_THAT(went_on.output, Contains("step-2/decisions.json could not be read, and is tried again in 10 s"));
 }
 
+TEST_CASE("data that cannot be flushed at the end is whole, and its preparation says so") {
+  const TinyRuns runs;
+  const std::string prepare = "data prepare text.txt --tokenizer " OTTAVA_SOURCE_DIR
+                              "/configs/tokenizers/en-2256 --output made/shards";
+  for (const FailingCalls& f :
+       {FailingCalls{"fsync", "/made", EIO, 4}, FailingCalls{"rename", "made/shards"}}) {
+    fs::remove_all(runs / "made");
+    fs::create_directories(runs / "made");
+    INFO(f.call);
+    const Outcome made = runs.run_shell(with_failing(f, prepare));
+    INFO(made.output);
+    CHECK(made.exit_code == 0);
+    CHECK_THAT(made.output, Contains(" bytes per token"));
+    CHECK(has(made.output,
+              "the shards in 'made/shards' are whole, but a loss of power could take away their "
+              "names: [file] cannot flush the folder ") == (f.call == "fsync"));
+    CHECK(fs::exists(runs / "made/shards/tokens-00000.bin"));
+  }
+}
+
+TEST_CASE("a tokenizer is written where a call fails for a moment") {
+  const TinyRuns runs;
+  const std::string train = "tokenizer train text.txt --vocab-size 300 --output made";
+  for (const char* call : {"mkdir", "open", "fsync", "rename"}) {
+    fs::remove_all(runs / "made");
+    const Outcome made = runs.run_shell(
+        with_failing({call, std::string_view(call) == "mkdir" ? "made" : "made/tokenizer.json.tmp"}, train));
+    INFO(call << "\n" << made.output);
+    CHECK(made.exit_code == 0);
+    CHECK(fs::exists(runs / "made/tokenizer.json"));
+  }
+}
+
 TEST_CASE("what the system cannot look at is told with the system's reason") {
   const TinyRuns runs;
   const std::string assets = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
