@@ -236,6 +236,7 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
   const auto open = [&](std::string_view key, const ValidationSetConfig& set) {
     data::LoaderOptions options = loader_options(
         e, ranks, {key, set.path, v.dataloader, e.shape.validation_sequence, data::Order::sequential});
+    options.seq_len_key = "validation.seq_len";
     if (set.format) read_as(e, *set.format, options);
     if (set.text_key) options.text_key = *set.text_key;
     data::MixedLoader loader(std::move(options));

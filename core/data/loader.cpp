@@ -173,17 +173,17 @@ struct TokenLoader::State {
     SegmentCount total = index.total();
     if (total.too_long > 0) {
       fail<DataError>(kWhere,
-                      "no conversation of {} fits a window of seq_len + 1 = {} tokens, {} longer: raise "
-                      "training.seq_len",
+                      "no conversation of {} fits a window of seq_len + 1 = {} tokens, {} longer: raise {}",
                       names_of_sources(options.sources), options.seq_len + 1,
-                      counted(total.too_long, "conversation is", "conversations are"));
+                      counted(total.too_long, "conversation is", "conversations are"), options.seq_len_key);
     }
     fail<DataError>(kWhere,
                     "the dataset is too small: {}: {} of {}, which make {} and {} in {}, none of which fills "
-                    "a window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
+                    "a window of seq_len + 1 = {} tokens; use more text or a smaller {}",
                     names_of_sources(options.sources), counted(corpus.files().size(), "file"),
                     counted(corpus.bytes(), "byte"), counted(total.documents, "document"),
-                    counted(total.tokens, "token"), counted(corpus.blocks(), "block"), options.seq_len + 1);
+                    counted(total.tokens, "token"), counted(corpus.blocks(), "block"), options.seq_len + 1,
+                    options.seq_len_key);
   }
 
   void save_index_now_and_then() {

@@ -23,6 +23,7 @@ struct LoaderOptions {
   BadRecords bad_records = BadRecords::error;
   TextEncoder encoder;
   int64_t seq_len = 0;
+  std::string seq_len_key = "training.seq_len";  ///< what messages call it
   uint64_t seed = 0;
   Order order = Order::shuffled;  ///< sequential for validation: file order, the same in every epoch
   std::string index_folder;       ///< empty: nothing is kept

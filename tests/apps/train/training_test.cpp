@@ -328,7 +328,8 @@ TEST_CASE("validation text without a window is refused before the first step") {
   const Overrides validating{"--validation.enable",  "true", "--validation.dataset_path", tiny / "v.txt",
                              "--validation.seq_len", "32"};
   CHECK_THAT(message_of([&] { tiny.start("few", validating); }),
-             Contains("the dataset is too small: '" + (tiny / "v.txt") + "'"));
+             Contains("the dataset is too small: '" + (tiny / "v.txt") + "'") &&
+                 Contains("seq_len + 1 = 33 tokens; use more text or a smaller validation.seq_len"));
   CHECK_FALSE(fs::exists(tiny / "few/metrics.jsonl"));
 }
 
