@@ -32,10 +32,8 @@ Option find_option(Section& root, std::string path, bool has_value) {
   return option;
 }
 
-/// Whether the argument after a boolean's option is its value: a boolean, null, or a shell's unset variable.
-bool is_value_of_boolean(const std::string& argument) {
-  const Value::Kind kind = plain_scalar(argument, {}).kind;
-  return kind == Value::Kind::boolean || kind == Value::Kind::null;
+bool names_file(std::string_view word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".toml");
 }
 
 std::string suggestion(Section& root, const std::string& path) {
@@ -72,10 +70,8 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   Location at{std::make_shared<const std::string>("command line"), 0, 0};
   std::string_view argument = arguments[i];
   if (!argument.starts_with("--") || argument.size() == 2) {
-    const bool is_file =
-        argument.ends_with(".yaml") || argument.ends_with(".yml") || argument.ends_with(".toml");
     problems_.add(at, "expected --section.key value, got '{}'{}", argument,
-                  is_file ? "; give the configuration file first, before all options" : "");
+                  names_file(argument) ? "; give the configuration file first, before all options" : "");
     return 1;
   }
   size_t equals = argument.find('=');
@@ -99,7 +95,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   if (has_value) {
     value = Value::of(std::string(argument.substr(equals + 1)), at);
     value.untyped = true;
-  } else if (field.type == Type::boolean && (option.is_negated || !next || !is_value_of_boolean(*next))) {
+  } else if (field.type == Type::boolean && (option.is_negated || !next || names_file(*next))) {
     value = Value::of(!option.is_negated, at);
   } else if (next) {
     value = Value::of(*next, at);

@@ -295,6 +295,11 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
   CHECK(inner("name: y", {"--outer.inner.name="}).sample.name.empty());
   CHECK(problem({"--outer.inner.flag=2"}).find("expected true or false, got the integer 2") !=
         std::string::npos);
+  CHECK(problem({"--outer.inner.flag", "yes"}) ==
+        "command line: outer.inner.flag: expected true or false, got the string \"yes\"");
+  CHECK(problem({"--outer.inner.flag", "a.yaml"}) ==
+        "command line: expected --section.key value, got 'a.yaml'; give the configuration file first, before "
+        "all options");
   CHECK(problem({"--outer.inner.names", "[a"}).find("expected a list of a, b or c, got the string \"[a\"") !=
         std::string::npos);
   CHECK(problem({"--outer.inner.rules", "x"}).find("outer.inner.rules[0]: expected a table of keys") !=
