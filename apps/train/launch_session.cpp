@@ -165,6 +165,10 @@ void report_threads(int64_t in_config, const CpuShare& share) {
   if (const char* binding = std::getenv(kOmpBinding))
     log::info("No thread is bound to a place ({}): those of a rank run on any of its {}", binding,
               counted(cpus, "CPU"));
+  if (share.quota && *share.quota < static_cast<double>(cpus)) {
+    log::info("A quota (control group) gives a rank the time of {:.3g} of its {}: {}", *share.quota,
+              counted(cpus, "CPU"), counted(threads, "thread"));
+  }
   if (cpus == 0 || threads <= 2 * cpus) return;
   log::warning(
       "{} {} is far above the {} that a rank has here: the threads compete for cores and slow every step; "

@@ -1,6 +1,7 @@
 #include "parallel/ranks/launch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -221,7 +222,8 @@ Launch detect_launch(const Environment& environment) {
 }
 
 CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
-                    const std::function<int(int)>& core_of, const Environment& environment) {
+                    const std::function<int(int)>& core_of, const Environment& environment,
+                    std::optional<double> quota) {
   CpuShare share{.cpus = allowed};
   int n = static_cast<int>(allowed.size()), ranks = launch.local_size, r = launch.local_rank;
   bool bound = is_bound(environment);
@@ -235,6 +237,10 @@ CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
   for (int cpu : share.cpus) ++cores[core_of(cpu)];
   share.threads = std::max<int>(static_cast<int>(cores.size()), 1);
   if (!bound && n < ranks) share.threads = 1;
+  if (quota) {
+    share.quota = *quota / ranks;
+    if (*share.quota < share.threads) share.threads = std::max(static_cast<int>(std::ceil(*share.quota)), 1);
+  }
   if (const int asked = omp_threads(environment); asked > 0) share.threads = asked;
   return share;
 }

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
+#include "parallel/ranks/cpu_quota.h"
 #include "parallel/ranks/launch.h"
 
 namespace ottava {
@@ -20,7 +21,9 @@ int core_of_cpu(int cpu) {
 
 }  // namespace
 
-CpuShare cpu_share(const Launch& launch) { return share_cpus(launch, allowed_cpus(), core_of_cpu); }
+CpuShare cpu_share(const Launch& launch) {
+  return share_cpus(launch, allowed_cpus(), core_of_cpu, process_environment(), cpu_quota());
+}
 
 CpuShare apply_cpu_share(const Launch& launch) {
   CpuShare share = cpu_share(launch);

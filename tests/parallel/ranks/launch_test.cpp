@@ -212,6 +212,13 @@ TEST_CASE("CPUs are split among the ranks of a machine") {
                     "[launch] OMP_NUM_THREADS is 'x', expected a number that is not negative");
   share = share_cpus({}, eight, two_threads_a_core, none.environment());
   CHECK((share.threads == 4 && !share.binds && share.cpus == eight));
+  for (const auto [quota, threads] : {std::pair(100.0, 8), {2.5, 3}, {2.0, 2}, {0.5, 1}}) {
+    share = share_cpus({}, eight, every_cpu_a_core, none.environment(), quota);
+    CHECK((share.threads == threads && share.quota == quota && share.cpus == eight));
+  }
+  share = share_cpus(second, eight, every_cpu_a_core, none.environment(), 4.0);  // for four ranks
+  CHECK((share.threads == 1 && share.quota == 1.0 && share.cpus.size() == 2));
+  CHECK(share_cpus({}, eight, every_cpu_a_core, nested.environment(), 1.0).threads == 3);
   // Every CPU is used exactly once.
   std::vector<int> all;
   for (int r = 0; r < 3; ++r) {
