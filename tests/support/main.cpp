@@ -1,4 +1,5 @@
 #define CATCH_CONFIG_RUNNER
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -82,6 +83,15 @@ std::string no_use_of_instructions() {
   return {};
 }
 
+// What started the tests may ignore or block signals: a shell's background SIGINT, Python SIGXFSZ. Under
+// nohup SIGHUP stays ignored.
+void take_signals_as_usual() {
+  for (const int signal : {SIGCHLD, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGXFSZ}) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
 // Tests write the paths of their folders into commands of a shell, which would split these.
 void leave_folder_that_is_no_word() {
   constexpr const char* kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+=:@%,-";
@@ -117,6 +127,7 @@ int main(int argc, char** argv) {
     say_skipped(set ? program + " with " + set : program, reason);
     return kSkipped;
   }
+  take_signals_as_usual();
   leave_folder_that_is_no_word();
   Catch::Session session;
   fail_where_nothing_matches(session.configData());
