@@ -94,39 +94,42 @@ int run_train_command(const TrainCommand& command) {
   if (detect_launch().world_size == 1) require_inputs(config);
   log::set_rank(rank_in_log());  // for the lines about signals too
   StopSignals signals;
-  return run_session(config, [&](Session& session) {
-    fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
-    std::vector<RunLock> locks;
-    on_first_rank(session.ranks, "job", [&] {
-      locks = locks_of(config, signals);
-      remove_leftovers(config);
-    });
-    // The end of epochs is known only once the trainer has counted the data.
-    if (!config.training.epochs) {
-      if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
-        return log::info("{}", why);
-    }
-    check_steps_to_load(session.experiment, session.ranks);
-    on_first_rank(session.ranks, "job", [&] {
-      if (config.job.print_config) std::cout << print_config(config) << std::flush;
-      if (!config.job.save_config_file) return;
-      const std::string file = config.job.in_dump_folder(*config.job.save_config_file);
-      write_in_three_attempts("job.save_config_file", file, print_config(config));
-    });
-    settle_decisions(session.experiment, session.ranks, session.device,
-                     command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
-    std::optional<Trainer> trainer;
-    try {
-      trainer.emplace(session.experiment, session.ranks, session.device, &signals);
-    } catch (const NothingToTrain& nothing) {
-      return log::info("{}", nothing.why);
-    }
-    on_first_rank(session.ranks, "decisions", [&] {
-      write_in_three_attempts("decisions", trainer->record_folder() + "/decisions.json",
-                              to_json(trainer->experiment().decisions));
-    });
-    trainer->run();
-  });
+  return run_session(
+      config,
+      [&](Session& session) {
+        fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
+        std::vector<RunLock> locks;
+        on_first_rank(session.ranks, "job", [&] {
+          locks = locks_of(config, signals);
+          remove_leftovers(config);
+        });
+        // The end of epochs is known only once the trainer has counted the data.
+        if (!config.training.epochs) {
+          if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
+            return log::info("{}", why);
+        }
+        check_steps_to_load(session.experiment, session.ranks);
+        on_first_rank(session.ranks, "job", [&] {
+          if (config.job.print_config) std::cout << print_config(config) << std::flush;
+          if (!config.job.save_config_file) return;
+          const std::string file = config.job.in_dump_folder(*config.job.save_config_file);
+          write_in_three_attempts("job.save_config_file", file, print_config(config));
+        });
+        settle_decisions(session.experiment, session.ranks, session.device,
+                         command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
+        std::optional<Trainer> trainer;
+        try {
+          trainer.emplace(session.experiment, session.ranks, session.device, &signals);
+        } catch (const NothingToTrain& nothing) {
+          return log::info("{}", nothing.why);
+        }
+        on_first_rank(session.ranks, "decisions", [&] {
+          write_in_three_attempts("decisions", trainer->record_folder() + "/decisions.json",
+                                  to_json(trainer->experiment().decisions));
+        });
+        trainer->run();
+      },
+      &signals);
 }
 
 void add_train_command(Command& commands) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "core/listed.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
+#include "parallel/calls/waited_time.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/gather.h"
@@ -177,6 +179,30 @@ void report_threads(int64_t in_config, const CpuShare& share) {
       in_config > 0 ? "set 0" : "unset it");
 }
 
+/// A signal to stop while ranks look for each other. Those that are all about to come meet all the same, and
+/// stop together; otherwise this one leaves.
+class StopWhileMeeting {
+ public:
+  explicit StopWhileMeeting(const StopSignals* signals) : signals_(signals) {}
+  bool is_asked() const { return signals_ && signals_->received() != 0; }
+  void look() {
+    constexpr double kPatienceSeconds = 5;
+    if (!is_asked()) return;
+    if (!waited_) waited_.emplace();
+    if (waited_->seconds() > kPatienceSeconds) fail<CommError>("world", "stopped before all ranks had met");
+  }
+
+ private:
+  const StopSignals* signals_;
+  std::optional<WaitedTime> waited_;  ///< since the signal was seen
+};
+
+// Once on each machine, whatever ranks' logs are shown.
+void tell_of_stop(const Launch& launch) {
+  constexpr std::string_view kText = "Stopped before all ranks had met; nothing was saved";
+  launch.local_rank == 0 ? log::warning("{}", kText) : log::info("{}", kText);
+}
+
 // Those that can begin would wait for this rank until comm.init_timeout_seconds are over. By what they meet
 // is in the configuration, which this rank lacks, but hardly ever other than by default.
 void tell_others(const Launch& launch, const std::string& why) noexcept {
@@ -210,11 +236,15 @@ std::optional<Config> load_session_config(const std::filesystem::path& file,
   }
 }
 
-int run_session(const Config& config, const std::function<void(Session&)>& body) {
+int run_session(const Config& config, const std::function<void(Session&)>& body, const StopSignals* signals) {
   Launch launch = detect_launch();
   log::set_rank(rank_in_log(launch));
+  const double init_timeout = static_cast<double>(config.comm.init_timeout_seconds);
+  StopWhileMeeting stop(signals);
+  const auto look_for_stop = [&] { stop.look(); };
+  bool have_met = false;
   try {
-    launch = with_local_place(launch, static_cast<double>(config.comm.init_timeout_seconds));
+    launch = with_local_place(launch, init_timeout, host_name(), look_for_stop);
     const CpuShare share = apply_cpu_share(launch);
     if (launch.local_rank == 0) report_threads(config.training.threads, share);
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
@@ -226,13 +256,21 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
       return device;
     };
     run_rank(launch,
-             {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds),
+             {.init_timeout_seconds = init_timeout,
               .backend = config.comm.backend,
               .max_ctas = static_cast<int>(config.comm.sm_budget),
+              .while_meeting = look_for_stop,
               .find_device = find_device},
-             [&](World& world) { work(config, world, body); });
+             [&](World& world) {
+               have_met = true;
+               work(config, world, body);
+             });
   } catch (const std::exception& error) {
     if (launch.world_size == 1) throw;
+    if (!have_met && stop.is_asked()) {
+      tell_of_stop(launch);
+      return 0;
+    }
     return report_failure(launch, error);
   }
   return 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/train/stop_signals.h"
 #include "core/log.h"
 #include "parallel/ranks/launch.h"
 #include "parallel/sharding/rank_groups.h"
@@ -34,7 +35,9 @@ std::optional<Config> load_session_config(const std::filesystem::path& file,
 /// all run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks that
 /// both are the same on all ranks and that these ranks can do what the configuration asks of them, and calls
 /// body. Returns the exit code. A single process throws whatever goes wrong; among several, each rank logs it
-/// and the code is 1.
-int run_session(const Config& config, const std::function<void(Session&)>& body);
+/// and the code is 1. A signal that asks to stop while the ranks look for each other over TCP ends a rank
+/// that waits for others 5 s later, with the code 0.
+int run_session(const Config& config, const std::function<void(Session&)>& body,
+                const StopSignals* signals = nullptr);
 
 }  // namespace ottava

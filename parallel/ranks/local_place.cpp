@@ -10,10 +10,11 @@
 
 namespace ottava {
 
-Launch with_local_place(Launch launch, double timeout_seconds, const std::string& host) {
+Launch with_local_place(Launch launch, double timeout_seconds, const std::string& host,
+                        const std::function<void()>& while_waiting) {
   const auto said = std::exchange(launch.local_place, Launch::LocalPlace::known);
   if (said == Launch::LocalPlace::known || launch.master.address.empty()) return launch;
-  MasterBootstrap bootstrap(launch.master, {launch.rank, launch.world_size}, timeout_seconds);
+  MasterBootstrap bootstrap(launch.master, {launch.rank, launch.world_size}, timeout_seconds, while_waiting);
   const std::vector<std::string> hosts = bootstrap.all_gather(host);
   launch.local_size = static_cast<int>(std::ranges::count(hosts, host));
   if (said == Launch::LocalPlace::unknown)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/host_name.h"
@@ -11,6 +12,7 @@ namespace ottava {
 /// (Launch::LocalPlace). To find it, the ranks meet at the master and count those with the same host name; if
 /// no master is given, the place stays as it is. All ranks call this, before they choose devices and CPUs.
 /// Throws CommError, and ConfigError if LOCAL_RANK is not less than the number of ranks on its machine.
-Launch with_local_place(Launch launch, double timeout_seconds, const std::string& host = host_name());
+Launch with_local_place(Launch launch, double timeout_seconds, const std::string& host = host_name(),
+                        const std::function<void()>& while_waiting = {});
 
 }  // namespace ottava

@@ -94,8 +94,12 @@ std::vector<std::string> unpacked(const std::string& text) {
 
 }  // namespace
 
-MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout_seconds)
-    : self_(self), master_address_(master.address), timeout_seconds_(timeout_seconds) {
+MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout_seconds,
+                                 std::function<void()> while_waiting)
+    : self_(self),
+      master_address_(master.address),
+      timeout_seconds_(timeout_seconds),
+      while_waiting_(while_waiting ? std::move(while_waiting) : [] {}) {
   if (self_.rank == 0) {
     await_ranks(master);
     return;
@@ -119,8 +123,9 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
         "same {} ranks",
         self_.rank, text_of(master), said, self_.size);
   };
-  connections_.push_back(tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds,
-                                         {.is_right = is_right, .after_all_wrong = refuse}));
+  connections_.push_back(
+      tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds,
+                      {.after_each = while_waiting_, .is_right = is_right, .after_all_wrong = refuse}));
 }
 
 void MasterBootstrap::await_ranks(const Master& master) {
@@ -148,6 +153,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
   std::list<Visitor> visitors;
   WaitedTime time;
   while (true) {
+    while_waiting_();
     std::string missing;
     for (int r = 1; r < self_.size; ++r) {
       if (refusal_.empty() ? !connections_[r].is_open() : !told_[r]) add_item(missing, std::to_string(r));
@@ -218,7 +224,11 @@ bool MasterBootstrap::welcome(tcp::Connection& visitor, const std::string& greet
 
 std::string MasterBootstrap::receive(int from) {
   tcp::Connection& connection = connections_[self_.rank == 0 ? from : 0];
-  if (auto message = connection.read(timeout_seconds_)) return *message;
+  WaitedTime time;
+  do {
+    while_waiting_();
+    if (auto message = connection.read(std::min(timeout_seconds_, 0.25))) return *message;
+  } while (connection.is_open() && time.seconds() < timeout_seconds_);
   fail<CommError>("launch", "rank {} heard nothing more from rank {} while the ranks found each other",
                   self_.rank, from);
 }

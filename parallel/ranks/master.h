@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ class MasterBootstrap final : public Bootstrap {
   /// have come), the master is not reached or is that of a job with another number of ranks, ranks do not
   /// come (naming them), or two have the same number. Rank 0 sends other visitors away and waits on; a rank
   /// that ends meanwhile may be started again. After a fifth of the time its log says for whom it waits, and
-  /// again each time that it has waited twice as long.
-  MasterBootstrap(const Master& master, Self self, double timeout_seconds);
+  /// again each time that it has waited twice as long. `while_waiting`, if given, is called every quarter of
+  /// a second or sooner while other ranks are awaited, in all_gather() too; what it throws ends that.
+  MasterBootstrap(const Master& master, Self self, double timeout_seconds,
+                  std::function<void()> while_waiting = {});
 
   int rank() const override { return self_.rank; }
   int size() const override { return self_.size; }
@@ -39,6 +42,7 @@ class MasterBootstrap final : public Bootstrap {
   Self self_;
   std::string master_address_;
   double timeout_seconds_;
+  std::function<void()> while_waiting_;
   std::string refusal_;                       ///< rank 0: in place of a place for anybody
   std::vector<bool> told_;                    ///< with a refusal, by rank
   std::vector<tcp::Connection> connections_;  ///< rank 0: by rank; the others: to rank 0

@@ -44,11 +44,11 @@ bool wants_mpi(const Launch& launch, const WorldRequest& request) {
   return launch.launcher == Launcher::mpi && mpi::available();
 }
 
-std::unique_ptr<Communicator> meet_over_tcp(const Launch& launch, double timeout_seconds) {
+std::unique_ptr<Communicator> meet_over_tcp(const Launch& launch, const WorldRequest& request) {
   const MasterBootstrap::Self self{launch.rank, launch.world_size};
-  MasterBootstrap bootstrap(launch.master, self, timeout_seconds);
+  MasterBootstrap bootstrap(launch.master, self, request.init_timeout_seconds, request.while_meeting);
   auto state = std::make_shared<RankState>(self.rank, self.size);
-  state->set_timeout_seconds(timeout_seconds);
+  state->set_timeout_seconds(request.init_timeout_seconds);
   auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state, TcpPort::Options{});
   // No rank leaves the master before every rank has every address.
   bootstrap.all_gather("done");
@@ -70,7 +70,7 @@ std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldReque
                       "(and MASTER_PORT) to an address of its machine",
                       launch.source, launch.world_size);
   }
-  return meet_over_tcp(launch, request.init_timeout_seconds);
+  return meet_over_tcp(launch, request);
 }
 
 // training.device auto is the CPU on a machine whose GPUs cannot be used, and NCCL would wait for its ranks.

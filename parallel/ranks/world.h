@@ -34,6 +34,8 @@ struct WorldRequest {
   std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "tcp", "nccl"
   int max_ctas = 0;              ///< for NCCL: comm.sm_budget
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
+  /// Called while the ranks look for each other over TCP; may throw to give up (MasterBootstrap).
+  std::function<void()> while_meeting = {};
   /// Chooses the training device of this rank, once ranks have met: what it throws, all ranks throw.
   std::function<Device()> find_device = [] { return Device{}; };
 };

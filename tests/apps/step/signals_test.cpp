@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "core/io/file.h"
 #include "parallel/checkpoint/manifest.h"
+#include "parallel/comm/tcp.h"
 #include "tests/apps/step/small_job.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
@@ -58,7 +60,8 @@ class StoppedRuns {
     CHECK(o.exit_code == 0);
     if (o.output.find("nothing was saved") != std::string::npos) {
       ++before_a_step_;
-      CHECK_THAT(o.output, Contains("Stopped before step " + std::to_string(before + 1)));
+      CHECK_THAT(o.output, Contains("Stopped before step " + std::to_string(before + 1)) ||
+                               Contains("Stopped before all ranks had met"));
       CHECK(newest == before);
     } else {
       ++saved_;
@@ -133,6 +136,24 @@ TEST_CASE("a signal at any moment leaves a whole checkpoint, and the next start 
     for (int signal : {SIGTERM, SIGUSR1, SIGINT}) runs.stop_one(signal, static_cast<Target>(round % 3));
   }
   runs.finish(3 * count);
+}
+
+TEST_CASE("a rank that waits for others in vain is stopped by a signal, and says so") {
+  const Job job;
+  const int rank = GENERATE(0, 1);
+  const int port = tcp::Listener(0).port();  // closed again
+  const Outcome o = run_command(
+      fmt::format(
+          "exec {} launch -n 1 --nnodes 2 --node-rank {} --master-addr 127.0.0.1 --master-port {} --{}",
+          OTTAVA, rank, port, job.train(kSave)),
+      [&](int group) {
+        wait_until(60, [&] { return processes_with(job.file()).size() > 1; });
+        ::kill(group, SIGTERM);
+      });
+  INFO("rank " << rank << ": " << o.output);
+  CHECK(o.exit_code == 0);
+  CHECK(o.seconds < 60);  // not comm.init_timeout_seconds
+  CHECK_THAT(o.output, Contains("Stopped before all ranks had met; nothing was saved"));
 }
 
 TEST_CASE("a run whose lines nobody reads any more goes on and saves") {
