@@ -134,13 +134,17 @@ std::optional<GivenNumber> number_for(const Command::Target& target) {
       target);
 }
 
-/// The parser's own conversion takes nothing for 0, hexadecimal numbers, nan and inf, and -1 for the largest
-/// unsigned number.
+/// The parser's own conversion takes nothing for 0, hexadecimal numbers, nan and inf, -1 for the largest
+/// unsigned number, and 010 for 8.
 class NumberValidator final : public CLI::Validator {
  public:
   explicit NumberValidator(std::shared_ptr<const GivenNumber> number) {
     desc_function_ = [number] { return number->most ? number->expected() : ""; };
-    func_ = [number](const std::string& text) { return number->refusal(text); };
+    func_ = [number](std::string& text) {
+      const std::string refusal = number->refusal(text);
+      if (refusal.empty()) text = number->plain(text);
+      return refusal;
+    };
   }
 };
 
@@ -209,18 +213,18 @@ Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, in
 CLI::Option* Command::add(const char* name, Target target, const char* meaning) {
   CLI::Option* option =
       std::visit([&](auto value) { return parser_->add_option(name, value.get(), meaning); }, target);
-  option->transform(CLI::Validator(
+  number_.reset();
+  if (const std::optional<GivenNumber> number = number_for(target)) {
+    number_ = std::make_shared<GivenNumber>(*number);
+    option->transform(NumberValidator(number_));
+  }
+  // The last transform comes first.
+  return option->transform(CLI::Validator(
       [](std::string& word) {
         word = without_mark(std::move(word));
         return std::string();
       },
       ""));
-  number_.reset();
-  if (const std::optional<GivenNumber> number = number_for(target)) {
-    number_ = std::make_shared<GivenNumber>(*number);
-    option->check(NumberValidator(number_));
-  }
-  return option;
 }
 
 Command& Command::within(double least, std::optional<double> most) {

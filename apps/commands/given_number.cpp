@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -47,6 +48,13 @@ std::string GivenNumber::refusal(const std::string& text) const {
       return fmt::format("expected {} to {}, got {}", least.value_or(0), *largest_whole, got);
   }
   return exceeds_most ? fmt::format("expected {}, got {}", expected(), got) : "";
+}
+
+std::string GivenNumber::plain(const std::string& text) const {
+  if (!largest_whole) return text;
+  const size_t sign = text.starts_with('-');
+  const size_t digits = std::min(text.find_first_not_of('0', sign), text.size() - 1);
+  return text.substr(0, sign) + text.substr(digits);
 }
 
 }  // namespace ottava

@@ -15,6 +15,8 @@ struct GivenNumber {
   std::string expected() const;
   /// "expected 1 to 100, got 0x10"; empty if `text` is such a number.
   std::string refusal(const std::string& text) const;
+  /// A whole number that refusal() accepts without its leading zeros, anything else as it is.
+  std::string plain(const std::string& text) const;
 };
 
 }  // namespace ottava

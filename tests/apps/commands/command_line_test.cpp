@@ -76,6 +76,15 @@ TEST_CASE(
   CHECK(has(here.run("generate --checkpoint none --seed -1").output, "--seed: expected at least 0, got -1"));
 }
 
+TEST_CASE("a number with leading zeros is decimal") {
+  const Workplace here;
+  for (const char* arguments : {"--seed 018446744073709551615", "--samples 08", "--top-k 000"})
+    CHECK(has(here.run(std::string("generate --checkpoint none ") + arguments).output, "[checkpoint] none "));
+  CHECK(has(here.run("plan tiny.yaml --world-size 010").output, "Ranks: 10 ("));
+  CHECK(
+      has(here.run("plan tiny.yaml --world-size 00").output, "--world-size: expected 1 to 1048576, got 00"));
+}
+
 TEST_CASE("options are taken with underscores too") {
   Workplace here;
   CHECK(has(here.run("plan tiny.yaml --world_size 0").output, "--world-size: expected 1 to 1048576, got 0"));
