@@ -14,7 +14,6 @@
 #include "core/io/system_failure.h"
 #include "core/listed.h"
 #include "core/shell_word.h"
-#include "core/split.h"
 #include "parallel/checkpoint/folder.h"
 
 namespace ottava {
@@ -71,12 +70,11 @@ Found look_for(const Config& config, const std::string& path) {
 /// Of data. Commas separate paths on the command line alone; here a path may contain them.
 Found look_for_data(const Config& config, const std::string& path) {
   Found found = look_for(config, path);
-  const std::vector<std::string_view> parts = split_text(path, ',');
-  const auto is_found = [&](std::string_view part) {
-    return look_for(config, std::string(part)).missing.empty();
-  };
+  const std::vector<std::string> parts = config::parts_between_commas(path);
+  const auto is_found = [&](const std::string& part) { return look_for(config, part).missing.empty(); };
   if (!found.missing.empty() && parts.size() > 1 && std::ranges::all_of(parts, is_found))
-    found.missing = fmt::format("'{0}' is one path, which does not exist; write a list: [{0}]", path);
+    found.missing = fmt::format("'{}' is one path, which does not exist; write a list: {}", path,
+                                config::to_quoted_list(parts));
   return found;
 }
 

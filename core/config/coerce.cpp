@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/config/nearest.h"
+#include "core/config/print.h"
 #include "core/config/source.h"
 #include "core/contains.h"
 #include "core/error.h"
@@ -137,7 +138,7 @@ class Coercion {
     for (const auto& [value, why] : field_.refused_values) known.push_back(value);
     if (contains(known, v.text)) return v;
     if (field_.type == Type::text_list && contains(v.text, ','))
-      return wrong(v, fmt::format("; write a list: [{}]", v.text));
+      return wrong(v, "; write a list: " + to_quoted_list(parts_between_commas(v.text)));
     std::string near = nearest(v.text, field_.choices);
     for (const auto& [word, value] : field_.suggested_values)
       if (in_lower_case(v.text) == word) near = value;

@@ -8,6 +8,7 @@
 #include "core/config/nearest.h"
 #include "core/contains.h"
 #include "core/listed.h"
+#include "core/split.h"
 
 namespace ottava::config {
 namespace {
@@ -138,6 +139,19 @@ void collect_fates(const Section& section, std::vector<KeyFate>& rows) {
 }
 
 }  // namespace
+
+std::vector<std::string> parts_between_commas(std::string_view text) {
+  std::vector<std::string> out;
+  for (std::string_view part : split_text(text, ',')) {
+    part.remove_prefix(std::min(part.find_first_not_of(" \t"), part.size()));
+    out.emplace_back(part.substr(0, part.find_last_not_of(" \t") + 1));
+  }
+  return out;
+}
+
+std::string to_quoted_list(const std::vector<std::string>& texts) {
+  return fmt::format("[{}]", listed(texts, in_quotes));
+}
 
 std::string to_inline_yaml(const Value& value) {
   if (value.kind == Value::Kind::list) return "[" + listed(value.items, to_inline_yaml) + "]";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/config/section.h"
@@ -18,6 +19,11 @@ std::string to_yaml(const Section& root, const PrintOptions& options = {});
 /// A value on one line: `[a, "1"]`, `{match: output}`, `0.5`. Texts are quoted if YAML would read them as
 /// something else.
 std::string to_inline_yaml(const Value& value);
+
+/// The texts that commas separate in one, without blanks around them.
+std::vector<std::string> parts_between_commas(std::string_view text);
+/// `["a", "b"]`, as both YAML and TOML read it.
+std::string to_quoted_list(const std::vector<std::string>& texts);
 
 /// JSON Schema (draft 7) of a file, for editors: types, defaults, ranges, choices and meanings of every key.
 std::string to_json_schema(const Section& root, const std::string& title);

@@ -111,10 +111,13 @@ TEST_CASE("paths that a file writes as one text with commas are told to be a lis
         "c.yaml", fmt::format("training: {}\nmodel: {{hf_assets_path: {}}}\n", training, folder.path()));
     return message_of([&] { require_inputs(load_config(file)); });
   };
-  const std::string told = "is one path, which does not exist; write a list: [a.txt,b.txt]";
+  const std::string told = "is one path, which does not exist; write a list: [\"a.txt\", \"b.txt\"]";
   CHECK(tells(message_with("{dataset_path: 'a.txt,b.txt'}"), "training.dataset_path: 'a.txt,b.txt' " + told));
   CHECK(tells(message_with("{mixture: [{name: m, path: 'a.txt,b.txt'}]}"), "'a.txt,b.txt' " + told));
-  CHECK(message_with("{dataset_path: [a.txt, b.txt]}") == "no error");
+  CHECK(
+      tells(message_with("{dataset_path: 'a.txt, b.txt'}"), "training.dataset_path: 'a.txt, b.txt' " + told));
+  CHECK(tells(message_with("{dataset_path: '*.txt,b.txt'}"), "write a list: [\"*.txt\", \"b.txt\"]"));
+  CHECK(message_with("{dataset_path: [\"*.txt\", \"b.txt\"]}") == "no error");
   CHECK(
       tells(message_with("{dataset_path: 'a.txt,none.txt'}"), "'a.txt,none.txt' does not exist; looked at "));
 }

@@ -156,9 +156,9 @@ TEST_CASE("wrong types say what was expected and got", "[config]") {
   CHECK(problem("maybe_flag: 0").find("expected true or false") != std::string::npos);
   CHECK(problem("names: [a, bb]").find("expected a list of a, b or c, got the string \"bb\"") !=
         std::string::npos);
-  CHECK(
-      problem("names: \"a,b\"") ==
-      "f:1:24: outer.inner.names: expected a list of a, b or c, got the string \"a,b\"; write a list: [a,b]");
+  CHECK(problem("names: \"a, b\"") ==
+        "f:1:24: outer.inner.names: expected a list of a, b or c, got the string \"a, b\"; write a list: "
+        "[\"a\", \"b\"]");
   CHECK(problem("names: {a: 1}").find("got a table of keys") != std::string::npos);
   CHECK(problem("names: [a, 3]") ==
         "f:1:28: outer.inner.names: expected a list of a, b or c, got the integer 3");
