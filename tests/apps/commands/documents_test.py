@@ -103,12 +103,12 @@ def check_comments(name):
 
 
 def check_messages(name):
-    """Returns how many keys its texts name. Sections that parameters of models are named like (`attention.wo`) are left out; what
-    ends with `_` is the beginning of several."""
+    """Returns how many keys its texts name. Sections that parameters of models are named like (`attention.wo`) are left out, and
+    the files of control groups; what ends with `_` is the beginning of several."""
     text, found = re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", read(name))), 0
     for literal in re.findall(r'"((?:\\.|[^"\\\n])*)"', text):
         for key in keys_in(literal):
-            if key.split(".")[0] in ("attention", "model") or key.startswith("metrics.rank"):
+            if key.split(".")[0] in ("attention", "model") or key.startswith(("metrics.rank", "cpu.max", "cpu.cfs_")):
                 continue
             found += 1
             if not is_key(key) and not (key.endswith("_") and any(known.startswith(key) for known in KEYS)):
