@@ -15,7 +15,9 @@ inline int64_t panels_of(int64_t columns) { return (columns + kPanelColumns - 1)
 /// sum is added to C at the end, whatever m and n are; so the bits do not depend on how C is divided among
 /// calls.
 struct PanelProduct {
-  const float* a = nullptr;  ///< element (i, p) at i * a_row + p * a_depth, or groups of rows
+  /// Element (i, p) at i * a_row + p * a_depth; in a product of groups as pack_groups() leaves them, without
+  /// distances.
+  const float* a = nullptr;
   int64_t a_row = 0, a_depth = 0;
   const float* b = nullptr;  ///< panels
   int64_t b_panel = 0;       ///< elements from one panel to the next
@@ -25,7 +27,7 @@ struct PanelProduct {
   int64_t c_row = 0;  ///< elements from one row to the next
   int64_t m = 0, n = 0, k = 0;
   bool accumulate = false;
-  MatrixAhead ahead[2];  ///< where panels are not in the core's caches, or A lies in groups
+  MatrixAhead ahead[2];  ///< fetched by all products but attention's, whose panels are near
 };
 
 }  // namespace ottava::cpu
