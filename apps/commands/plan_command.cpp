@@ -29,7 +29,7 @@
 #include "core/io/output_file.h"
 #include "core/metrics/step_line.h"
 #include "core/threads_for.h"
-#include "parallel/ranks/launch.h"
+#include "parallel/ranks/cpu_share.h"
 
 namespace ottava {
 namespace {
@@ -269,7 +269,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   if (table) machine = planned_machine(command.machine, *table, planned);
   if (on_cpu && wanted == 0) {  // what a rank of a run would have; `threads` takes it back
     const int here = std::min(planned.experiment.mesh.world_size(), machine->ranks_per_node);
-    set_parallel_threads(cpu_share({.local_size = here}).threads);
+    set_parallel_threads(cpu_share(here).threads);
   }
   if (command.work == PlanCommand::Work::search) return plan_search(command, config, planned, *machine, out);
   plan_step(command, config, planned, machine ? &*machine : nullptr, out);

@@ -152,11 +152,11 @@ void declare(config::Section& s, TrainingConfig& c) {
   s.field("gemm_cache", c.gemm_cache,
           "folder where measurements (fastest GPU matrix product algorithms, CPU peak) are kept for later "
           "runs; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: keep none");
-  s.field(
-       "threads", c.threads,
-       "CPU threads per rank, at most as many as OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS allow; 0: "
-       "OMP_NUM_THREADS if it is set, else the cores of the machine divided by the ranks on it, and no more "
-       "than a container's quota of CPU time lets run")
+  s.field("threads", c.threads,
+          "CPU threads per rank, at most as many as OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS allow; 0: "
+          "OMP_NUM_THREADS if it is set, else the cores on which the launcher lets the rank run (divided by "
+          "the ranks of the machine that have the same), and no more than a container's quota of CPU time "
+          "lets run")
       .range(0, 4096)
       .unit("threads");
   s.field("seed", c.seed, "random seed of the initial weights and the data order").at_least(0);

@@ -1,6 +1,7 @@
 #include "apps/train/launch_session.h"
 
 #include <strings.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -16,6 +17,7 @@
 #include "apps/config/changed_keys.h"
 #include "apps/config/resolved_model.h"
 #include "apps/step/step_graphs.h"
+#include "core/allowed_cpus.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/error_text.h"
@@ -29,6 +31,7 @@
 #include "parallel/comm/agree.h"
 #include "parallel/comm/gather.h"
 #include "parallel/launcher/stop_signal_set.h"
+#include "parallel/ranks/cpu_share.h"
 #include "parallel/ranks/local_place.h"
 #include "parallel/ranks/world.h"
 #include "parallel/sharding/placement.h"
@@ -245,9 +248,15 @@ int run_session(const Config& config, const std::function<void(Session&)>& body,
   bool have_met = false;
   try {
     launch = with_local_place(launch, init_timeout, host_name(), look_for_stop);
-    const CpuShare share = apply_cpu_share(launch);
-    if (launch.local_rank == 0) report_threads(config.training.threads, share);
-    if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    const auto use_cpus = [&](const MachineCpus& machine) {
+      const CpuShare share = apply_cpu_share(launch, machine);
+      if (machine.self == 0) {
+        for (const std::string& text : cpu_warnings(launch, machine, allowed_cpus(::getppid())))
+          log::warning("{}", text);
+        report_threads(config.training.threads, share);
+      }
+      if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    };
     prepare_nccl();
     if (config.debug.deterministic) pin_nccl_algorithms();
     const auto find_device = [&] {
@@ -260,6 +269,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body,
               .backend = config.comm.backend,
               .max_ctas = static_cast<int>(config.comm.sm_budget),
               .while_meeting = look_for_stop,
+              .use_cpus = use_cpus,
               .find_device = find_device},
              [&](World& world) {
                have_met = true;

@@ -31,7 +31,7 @@ log::RankView rank_in_log(const Launch& launch = detect_launch());
 std::optional<Config> load_session_config(const std::filesystem::path& file,
                                           const std::vector<std::string>& overrides);
 
-/// Finds out how the process was launched, chooses threads and device, connects the ranks, and checks that
+/// Finds out how the process was launched, connects the ranks, chooses threads and device, and checks that
 /// all run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks that
 /// both are the same on all ranks and that these ranks can do what the configuration asks of them, and calls
 /// body. Returns the exit code. A single process throws whatever goes wrong; among several, each rank logs it

@@ -1,7 +1,6 @@
 #include "parallel/ranks/launch.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -147,19 +146,6 @@ Master read_master(const Environment& environment) {
   return master;
 }
 
-bool is_bound(const Environment& environment) {
-  if (environment("OMPI_MCA_orte_bound_at_launch")) return true;
-  const char* slurm = environment("SLURM_CPU_BIND_TYPE");
-  std::string_view type = slurm ? slurm : "";
-  return type.starts_with("mask_cpu") || type.starts_with("map_cpu");
-}
-
-// OpenMP's list has a number for each level of nested regions; here there is one level.
-int omp_threads(const Environment& environment) {
-  constexpr const char* kName = "OMP_NUM_THREADS";
-  return is_set(environment, kName) ? number(kName, split_text(environment(kName), ',').front()) : 0;
-}
-
 }  // namespace
 
 Environment process_environment() {
@@ -219,30 +205,6 @@ Launch detect_launch(const Environment& environment) {
                       launch.source, launch.rank, launch.world_size, launch.local_rank, launch.local_size);
   }
   return launch;
-}
-
-CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
-                    const std::function<int(int)>& core_of, const Environment& environment,
-                    std::optional<double> quota) {
-  CpuShare share{.cpus = allowed};
-  int n = static_cast<int>(allowed.size()), ranks = launch.local_size, r = launch.local_rank;
-  bool bound = is_bound(environment);
-  if (!bound && ranks > 1 && n >= ranks) {
-    std::ranges::stable_sort(share.cpus, {}, core_of);
-    share.cpus = {share.cpus.begin() + int64_t{n} * r / ranks,
-                  share.cpus.begin() + int64_t{n} * (r + 1) / ranks};
-    share.binds = true;
-  }
-  std::map<int, int> cores;
-  for (int cpu : share.cpus) ++cores[core_of(cpu)];
-  share.threads = std::max<int>(static_cast<int>(cores.size()), 1);
-  if (!bound && n < ranks) share.threads = 1;
-  if (quota) {
-    share.quota = *quota / ranks;
-    if (*share.quota < share.threads) share.threads = std::max(static_cast<int>(std::ceil(*share.quota)), 1);
-  }
-  if (const int asked = omp_threads(environment); asked > 0) share.threads = asked;
-  return share;
 }
 
 int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {

@@ -50,26 +50,6 @@ Environment process_environment();
 /// fit sizes, or if two launchers of which neither started the other disagree.
 Launch detect_launch(const Environment& environment = process_environment());
 
-/// The CPUs a rank computes on.
-struct CpuShare {
-  std::vector<int> cpus;
-  int threads = 1;     ///< for parallel_for: physical cores among `cpus`, as many as `quota` lets run
-  bool binds = false;  ///< whether the process has to be bound to `cpus` (the launcher did not do it)
-  std::optional<double> quota;  ///< how many CPUs' time the rank may use, if that is limited (cpu_quota.h)
-};
-/// If the launcher has bound the rank, that stands. Otherwise the CPUs that this process may use are split
-/// evenly among the ranks of the machine (contiguous, in core order); with more ranks than CPUs, ranks share
-/// them and nothing is bound. `quota` is that of all ranks of the machine; threads beyond a rank's part would
-/// wait for each other while they are not let run. OMP_NUM_THREADS, if set, decides `threads`. `allowed` are
-/// CPU numbers; `core_of` gives the physical core of each.
-CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
-                    const std::function<int(int)>& core_of,
-                    const Environment& environment = process_environment(), std::optional<double> quota = {});
-/// The same for this machine.
-CpuShare cpu_share(const Launch& launch);
-/// Also binds the process to it and gives parallel_for() on the calling thread that many threads.
-CpuShare apply_cpu_share(const Launch& launch);
-
 /// The GPU of this rank: its local rank, or 0 if the launcher shows each rank one GPU of its own. `visible`
 /// is the number of GPUs. If there are fewer than ranks, local ranks wrap around where sharing is allowed;
 /// otherwise throws ConfigError.

@@ -121,7 +121,9 @@ void connect(World& world, const WorldRequest& request) {
   }
   const Launch& launch = world.launch;
   bool by_nccl = false;
+  MachineCpus cpus = own_cpus();
   const auto choose = [&] {
+    request.use_cpus(cpus);
     world.training_device = request.find_device();
     by_nccl = wants_nccl(request.backend, world.training_device);
     if (by_nccl && launch.world_size > 1) nccl::require_library();
@@ -136,6 +138,7 @@ void connect(World& world, const WorldRequest& request) {
   CommunicatorBootstrap bootstrap(*world.control);
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
                                           Ledger::Options{.last_seconds = request.last_seconds});
+  cpus = gather_machine_cpus(bootstrap);
   require_no_complaint(*world.control, complaint_about(choose), "device");
   require_same_kind(*world.control, world.training_device);
   if (!by_nccl) return;

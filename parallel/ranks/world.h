@@ -7,6 +7,7 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/failure/ledger.h"
+#include "parallel/ranks/cpu_share.h"
 #include "parallel/ranks/launch.h"
 
 namespace ottava {
@@ -36,6 +37,9 @@ struct WorldRequest {
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
   /// Called while the ranks look for each other over TCP; may throw to give up (MasterBootstrap).
   std::function<void()> while_meeting = {};
+  /// Called once ranks have met, before devices are chosen, with those of this machine: what it throws, all
+  /// ranks throw.
+  std::function<void(const MachineCpus&)> use_cpus = [](const MachineCpus&) {};
   /// Chooses the training device of this rank, once ranks have met: what it throws, all ranks throw.
   std::function<Device()> find_device = [] { return Device{}; };
 };

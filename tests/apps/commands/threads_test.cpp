@@ -99,3 +99,17 @@ TEST_CASE("whatever binds OpenMP's threads, a rank has all of its CPUs") {
   CHECK(has(run("OMP_PLACES={" + last + "}", ""), unbound("OMP_PLACES={" + last + "}", 1)));
   CHECK_FALSE(has(run("OMP_PROC_BIND=false OMP_PLACES=cores", ""), "bound to a place"));
 }
+
+TEST_CASE("ranks that have one CPU between them are told") {
+  const Workplace place;
+  const std::string last = std::to_string(allowed_cpus().back());
+  const auto run = [&](const std::string& ranks) {
+    const Outcome out = place.run_shell("exec taskset -c " + last + " " OTTAVA " launch -n " + ranks +
+                                        " -- train tiny.yaml --checkpoint.enable false --training.steps 1");
+    INFO(out.output);
+    CHECK(out.exit_code == 0);
+    return out.output;
+  };
+  CHECK(has(run("2"), "ranks 0, 1 share 1 CPU (" + last + ") and wait for each other: "));
+  CHECK_FALSE(has(run("1"), "wait for each other: "));
+}

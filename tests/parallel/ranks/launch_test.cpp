@@ -26,9 +26,6 @@ bool is(const Launch& l, Launcher launcher, int rank, int world, int local_rank,
          l.local_size == local_size;
 }
 
-int every_cpu_a_core(int cpu) { return cpu; }
-int two_threads_a_core(int cpu) { return cpu % 4; }
-
 }  // namespace
 
 TEST_CASE("launchers are recognised by their variables") {
@@ -187,53 +184,6 @@ TEST_CASE("variables that make no sense are refused") {
                     Contains("has no entry for this node"));
   CHECK_THROWS_AS((Variables{{{"WORLD_SIZE", "-1"}, {"RANK", "0"}}}.launch()), ConfigError);
 }
-
-TEST_CASE("CPUs are split among the ranks of a machine") {
-  Variables none;
-  std::vector<int> eight = {0, 1, 2, 3, 4, 5, 6, 7};
-  Launch second{
-      .launcher = Launcher::mpi, .rank = 5, .world_size = 8, .local_rank = 1, .local_size = 4, .source = {}};
-  CpuShare share = share_cpus(second, eight, every_cpu_a_core, none.environment());
-  CHECK((share.cpus == std::vector<int>{2, 3} && share.threads == 2 && share.binds));
-  share = share_cpus(second, eight, two_threads_a_core, none.environment());  // CPUs 1 and 5 are one core
-  CHECK((share.cpus == std::vector<int>{1, 5} && share.threads == 1 && share.binds));
-  share = share_cpus(second, {0, 1}, every_cpu_a_core, none.environment());
-  CHECK((share.threads == 1 && !share.binds && share.cpus.size() == 2));
-  Variables bound{{{"OMPI_MCA_orte_bound_at_launch", "1"}}};
-  share = share_cpus(second, {4, 5, 6}, every_cpu_a_core, bound.environment());
-  CHECK((share.threads == 3 && !share.binds));
-  Variables slurm{{{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}, {"OMP_NUM_THREADS", "5"}}};
-  share = share_cpus(second, {4, 5}, every_cpu_a_core, slurm.environment());
-  CHECK((share.threads == 5 && !share.binds));
-  Variables nested{{{"OMP_NUM_THREADS", "3,2"}}};  // for levels of nested regions
-  CHECK(share_cpus({}, eight, every_cpu_a_core, nested.environment()).threads == 3);
-  Variables wrong{{{"OMP_NUM_THREADS", "x,2"}}};
-  CHECK_THROWS_WITH(share_cpus({}, eight, every_cpu_a_core, wrong.environment()),
-                    "[launch] OMP_NUM_THREADS is 'x', expected a number that is not negative");
-  share = share_cpus({}, eight, two_threads_a_core, none.environment());
-  CHECK((share.threads == 4 && !share.binds && share.cpus == eight));
-  for (const auto [quota, threads] : {std::pair(100.0, 8), {2.5, 3}, {2.0, 2}, {0.5, 1}}) {
-    share = share_cpus({}, eight, every_cpu_a_core, none.environment(), quota);
-    CHECK((share.threads == threads && share.quota == quota && share.cpus == eight));
-  }
-  share = share_cpus(second, eight, every_cpu_a_core, none.environment(), 4.0);  // for four ranks
-  CHECK((share.threads == 1 && share.quota == 1.0 && share.cpus.size() == 2));
-  CHECK(share_cpus({}, eight, every_cpu_a_core, nested.environment(), 1.0).threads == 3);
-  // Every CPU is used exactly once.
-  std::vector<int> all;
-  for (int r = 0; r < 3; ++r) {
-    Launch launch{.launcher = Launcher::mpi,
-                  .rank = r,
-                  .world_size = 3,
-                  .local_rank = r,
-                  .local_size = 3,
-                  .source = {}};
-    for (int cpu : share_cpus(launch, eight, every_cpu_a_core, none.environment()).cpus) all.push_back(cpu);
-  }
-  CHECK(all == eight);
-}
-
-TEST_CASE("the machine's own CPUs are shared") { CHECK(apply_cpu_share({}).threads >= 1); }
 
 TEST_CASE("each rank has its GPU") {
   Launch third{
