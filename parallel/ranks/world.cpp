@@ -22,6 +22,10 @@
 namespace ottava {
 namespace {
 
+constexpr const char* kHowUnderSrun =
+    "start the ranks with srun --mpi=pmix, or --mpi=pmi2 for MPICH and Intel MPI (srun --mpi=list shows what "
+    "this Slurm has), or set MASTER_ADDR to rank 0's machine, which needs no MPI";
+
 bool wants_nccl(const std::string& backend, Device device) {
   if (backend == "nccl" && !device.is_gpu()) {
     const std::string why = cuda_unavailable_reason();
@@ -55,6 +59,15 @@ std::unique_ptr<Communicator> meet_over_tcp(const Launch& launch, const WorldReq
   return make_message_world(std::move(port), std::move(state));
 }
 
+// OpenMPI ends the process there, and advises to build OpenMPI anew.
+void advise_of_srun(const Launch& launch) {
+  if (launch.launcher != Launcher::slurm || launch.rank != 0) return;
+  for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_CONTROL_PORT", "PALS_RANKID"})
+    if (std::getenv(name)) return;
+  log::warning("srun has set no variable of PMIx or PMI, by which MPI finds the other ranks: if it fails, {}",
+               kHowUnderSrun);
+}
+
 std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldRequest& request) {
   bool by_mpi = wants_mpi(launch, request);
   if (by_mpi && launch.launcher == Launcher::environment) {
@@ -63,7 +76,10 @@ std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldReque
                       "--mpi=pmix, or set comm.backend to auto",
                       launch.source);
   }
-  if (by_mpi) return mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
+  if (by_mpi) {
+    advise_of_srun(launch);
+    return mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
+  }
   if (launch.master.address.empty()) {
     fail<ConfigError>("world",
                       "started by {} with {} ranks, but the address of rank 0 is unknown: set MASTER_ADDR "
@@ -108,9 +124,9 @@ void require_same_place(const Communicator& mpi, const Launch& launch) {
   fail<CommError>(
       "world", "{} says rank {} of {}, but MPI says {} of {}: {}", launch.source, launch.rank,
       launch.world_size, mpi.rank(), mpi.size(),
-      is_alone ? "start the ranks with srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or set "
-                 "MASTER_ADDR to rank 0's machine, which needs no MPI; if they were, libottava_mpi.so was "
-                 "compiled for an MPI that Slurm does not know"
+      is_alone ? fmt::format("{}; if they were, libottava_mpi.so was compiled for an MPI that Slurm does not "
+                             "know",
+                             kHowUnderSrun)
                : "libottava_mpi.so was compiled for another MPI than this launcher's; compile it with its "
                  "mpicxx");
 }

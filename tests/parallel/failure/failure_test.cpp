@@ -101,6 +101,18 @@ TEST_CASE("ranks that srun started without MPI are told how it starts them, or h
                       "ranks with srun --mpi=pmix") &&
                  Contains("or set MASTER_ADDR to rank 0's machine, which needs no MPI"));
 }
+
+TEST_CASE("before MPI ends ranks that srun started without it, rank 0 says how it starts them") {
+  const std::string step =
+      "env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=2";
+  const std::string advice =
+      "srun has set no variable of PMIx or PMI, by which MPI finds the other ranks: if it fails, start the "
+      "ranks with srun --mpi=pmix, or --mpi=pmi2 for MPICH and Intel MPI (srun --mpi=list shows what this "
+      "Slurm has), or set MASTER_ADDR";
+  CHECK_THAT(launch("good", step).output, Contains(advice));
+  CHECK_THAT(launch("good", step + " SLURM_PROCID=1 SLURM_LOCALID=1").output, !Contains(advice));
+  CHECK_THAT(launch("good", step + " PMI_FD=3").output, !Contains(advice));
+}
 #endif
 
 TEST_CASE("after a rank was killed the others may take their time to end") {
