@@ -89,10 +89,12 @@ std::vector<SocketAddress> addresses_of(const std::string& host, const std::stri
 }
 
 // Takes at most two seconds, since an address on an interface that does not lead here must not use up the
-// whole time limit.
+// whole time limit. Our own end may be at any free port, such as the one at which the next rank 0 is to
+// listen, and without SO_REUSEADDR would keep it for a minute after it has closed (Linux 6.1).
 Descriptor try_connect(const SocketAddress& address) {
   Descriptor attempt(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!attempt.is_open()) return {};
+  set_option(attempt, SOL_SOCKET, SO_REUSEADDR, 1);
   bool connected = ::connect(attempt, address.get(), address.bytes) == 0;
   if (!connected && errno == EINPROGRESS) {
     pollfd wait{attempt, POLLOUT, 0};
@@ -225,6 +227,12 @@ std::optional<BoundSocket> bind_port(int port) {
     return bound;
   }
   return std::nullopt;
+}
+
+bool is_held_by_connections(int port) {
+  if (bind_port(port) || errno != EADDRINUSE) return false;
+  return std::ranges::none_of(addresses_of("localhost", std::to_string(port)),
+                              [](const SocketAddress& own) { return try_connect(own).is_open(); });
 }
 
 Listener::Listener(int port) {

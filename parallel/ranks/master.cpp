@@ -39,6 +39,9 @@ constexpr int kOwnFiles = 32;
 // Rank 0's answer if it may not open as many files as it needs; "... 526 100": what it needs, and may.
 constexpr std::string_view kFewFiles = "rank 0 has too few files";
 
+// How long rank 0 waits for its port while only connections have it: longer than one that has ended.
+constexpr double kHeldSeconds = 65;
+
 struct Visitor {
   tcp::Connection connection;
   WaitedTime time = WaitedTime();  ///< since it came
@@ -48,6 +51,28 @@ struct Visitor {
 bool closes(const tcp::Connection& connection, std::chrono::milliseconds within) {
   pollfd end{connection.descriptor(), POLLRDHUP, 0};
   return ::poll(&end, 1, static_cast<int>(within.count())) == 1;
+}
+
+// torchrun's port is one that was free, next to which somebody's connection may be.
+tcp::Listener listen_at(int port, double timeout_seconds, const std::function<void()>& while_waiting) {
+  const double limit = std::min(timeout_seconds, kHeldSeconds);
+  bool is_told = false;
+  for (WaitedTime time; tcp::is_held_by_connections(port) && time.seconds() < limit;) {
+    if (!is_told) {
+      log::info("rank 0 waits at most {:.0f} s until another program's connection lets go of MASTER_PORT {}",
+                limit, port);
+    }
+    is_told = true;
+    while_waiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  }
+  try {
+    return tcp::Listener(port);
+  } catch (const CommError& error) {
+    fail<CommError>("launch",
+                    "rank 0 cannot wait for the others on MASTER_PORT {} ({}): set another MASTER_PORT", port,
+                    error.what());
+  }
 }
 
 std::string text_of(const Master& master) {
@@ -140,15 +165,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
     told_.resize(self_.size);
     log::warning("{}; each rank hears of it when it comes", lack);
   }
-  tcp::Listener listener = [&] {
-    try {
-      return tcp::Listener(master.port);
-    } catch (const CommError& error) {
-      fail<CommError>("launch",
-                      "rank 0 cannot wait for the others on MASTER_PORT {} ({}): set another MASTER_PORT",
-                      master.port, error.what());
-    }
-  }();
+  tcp::Listener listener = listen_at(master.port, timeout_seconds_, while_waiting_);
   double told_at = timeout_seconds_ / kFirstToldPart;
   std::list<Visitor> visitors;
   WaitedTime time;

@@ -18,12 +18,13 @@ class MasterBootstrap final : public Bootstrap {
   struct Self {
     int rank = 0, size = 1;
   };
-  /// Throws CommError if the port is taken, rank 0 may not open a file for each rank (on all ranks, once they
-  /// have come), the master is not reached or is that of a job with another number of ranks, ranks do not
-  /// come (naming them), or two have the same number. Rank 0 sends other visitors away and waits on; a rank
-  /// that ends meanwhile may be started again. After a fifth of the time its log says for whom it waits, and
-  /// again each time that it has waited twice as long. `while_waiting`, if given, is called every quarter of
-  /// a second or sooner while other ranks are awaited, in all_gather() too; what it throws ends that.
+  /// Throws CommError if the port is taken (if only a connection has it, it is waited for, up to 65 s), rank
+  /// 0 may not open a file for each rank (on all ranks, once they have come), the master is not reached or is
+  /// that of a job with another number of ranks, ranks do not come (naming them), or two have the same
+  /// number. Rank 0 sends other visitors away and waits on; a rank that ends meanwhile may be started again.
+  /// After a fifth of the time its log says for whom it waits, and again each time that it has waited twice
+  /// as long. `while_waiting`, if given, is called every quarter of a second or sooner while other ranks are
+  /// awaited, in all_gather() too; what it throws ends that.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds,
                   std::function<void()> while_waiting = {});
 

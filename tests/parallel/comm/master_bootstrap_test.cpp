@@ -1,4 +1,5 @@
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -11,10 +12,12 @@
 #include <cstring>
 #include <fstream>
 #include <latch>
+#include <optional>
 #include <thread>
 
 #include "core/error.h"
 #include "core/host_name.h"
+#include "core/io/descriptor.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/comm/tcp.h"
 #include "parallel/ranks/master.h"
@@ -157,6 +160,45 @@ TEST_CASE("a master's port that is taken is named") {
   CHECK_THROWS_WITH(
       MasterBootstrap({"127.0.0.1", other.port()}, {0, 2}, 0.3),
       Contains("rank 0 cannot wait for the others on MASTER_PORT") && Contains("set another MASTER_PORT"));
+}
+
+TEST_CASE("a master's port that a connection has is waited for") {
+  tcp::Listener elsewhere;
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(static_cast<uint16_t>(elsewhere.port()));
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  Descriptor client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::connect(client, reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0);
+  sockaddr_in here{};
+  socklen_t length = sizeof here;
+  REQUIRE(::getsockname(client, reinterpret_cast<sockaddr*>(&here), &length) == 0);
+  const Master master{"127.0.0.1", ntohs(here.sin_port)};
+  CHECK(tcp::is_held_by_connections(master.port));
+  CHECK_FALSE(tcp::is_held_by_connections(elsewhere.port()));
+  const auto errors = run_ranks(2, [&](int rank) {
+    const auto let_go = [&] {
+      if (rank != 0 || !client.is_open()) return;
+      const linger at_once{1, 0};
+      ::setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      client = Descriptor();
+    };
+    MasterBootstrap(master, {rank, 2}, 30, let_go).all_gather("here");
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  CHECK_FALSE(client.is_open());
+}
+
+TEST_CASE("a rank's connection keeps nobody from the port of its own end") {
+  tcp::Listener master;
+  std::optional<tcp::Connection> rank(tcp::connect_to(fmt::format("127.0.0.1;;{}", master.port()), 30));
+  tcp::Connection accepted = master.accept();
+  sockaddr_in own{};
+  socklen_t length = sizeof own;
+  REQUIRE(::getsockname(rank->descriptor(), reinterpret_cast<sockaddr*>(&own), &length) == 0);
+  CHECK_FALSE(tcp::is_held_by_connections(ntohs(own.sin_port)));
+  rank.reset();  // it closes first, and its end stays for a minute
+  CHECK_NOTHROW(tcp::Listener(ntohs(own.sin_port)));
 }
 
 TEST_CASE("ranks of another job are sent away, doubles are refused") {
