@@ -91,11 +91,12 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
       stream_(stream),
       coordinates_(ranks.coordinates),
       group_(*ranks.control),
+      unreadable_(ranks.unreadable),
       folder_(experiment.config.job.in_dump_folder(experiment.config.checkpoint.folder)) {
   if (!config_.enable) return;
   std::string begin;
   group_.on_rank_0([&] {
-    const StepsToLoad found = steps_to_load(experiment.config);
+    const StepsToLoad found = steps_to_load(experiment.config, ranks.unreadable);
     if (found.is_of_branch) begin = std::to_string(found.steps.front().step);
   });
   branch_begin_ = parse_number<int64_t>(group_.of_rank_0(begin));
@@ -164,7 +165,8 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state, Contents wh
                                        require_same_model(experiment_, folder);
                                        clear_moments();
                                      },
-                                 .first_step = branch_begin_.value_or(0)});
+                                 .first_step = branch_begin_.value_or(0),
+                                 .given_up = &unreadable_});
   }
   resumes_ = loaded.has_value();
   only_looks_ = loaded && config_.load_only;

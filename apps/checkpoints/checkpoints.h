@@ -101,6 +101,7 @@ class Checkpoints {
   Stream& stream_;
   ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;
+  const GivenUp& unreadable_;
   std::string folder_;
   bool resumes_ = false, only_looks_ = false, goes_back_ = false;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's

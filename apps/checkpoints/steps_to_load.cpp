@@ -28,36 +28,25 @@ std::string branch_of(const CheckpointConfig& c) {
 
 namespace {
 
-std::string unreadable(const checkpoint::SavedStep& saved) {
-  return fmt::format("checkpoint {} could not be read", saved.path);
+// In three attempts, of all that are made at it in one start.
+template <class Work>
+auto read_from(const checkpoint::SavedStep& saved, GivenUp& unreadable, const Work& work) {
+  const std::string complaint = fmt::format("checkpoint {} could not be read", saved.path);
+  return unreadable.attempt(saved.path, {.complaint = complaint}, work);
 }
 
 // The newest checkpoint that says which branch it is of, if it is `branch`.
 const checkpoint::SavedStep* newest_of_branch(const std::vector<checkpoint::SavedStep>& steps,
-                                              const std::string& branch) {
+                                              const std::string& branch, GivenUp& unreadable) {
   for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
     const std::string path = fmt::format("{}/{}", saved->path, kStateName);
     try {
-      const std::string text =
-          in_three_attempts({.complaint = unreadable(*saved)}, [&] { return read_file(path); });
+      const std::string text = read_from(*saved, unreadable, [&] { return read_file(path); });
       return parse_training_state(text, path).branch == branch ? &*saved : nullptr;
     } catch (const Error&) {  // broken: loading names it
     }
   }
   return nullptr;
-}
-
-// Takes away the newest ones that cannot be loaded; loading names them.
-void drop_broken(std::vector<checkpoint::SavedStep>& steps) {
-  while (!steps.empty()) {
-    try {
-      in_three_attempts({.complaint = unreadable(steps.back())},
-                        [&] { checkpoint::open_checkpoint(steps.back().path); });
-      return;
-    } catch (const FileError&) {
-      steps.pop_back();
-    }
-  }
 }
 
 }  // namespace
@@ -67,7 +56,7 @@ std::string end_of_run(const TrainingConfig& c) {
                   : fmt::format("training.steps {}", c.steps);
 }
 
-StepsToLoad steps_to_load(const Config& c) {
+StepsToLoad steps_to_load(const Config& c, GivenUp& unreadable) {
   StepsToLoad out;
   if (!c.checkpoint.enable) return out;
   const std::string folder = c.job.in_dump_folder(c.checkpoint.folder);
@@ -77,7 +66,7 @@ StepsToLoad steps_to_load(const Config& c) {
   const int64_t wanted = c.checkpoint.load_step;
   const std::string branch = branch_of(c.checkpoint);
   if (branch.empty()) return out;
-  const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch);
+  const checkpoint::SavedStep* newest = newest_of_branch(out.steps, branch, unreadable);
   out.is_of_branch = newest != nullptr;
   if (wanted < 0) return out;
   // Steps that are counted anew may not have reached load_step yet.
@@ -85,6 +74,20 @@ StepsToLoad steps_to_load(const Config& c) {
   std::erase_if(out.steps, [&](const auto& saved) {
     return out.is_of_branch ? saved.step < first : saved.step != wanted;
   });
+  return out;
+}
+
+StepsToLoad whole_steps_to_load(const Config& c, GivenUp& unreadable) {
+  StepsToLoad out = steps_to_load(c, unreadable);
+  while (!out.steps.empty()) {
+    const checkpoint::SavedStep& newest = out.steps.back();
+    try {
+      read_from(newest, unreadable, [&] { checkpoint::open_checkpoint(newest.path); });
+      break;
+    } catch (const FileError&) {
+      out.steps.pop_back();
+    }
+  }
   return out;
 }
 
@@ -99,8 +102,7 @@ TrainingState state_to_load(const Experiment& e, RankGroups& ranks) {
   std::string text;
   group.on_rank_0([&] {
     TrainingState out;
-    auto [steps, is_of_branch] = steps_to_load(e.config);
-    drop_broken(steps);
+    const auto [steps, is_of_branch] = whole_steps_to_load(e.config, ranks.unreadable);
     const bool is_given = c.initial_load_path && !c.initial_load_model_only;
     try {
       if (!steps.empty() || is_given) {
@@ -126,8 +128,7 @@ bool begins_without_moments(const Config& c, RankGroups& ranks) {
   checkpoint::RankGroup group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
-    std::vector<checkpoint::SavedStep> steps = steps_to_load(c).steps;
-    drop_broken(steps);
+    const std::vector<checkpoint::SavedStep> steps = whole_steps_to_load(c, ranks.unreadable).steps;
     if (!steps.empty() && !checkpoint::open_checkpoint(steps.back().path).has_optimizer()) text = "yes";
   });
   return !group.of_rank_0(text).empty();
@@ -137,7 +138,7 @@ void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
   const CheckpointConfig& c = e.config.checkpoint;
   if (!c.enable) return;
   checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
-    const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
+    const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config, ranks.unreadable).steps;
     if (c.load_step >= 0 && steps.empty())
       checkpoint::refuse_missing_step(e.config.job.in_dump_folder(c.folder), c.load_step);
     for (auto saved = steps.rbegin(); saved != steps.rend(); ++saved) {
@@ -198,10 +199,9 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   checkpoint::RankGroup group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
-    auto [steps, is_of_branch] = steps_to_load(c);
+    const auto [steps, is_of_branch] = whole_steps_to_load(c, ranks.unreadable);
     // A branch that counts its steps anew begins at 0.
     if (!is_of_branch && contains(c.checkpoint.exclude_from_loading, "train_state")) return;
-    drop_broken(steps);
     if (steps.empty() || steps.back().step < c.training.steps) return;
     const checkpoint::SavedStep& newest = steps.back();
     // Metrics of later steps would be lost if the run went back to this one.

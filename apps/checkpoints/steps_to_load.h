@@ -5,6 +5,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/step/training_state.h"
+#include "core/io/attempts.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/sharding/rank_groups.h"
 
@@ -25,8 +26,11 @@ struct StepsToLoad {
 };
 /// The checkpoints of its folder that the run may load: none if checkpoint.enable is false; if
 /// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on. Rank 0
-/// calls it alone.
-StepsToLoad steps_to_load(const Config& config);
+/// calls it alone. Has three attempts at a checkpoint that the system cannot read, unless it is `unreadable`,
+/// to which it then belongs.
+StepsToLoad steps_to_load(const Config& config, GivenUp& unreadable);
+/// The same without the newest ones that cannot be opened; loading names them.
+StepsToLoad whole_steps_to_load(const Config& config, GivenUp& unreadable);
 
 /// What checkpoint.initial_load_path, which must be set, stands for; for a run's folder, its newest
 /// checkpoint.

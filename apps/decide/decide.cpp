@@ -45,14 +45,15 @@ std::string circumstances(const Experiment& e, Device device) {
 
 // Decisions of the newest checkpoint that has readable ones for these circumstances, which earlier versions
 // wrote with "1 sequences". Broken checkpoints are reported when they are loaded.
-Decisions saved_decisions(const Experiment& e, Device device) {
+Decisions saved_decisions(const Experiment& e, Device device, GivenUp& unreadable) {
   const std::string ways[] = {circumstances(e, device), circumstances(e, device, with_s)};
-  const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config).steps;
+  const std::vector<checkpoint::SavedStep> steps = whole_steps_to_load(e.config, unreadable).steps;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";
-      const std::string text = in_three_attempts({.complaint = fmt::format("{} could not be read", path)},
-                                                 [&] { return read_file(path); });
+      const std::string text =
+          unreadable.attempt(step->path, {.complaint = fmt::format("{} could not be read", path)},
+                             [&] { return read_file(path); });
       Decisions saved = parse_decisions(text, path);
       if (contains(ways, saved.made_for)) return saved;
       if (!saved.entries.empty())
@@ -289,7 +290,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   e.decides_afresh = source == DecisionSource::afresh;
   Decisions saved;
   checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
-    if (source == DecisionSource::checkpoint) saved = saved_decisions(e, device);
+    if (source == DecisionSource::checkpoint) saved = saved_decisions(e, device, ranks.unreadable);
   });
   saved = of_first_rank(saved, *ranks.control);
   e.decisions = {.made_for = made_for};

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <chrono>
+#include <set>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -34,5 +36,26 @@ auto in_three_attempts(const Attempts& how, const Work& work) {
     std::this_thread::sleep_for(std::chrono::duration<double>(how.pause_seconds));
   }
 }
+
+/// What was waited for in vain, by name, so that one start does not wait for it at each place that asks.
+class GivenUp {
+ public:
+  bool contains(const std::string& name) const { return names_.contains(name); }
+  /// in_three_attempts() of work on what has that name; a single attempt if it was given up before. Throws
+  /// what the last attempt threw.
+  template <class Work>
+  auto attempt(const std::string& name, const Attempts& how, const Work& work) {
+    if (contains(name)) return work();
+    try {
+      return in_three_attempts(how, work);
+    } catch (const IoError&) {
+      names_.insert(name);
+      throw;
+    }
+  }
+
+ private:
+  std::set<std::string> names_;
+};
 
 }  // namespace ottava

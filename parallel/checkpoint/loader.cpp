@@ -193,24 +193,31 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   paths.pop_back();  // behind the last path's end
   std::ranges::reverse(paths);
   std::string reasons;
+  bool some_are_away = false;
   for (std::string_view listed_path : paths) {
     const std::string path(listed_path);
+    const auto load = [&] {
+      if (options.before_each) group.together([&] { options.before_each(path); });
+      return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
+    };
+    const bool is_given_up = options.given_up != nullptr && options.given_up->contains(path);
     try {
-      return in_three_attempts(
-          group, fmt::format("checkpoint {} could not be read", path),
-          [&] {
-            if (options.before_each) group.together([&] { options.before_each(path); });
-            return LoadedCheckpoint{path, load_checkpoint(path, into, group)};
-          },
-          options.retry_seconds);
+      if (!group.of_rank_0(is_given_up ? "once" : "").empty()) return load();
+      return in_three_attempts(group, fmt::format("checkpoint {} could not be read", path), load,
+                               options.retry_seconds);
     } catch (const FileError& error) {
       if (load_step >= 0) throw;
-      if (group.rank() == 0) log::warning("checkpoint {} is broken and skipped: {}", path, error.what());
+      const bool is_away = dynamic_cast<const IoError*>(&error) != nullptr;
+      some_are_away = some_are_away || is_away;
+      if (group.rank() == 0) {
+        log::warning("checkpoint {} {}: {}", path,
+                     is_away ? "could not be read and is skipped" : "is broken and skipped", error.what());
+      }
       reasons += fmt::format("\n  {}: {}", path, error.what());
     }
   }
-  fail<FileError>("checkpoint", "all checkpoints in {} are broken; move them away to start over:{}", folder,
-                  reasons);
+  fail<FileError>("checkpoint", "all checkpoints in {} are broken{}; move them away to start over:{}", folder,
+                  some_are_away ? " or could not be read, which may pass" : "", reasons);
 }
 
 }  // namespace ottava::checkpoint

@@ -27,6 +27,8 @@ struct LoadOptions {
   int64_t first_step = 0;
   /// Pause before the folder, or a checkpoint, is tried again that a rank could not read (attempts.h).
   double retry_seconds = kPauseSeconds;
+  /// Of rank 0: checkpoints that were waited for already, by path, which are tried once. May be null.
+  const GivenUp* given_up = nullptr;
 };
 
 struct LoadedCheckpoint {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "core/io/attempts.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/sharding/context_parallel.h"
 #include "parallel/sharding/mesh.h"
@@ -35,6 +36,8 @@ struct RankGroups {
   ShardCoordinates coordinates;
   /// position in dp_replicate x dp_shard: which sequences of the global batch are read
   int data_rank = 0, data_size = 1;
+  /// paths of checkpoints that rank 0 has waited for in vain; empty on the others
+  GivenUp unreadable;
 
   /// Splits the world's communicators along the mesh. Every rank makes the same call.
   RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);

@@ -27,6 +27,12 @@ std::string with_failing(const FailingCalls& f, const std::string& command) {
                      f.call, f.error, f.first, f.count, f.pause_ms, f.part, command);
 }
 
+int times_in(const std::string& text, const std::string& part) {
+  int times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
 }  // namespace
 
 TEST_CASE("a start goes on where a call on its folders, its metrics or its events fails for a moment") {
@@ -68,13 +74,35 @@ TEST_CASE("a start whose folder fails three times ends with one sentence of all 
 TEST_CASE("rank 0 may try decisions again for longer than ranks wait for each other") {
   const TinyRuns runs;
   runs.train("--training.steps 2");
-  // The first read is that of who looks at the whole checkpoint.
+  // The first two reads are those of who looks at the whole checkpoint.
   const Outcome went_on = runs.run_shell(
-      with_failing({"pread", "step-2/decisions.json", EIO, 2, 2, 8000},
+      with_failing({"pread", "step-2/decisions.json", EIO, 3, 2, 8000},
                    "launch -n 2 -- train tiny.yaml --training.steps 4 --comm.init_timeout_seconds 15"));
   INFO(went_on.output);
   CHECK(went_on.exit_code == 0);
   CHECK_THAT(went_on.output, Contains("step-2/decisions.json could not be read, and is tried again in 10 s"));
+}
+
+TEST_CASE("a checkpoint that stays unreadable is waited for once in a start, and named as skipped") {
+  const TinyRuns runs;
+  runs.train("--training.steps 4");
+  for (const char* file : {"step-4/", "step-4/model", "step-4/training_state"}) {
+    fs::remove_all(runs / "other");
+    fs::copy(runs / "out", runs / "other", fs::copy_options::recursive);
+    const Outcome went_on = runs.run_shell(with_failing(
+        {"pread", file, EIO, 1, 100'000}, "train tiny.yaml --job.dump_folder other --training.steps 6"));
+    INFO(went_on.output);
+    CHECK(went_on.exit_code == 0);
+    CHECK(times_in(went_on.output, "and is tried again in 10 s") == 2);
+    CHECK(times_in(went_on.output, "step-4 could not be read and is skipped: ") == 1);
+    CHECK_FALSE(has(went_on.output, "broken"));
+    CHECK_THAT(went_on.output, Contains("Loaded checkpoint other/checkpoint/step-2"));
+  }
+  const Outcome ended = runs.run_shell(with_failing({"pread", "/step-", EIO, 1, 100'000}, "train tiny.yaml"));
+  INFO(ended.output);
+  CHECK(ended.exit_code == 1);
+  CHECK(times_in(ended.output, "and is tried again in 10 s") == 4);  // two checkpoints
+  CHECK_THAT(ended.output, Contains("out/checkpoint are broken or could not be read, which may pass; move"));
 }
 
 TEST_CASE("data that cannot be flushed at the end is whole, and its preparation says so") {
