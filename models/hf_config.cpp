@@ -16,9 +16,19 @@ constexpr struct {
   std::string_view model_type, architecture;
   // Defaults. Key/value heads 0: as many as heads; head_dim 0: hidden_size / heads.
   int64_t key_value_heads, head_dim, max_position_embeddings;
-} kFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048},
+  std::optional<int64_t> bos_token_id = {}, eos_token_id = {};
+} kFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048, 1, 2},
                  {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
                  {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
+
+/// What transformers 5 refuses, or fails with, where it is null instead of left out.
+constexpr std::string_view kNeverNull[] = {"max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+                                           "hidden_act"};
+constexpr std::pair<HfFamily, std::string_view> kNeverNullIn[] = {
+    {HfFamily::llama, "attention_bias"}, {HfFamily::llama, "mlp_bias"},
+    {HfFamily::qwen2, "head_dim"},       {HfFamily::qwen2, "use_sliding_window"},
+    {HfFamily::qwen3, "head_dim"},       {HfFamily::qwen3, "use_sliding_window"},
+    {HfFamily::qwen3, "attention_bias"}};
 
 /// Numbers with the same name here and in a config.json, in its order.
 constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
@@ -36,7 +46,8 @@ constexpr std::string_view kDerivedSizes[] = {"num_key_value_heads", "head_dim",
 
 const auto& row_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)]; }
 
-// Looks values up with their defaults; a member that is null counts as left out, as in transformers.
+// Looks values up with their defaults; a member that is null counts as left out, except where refuse_null()
+// says otherwise, as in transformers.
 class Reader {
  public:
   Reader(const Json& object, std::string_view where) : object_(object), where_(where) {
@@ -46,6 +57,13 @@ class Reader {
   const Json* find(std::string_view name) const {
     const Json* value = object_.find(name);
     return !value || value->is_null() ? nullptr : value;
+  }
+  void refuse_null(std::string_view name) const {
+    if (const Json* value = object_.find(name); value && value->is_null())
+      fail<FileError>(where_,
+                      "{} is null, which transformers does not take for left out: remove it, or write the "
+                      "value that the model was trained with",
+                      name);
   }
   int64_t size(std::string_view name, std::optional<int64_t> otherwise = {}) const {
     const int64_t size = number(name, otherwise, &Json::as_integer);
@@ -145,6 +163,7 @@ constexpr std::string_view kScalingMembers[] = {"factor", "low_freq_factor", "hi
 // {rope_type | type, rope_theta, factor, ...}
 Rope read_rope_object(const Json& object, const std::string& name) {
   Reader rope(object, name);
+  for (const char* member : {"rope_type", "rope_theta"}) rope.refuse_null(member);
   std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (std::string other = rope.text("type", type); other != type)
     fail<FileError>(name, "rope_type is '{}' but type is '{}': remove one of them", type, other);
@@ -210,6 +229,7 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
                       kOriginal, r.positive(kOriginal), form, rope.scaling->original_max_position_embeddings);
     }
   }
+  if (!theta) r.refuse_null("rope_theta");
   config.rope_theta = theta.value_or(config.rope_theta);
   if (read) config.rope_scaling = read->scaling;
 }
@@ -284,11 +304,33 @@ void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Edito
   }
 }
 
+Json eos_json(const std::vector<int64_t>& ids) {
+  if (ids.size() == 1) return ids[0];
+  Json list;
+  for (int64_t id : ids) list.push(id);
+  return list;
+}
+
+Json bos_json(const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); }
+
+// Null: there is none; left out: the family's.
+std::optional<int64_t> bos_token_id(const Json& root, const Reader& r, HfFamily family) {
+  constexpr std::string_view kName = "bos_token_id";
+  if (!root.find(kName)) return row_of(family).bos_token_id;
+  const Json* bos = r.find(kName);
+  return bos ? std::optional(bos->as_integer(r.what(kName))) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where) {
   const Reader r(object, where);
   const Json* eos = r.find("eos_token_id");
+  if (!eos && !object.find("eos_token_id")) {
+    const std::string type = r.text("model_type", "");
+    for (const auto& family : kFamilies)
+      if (family.model_type == type && family.eos_token_id) return {*family.eos_token_id};
+  }
   if (!eos) return {};
   const Json::Array list = eos->is_array() ? eos->as_array(where) : Json::Array{*eos};
   std::vector<int64_t> ids;
@@ -306,6 +348,9 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   }
   HfConfig config;
   config.family = family->family;
+  for (const std::string_view name : kNeverNull) r.refuse_null(name);
+  for (const auto& [of, name] : kNeverNullIn)
+    if (of == config.family) r.refuse_null(name);
   refuse_unknown_mathematics(r, where);
   config.hidden_size = r.size("hidden_size");
   config.num_hidden_layers = r.size("num_hidden_layers");
@@ -326,7 +371,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.tie_word_embeddings = r.flag("tie_word_embeddings");
   config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
   read_rope(r, where, config);
-  if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
+  config.bos_token_id = bos_token_id(root, r, config.family);
   config.eos_token_ids = eos_token_ids(root, where);
   return config;
 }
@@ -339,6 +384,10 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
     const auto& family = row_of(now.family);
     edit.put("model_type", std::string(family.model_type), row_of(was.family).model_type, family.model_type);
     edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
+  }
+  if (was.family != now.family) {  // whose default may be another
+    if (!root.find("bos_token_id")) edit.set("bos_token_id", bos_json(was.bos_token_id));
+    if (!root.find("eos_token_id")) edit.set("eos_token_id", eos_json(was.eos_token_ids));
   }
   bool derives_anew = was.family != now.family;
   for (const auto& [name, size] : kSizes) {
@@ -384,11 +433,8 @@ std::string to_json(const HfConfig& c) {
   root.set("attention_bias", false).set("attention_dropout", 0.0);
   if (c.family == HfFamily::llama) root.set("mlp_bias", false);
   root.set("tie_word_embeddings", c.tie_word_embeddings);
-  root.set("bos_token_id", c.bos_token_id ? Json(*c.bos_token_id) : Json());
-  Json eos;
-  for (int64_t id : c.eos_token_ids) eos.push(id);
-  if (c.eos_token_ids.size() == 1) eos = c.eos_token_ids[0];
-  root.set("eos_token_id", std::move(eos)).set("torch_dtype", c.dtype).set("use_cache", true);
+  root.set("bos_token_id", bos_json(c.bos_token_id)).set("eos_token_id", eos_json(c.eos_token_ids));
+  root.set("torch_dtype", c.dtype).set("use_cache", true);
   return root.dump(2) + "\n";
 }
 

@@ -17,7 +17,8 @@ class Json;
 enum class HfFamily { llama, qwen2, qwen3 };
 
 /// The part of an HF `config.json` that decides what the model computes. Where a file leaves a value out, it
-/// is the default that `transformers` has for the family, except that no token begins or ends a text.
+/// is the default that `transformers` has for the family (of Llama also tokens that begin and end a text: 1
+/// and 2).
 struct HfConfig {
   HfFamily family = HfFamily::llama;
   int64_t hidden_size = 0;
@@ -42,7 +43,8 @@ struct HfConfig {
 /// one (rope_parameters, dtype); rope_theta may be inside of rope_scaling too. Throws FileError that begins
 /// with `where` for malformed text, and for every setting that would change the mathematics and is not
 /// supported (another family, rope type, activation, biases, sliding windows, quantized weights, RoPE
-/// settings that are not known). No such setting is ignored.
+/// settings that are not known). No such setting is ignored. A null counts as left out where `transformers`
+/// takes it so, and is refused where it does not.
 HfConfig parse_hf_config(std::string_view text, std::string_view where);
 
 /// The text of a config.json that `transformers` reads, in the older form, which all its versions know.
@@ -61,8 +63,8 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
 /// of stored weights do not count.
 std::vector<std::string> differences(const HfConfig& a, const HfConfig& b);
 
-/// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none. Throws
-/// FileError naming `where`.
+/// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none; where a
+/// config.json leaves it out, the family's. Throws FileError naming `where`.
 std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where);
 
 }  // namespace ottava

@@ -63,7 +63,8 @@ TEST_CASE("HF config: defaults and the newer form") {
   CHECK(c.rope_theta == 10000);
   CHECK(c.rms_norm_eps == 1e-6);
   CHECK(c.max_position_embeddings == 2048);
-  CHECK_FALSE(c.bos_token_id);
+  CHECK(c.bos_token_id == 1);
+  CHECK(c.eos_token_ids == std::vector<int64_t>{2});
   c = parse_hf_config(
       llama_with(R"("rope_parameters":{"rope_type":"default","rope_theta":5e5},"dtype":"float16")"), "t");
   CHECK(c.rope_theta == 5e5);
@@ -110,6 +111,58 @@ TEST_CASE("HF config: what a Qwen file leaves out is what transformers takes") {
     CHECK((parse_hf_config(edited, "t") == other));
     CHECK(edited.find("num_key_value_heads") != std::string::npos);
   }
+}
+
+// Of transformers 5.24: LlamaConfig, Qwen2Config and Qwen3Config refuse the text, or the model cannot be
+// made.
+TEST_CASE("HF config: null is left out, or refused, as in transformers") {
+  const auto text_of = [](std::string_view family, const std::string& more) {
+    std::string text = llama_with(more + R"(,"num_key_value_heads":2)");
+    return text.replace(text.find("llama"), 5, family);
+  };
+  const struct {
+    std::string_view name, refused_in;
+  } cases[] = {{"max_position_embeddings", "llama qwen2 qwen3"},
+               {"rms_norm_eps", "llama qwen2 qwen3"},
+               {"tie_word_embeddings", "llama qwen2 qwen3"},
+               {"hidden_act", "llama qwen2 qwen3"},
+               {"rope_theta", "llama qwen2 qwen3"},
+               {"attention_bias", "llama qwen3"},
+               {"mlp_bias", "llama"},
+               {"use_sliding_window", "qwen2 qwen3"},
+               {"head_dim", "qwen2 qwen3"},
+               {"layer_types", ""},
+               {"rope_scaling", ""},
+               {"rope_parameters", ""},
+               {"dtype", ""},
+               {"torch_dtype", ""},
+               {"partial_rotary_factor", ""},
+               {"is_causal", ""},
+               {"quantization_config", ""}};
+  for (const auto& [name, refused_in] : cases) {
+    for (const std::string_view family : {"llama", "qwen2", "qwen3"}) {
+      const std::string text = text_of(family, fmt::format("\"{}\":null", name));
+      INFO(text);
+      if (refused_in.find(family) == std::string_view::npos) {
+        CHECK((parse_hf_config(text, "t") == parse_hf_config(text_of(family, "\"x\":0"), "t")));
+      } else {
+        CHECK_THROWS_WITH(parse_hf_config(text, "c.json"),
+                          "[c.json] " + std::string(name) +
+                              " is null, which transformers does not take for left out: remove it, or write "
+                              "the value that the model was trained with");
+      }
+    }
+  }
+  for (const char* rope : {R"({"rope_theta":null})", R"({"rope_type":null,"rope_theta":1e4})"}) {
+    CHECK_THROWS_WITH(parse_hf_config(llama_with(std::string(R"("rope_parameters":)") + rope), "t"),
+                      Contains("rope_parameters") && Contains("is null, which transformers"));
+  }
+  const HfConfig none = parse_hf_config(llama_with(R"("bos_token_id":null,"eos_token_id":null)"), "t");
+  CHECK_FALSE(none.bos_token_id);
+  CHECK(none.eos_token_ids.empty());
+  const HfConfig qwen = parse_hf_config(text_of("qwen2", R"("head_dim":16)"), "t");
+  CHECK_FALSE(qwen.bos_token_id);
+  CHECK(qwen.eos_token_ids.empty());
 }
 
 TEST_CASE("HF config: what would compute something else is refused with a sentence") {
