@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/data/byte_stream.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
+#include "core/io/attempts.h"
 
 namespace ottava::data {
 namespace {
@@ -26,7 +28,8 @@ ChecksumState new_state() {
 }  // namespace
 
 ShardWriter::ShardWriter(const std::string& path, const TextEncoder& encoder)
-    : file_(File::create(path)), checksum_(new_state()) {
+    : complaint_(fmt::format("'{}' could not be written", path)), checksum_(new_state()) {
+  in_three_attempts({.complaint = complaint_}, [&] { file_ = File::create(path); });
   ShardHeader::kMagic.copy(header_.magic, sizeof header_.magic);
   header_.version = ShardHeader::kVersion;
   header_.token_bytes = encoder.vocab_size <= 65536 ? 2 : 4;
@@ -52,7 +55,8 @@ void ShardWriter::append(std::span<const int32_t> document) {
 
 void ShardWriter::flush() {
   XXH64_update(checksum_.get(), buffer_.data(), buffer_.size());
-  file_.write_at(buffer_.data(), buffer_.size(), kHeaderBytes + written_);
+  in_three_attempts({.complaint = complaint_},
+                    [&] { file_.write_at(buffer_.data(), buffer_.size(), kHeaderBytes + written_); });
   written_ += std::ssize(buffer_);
   buffer_.clear();
 }
@@ -61,16 +65,38 @@ void ShardWriter::finish() {
   flush();
   std::string table(-(kHeaderBytes + written_) & 7, '\0');
   table.append(reinterpret_cast<const char*>(offsets_.data()), offsets_.size() * sizeof(int64_t));
-  file_.write_at(table.data(), table.size(), kHeaderBytes + written_);
 
   header_.tokens = tokens();
   header_.documents = documents();
   header_.checksum = XXH64_digest(checksum_.get());
   header_.header_checksum = XXH64(&header_, offsetof(ShardHeader, header_checksum), 0);
-  file_.sync();
-  file_.write_at(&header_, sizeof header_, 0);
-  file_.sync();
+  bool is_again = false;
+  in_three_attempts({.complaint = complaint_}, [&] {
+    if (std::exchange(is_again, true)) write_tokens_again();
+    file_.write_at(table.data(), table.size(), kHeaderBytes + written_);
+    file_.sync();
+    file_.write_at(&header_, sizeof header_, 0);
+    file_.sync();
+  });
   file_.close();
+}
+
+// After a flush that failed, the system may hold what it could not write for written, and forget it: a second
+// flush would say nothing.
+void ShardWriter::write_tokens_again() {
+  const File written = File::open_for_reading(file_.path());
+  const ChecksumState checksum = new_state();
+  const int64_t end = kHeaderBytes + written_;
+  std::string bytes;
+  for (int64_t at = kHeaderBytes; at < end; at += std::ssize(bytes)) {
+    bytes.resize(std::min<int64_t>(end - at, kBufferBytes));
+    written.read_at(bytes.data(), bytes.size(), at);
+    XXH64_update(checksum.get(), bytes.data(), bytes.size());
+    file_.write_at(bytes.data(), bytes.size(), at);
+  }
+  if (XXH64_digest(checksum.get()) != header_.checksum)
+    fail<FileError>("data", "'{}' lost tokens when it could not be flushed: prepare the data again",
+                    file_.path());
 }
 
 std::string shard_fingerprint(const std::string& fingerprint) {

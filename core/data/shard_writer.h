@@ -16,7 +16,7 @@ namespace ottava::data {
 
 /// Writes one token shard (format: ShardHeader in core/data/token_shard.h), document by document. The header
 /// is written last: a file whose writing was interrupted is empty, or has no magic and is refused. Every
-/// member throws FileError.
+/// member throws FileError, of a system that fails after three attempts (attempts.h).
 class ShardWriter {
  public:
   /// Tokens are stored as u16 if the vocabulary fits, else as u32.
@@ -32,7 +32,9 @@ class ShardWriter {
 
  private:
   void flush();
+  void write_tokens_again();
 
+  std::string complaint_;
   File file_;
   ShardHeader header_{};
   std::vector<int64_t> offsets_{0};

@@ -125,6 +125,36 @@ TEST_CASE("data that cannot be flushed at the end is whole, and its preparation 
   }
 }
 
+TEST_CASE("a shard is written where a call fails for a moment, and not where it fails three times") {
+  const TinyRuns runs;
+  const std::string prepare =
+      "data prepare text.txt --tokenizer " OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256 --output made";
+  const std::string shard = "/tokens-00000.bin";
+  CHECK(runs.run(prepare).exit_code == 0);
+  const std::string expected = read_file(runs / ("made" + shard));
+  // The tokens, the places of documents and the header are written, and flushed before the header and behind.
+  for (const FailingCalls& f :
+       {FailingCalls{"open", shard}, FailingCalls{"pwrite", shard, EIO, 1},
+        FailingCalls{"pwrite", shard, EIO, 2}, FailingCalls{"pwrite", shard, ESTALE, 3},
+        FailingCalls{"fsync", shard, EIO, 1}, FailingCalls{"fsync", shard, EIO, 2}}) {
+    fs::remove_all(runs / "made");
+    const Outcome made = runs.run_shell(with_failing(f, prepare));
+    INFO(f.call << " " << f.first << "\n" << made.output);
+    CHECK(made.exit_code == 0);
+    CHECK(times_in(made.output, "tokens-00000.bin' could not be written, and is tried again in 10 s: ") == 1);
+    CHECK(read_file(runs / ("made" + shard)) == expected);
+  }
+  for (const FailingCalls& f :
+       {FailingCalls{"fsync", shard, EIO, 1, 3}, FailingCalls{"pwrite", shard, ENOSPC}}) {
+    fs::remove_all(runs / "made");
+    const Outcome ended = runs.run_shell(with_failing(f, prepare));
+    INFO(ended.output);
+    CHECK(ended.exit_code == 1);
+    CHECK(times_in(ended.output, "is tried again") == (f.error == EIO ? 2 : 0));
+    CHECK_FALSE(fs::exists(runs / "made"));
+  }
+}
+
 TEST_CASE("a tokenizer is written where a call fails for a moment") {
   const TinyRuns runs;
   const std::string train = "tokenizer train text.txt --vocab-size 300 --output made";
