@@ -31,6 +31,7 @@
 #include "core/io/descriptor.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
+#include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
 #include "core/log.h"
 
@@ -43,15 +44,19 @@ namespace fs = std::filesystem;
 using namespace data;
 constexpr std::string_view kPrepare = "data prepare";
 
-// Locked while this process lives, however it ends. Closed: it is another's, or there are no locks here.
+// Locked while this process lives, however it ends. Closed: it is another's, or cannot be locked.
 struct FolderLock {
   Descriptor folder;
-  bool is_anothers = false;
+  int error = 0;
+  bool is_anothers() const { return error == EWOULDBLOCK; }
   explicit FolderLock(const std::string& path)
       : folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (!folder.is_open()) return;
+    if (!folder.is_open()) {
+      error = errno;
+      return;
+    }
     if (uninterrupted([&] { return ::flock(folder, LOCK_EX | LOCK_NB); }) == 0) return;
-    is_anothers = errno == EWOULDBLOCK;
+    error = errno;
     folder.close();
   }
 };
@@ -71,7 +76,7 @@ void remove_leftovers(const fs::path& target, std::ostream& out) {
   }
   for (const std::string& path : found) {
     const FolderLock lock(path);
-    if (lock.is_anothers)
+    if (lock.is_anothers())
       fail<ConfigError>(kPrepare,
                         "another process is preparing '{}' (its shards so far are in {}): wait for it, or "
                         "choose another output",
@@ -102,8 +107,11 @@ class OutputFolder {
         std::string reason = error ? error.message() : std::strerror(errno);
         fail<FileError>(kPrepare, "cannot create a folder beside '{}': {}", target_, reason);
       }
-      lock_.emplace(path_);
-    } while (lock_->is_anothers || !is_there(path_));
+      in_three_attempts({.complaint = fmt::format("{} could not be locked", path_)}, [&] {
+        lock_.emplace(path_);
+        if (is_of_system(lock_->error)) fail_for_system(lock_->error, kPrepare, "cannot lock " + path_);
+      });
+    } while (lock_->is_anothers() || !is_there(path_));
     fs::permissions(path_, fs::perms(0755), error);
   }
   OutputFolder(const OutputFolder&) = delete;

@@ -77,6 +77,8 @@ RunLock::RunLock(std::string_view key, const std::string& folder, const LockPati
                       "that run, stop it, or choose another {}",
                       folder, owner_of(file_), key);
   }
+  // Says nothing of whether another has it; that a file system has no locks is another error.
+  if (!is_locked && is_of_system(error)) fail_for_system(error, key, "cannot lock " + path);
   if (!is_locked) {
     log::warning("{} cannot be locked ({}): a second run in this folder would go unnoticed", folder,
                  std::strerror(error));

@@ -24,9 +24,9 @@ class RunLock {
   /// Holds nothing.
   RunLock() = default;
   /// Throws FileError if another process has the lock, naming that process, its host and since when, or if
-  /// the folder cannot be written (of a system that fails an IoError); at once if the process is of this
-  /// machine, else after `patience`, of which the log tells. The error is in the name of `key`, the setting
-  /// that chose the folder.
+  /// the folder cannot be written or locked (of a system that fails an IoError); at once if the process is of
+  /// this machine, else after `patience`, of which the log tells. The error is in the name of `key`, the
+  /// setting that chose the folder.
   RunLock(std::string_view key, const std::string& folder, const LockPatience& patience = {});
 
  private:

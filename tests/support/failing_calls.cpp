@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -88,6 +89,9 @@ ssize_t pwrite(int descriptor, const void* from, size_t bytes, off_t at) {
   return fails("pwrite", descriptor) ? -1 : ::syscall(SYS_pwrite64, descriptor, from, bytes, at);
 }
 int fsync(int descriptor) { return fails("fsync", descriptor) ? -1 : system_call(SYS_fsync, descriptor); }
+int flock(int descriptor, int operation) noexcept {
+  return fails("flock", descriptor) ? -1 : system_call(SYS_flock, descriptor, operation);
+}
 int ftruncate(int descriptor, off_t bytes) noexcept {
   return fails("ftruncate", descriptor) ? -1 : system_call(SYS_ftruncate, descriptor, bytes);
 }

@@ -39,13 +39,13 @@ TEST_CASE("a start goes on where a call on its folders, its metrics or its event
   const TinyRuns runs;
   runs.train("--training.steps 2 --profiling.enable_profiling true");
   const FailingCalls f = GENERATE(
-      FailingCalls{"access", "out"}, FailingCalls{"open", "out/.lock"}, FailingCalls{"pwrite", "out/.lock"},
-      FailingCalls{"ftruncate", "out/checkpoint/.lock", ESTALE}, FailingCalls{"realpath", "out"},
-      FailingCalls{"access", "out/data_index"}, FailingCalls{"access", "out/profile_traces"},
-      FailingCalls{"stat", "out/metrics.jsonl"}, FailingCalls{"pread", "out/metrics.jsonl"},
-      FailingCalls{"ftruncate", "out/metrics.jsonl"}, FailingCalls{"stat", "out/events.jsonl"},
-      FailingCalls{"open", "out/decisions.json.tmp"}, FailingCalls{"fsync", "out/decisions.json.tmp"},
-      FailingCalls{"rename", "out/decisions.json.tmp"},
+      FailingCalls{"access", "out"}, FailingCalls{"open", "out/.lock"}, FailingCalls{"flock", "out/.lock"},
+      FailingCalls{"pwrite", "out/.lock"}, FailingCalls{"ftruncate", "out/checkpoint/.lock", ESTALE},
+      FailingCalls{"realpath", "out"}, FailingCalls{"access", "out/data_index"},
+      FailingCalls{"access", "out/profile_traces"}, FailingCalls{"stat", "out/metrics.jsonl"},
+      FailingCalls{"pread", "out/metrics.jsonl"}, FailingCalls{"ftruncate", "out/metrics.jsonl"},
+      FailingCalls{"stat", "out/events.jsonl"}, FailingCalls{"open", "out/decisions.json.tmp"},
+      FailingCalls{"fsync", "out/decisions.json.tmp"}, FailingCalls{"rename", "out/decisions.json.tmp"},
       FailingCalls{"readdir", "configs/tokenizers/en-2256"});
   INFO(f.call << " " << f.part);
   const Outcome went_on =
@@ -60,6 +60,8 @@ TEST_CASE("a start whose folder fails three times ends with one sentence of all 
   const TinyRuns runs;
   for (const auto& [f, said] : {std::pair(FailingCalls{"open", "out/.lock", EIO, 1, 3},
                                           "[job.dump_folder] cannot write out/.lock: Input/output error"),
+                                std::pair(FailingCalls{"flock", "out/.lock", EIO, 1, 3},
+                                          "[job.dump_folder] cannot lock out/.lock: Input/output error"),
                                 std::pair(FailingCalls{"open", "out/metrics.jsonl", EIO, 1, 3},
                                           "[file] cannot create out/metrics.jsonl: Input/output error")}) {
     fs::remove_all(runs / "out");
@@ -68,6 +70,20 @@ TEST_CASE("a start whose folder fails three times ends with one sentence of all 
     INFO(ended.output);
     CHECK(ended.exit_code != 0);
     CHECK(ended.all_say(2, said));
+  }
+}
+
+TEST_CASE("where a file system has no locks, a start says so and goes on") {
+  const TinyRuns runs;
+  for (const int error : {EOPNOTSUPP, ENOLCK, ENOSYS}) {
+    fs::remove_all(runs / "out");
+    const Outcome went_on =
+        runs.run_shell(with_failing({"flock", "out/.lock", error}, "train tiny.yaml --training.steps 1"));
+    INFO(went_on.output);
+    CHECK(went_on.exit_code == 0);
+    CHECK_THAT(went_on.output, Contains("out cannot be locked (") &&
+                                   Contains("a second run in this folder would go unnoticed") &&
+                                   !Contains("is tried again"));
   }
 }
 
@@ -152,6 +168,15 @@ TEST_CASE("a shard is written where a call fails for a moment, and not where it 
     CHECK(ended.exit_code == 1);
     CHECK(times_in(ended.output, "is tried again") == (f.error == EIO ? 2 : 0));
     CHECK_FALSE(fs::exists(runs / "made"));
+  }
+  // Another that prepares the same would take a folder without a lock for a leftover.
+  for (const int count : {1, 3}) {
+    fs::remove_all(runs / "made");
+    const Outcome made = runs.run_shell(with_failing({"flock", "/made.incomplete-", EIO, 1, count}, prepare));
+    INFO(made.output);
+    CHECK(made.exit_code == (count == 1 ? 0 : 1));
+    CHECK(times_in(made.output, " could not be locked, and is tried again") == (count == 1 ? 1 : 2));
+    CHECK(has(made.output, "[data prepare] cannot lock made.incomplete-") == (count == 3));
   }
 }
 
