@@ -60,6 +60,18 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
   }
 }
 
+/// What would end the writing, before the training, which would be for nothing.
+void require_output(const std::string& folder, const std::vector<std::string>& files) {
+  in_three_attempts({.complaint = fmt::format("the folder {} could not be looked at", folder)}, [&] {
+    if (const std::string reason = why_not_writable(folder); !reason.empty())
+      fail<FileError>(kTrain, "cannot write into {}: {}; choose another --output", folder, reason);
+    for (const std::string& file : files) {
+      if (is_folder(file))
+        fail<FileError>(kTrain, "cannot write {}: it is a folder; choose another --output", file);
+    }
+  });
+}
+
 std::vector<int32_t> parse_ids(std::string_view text) {
   std::vector<int32_t> ids;
   for (size_t at = 0; at < text.size();) {
@@ -78,12 +90,14 @@ std::vector<int32_t> parse_ids(std::string_view text) {
 
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   if (options.output_folder.empty()) fail<ConfigError>(kTrain, "no output folder is given");
-  if (const std::string file = options.output_folder + "/tokenizer.json";
-      !options.overwrites && is_there(file)) {
+  const std::string definition = options.output_folder + "/tokenizer.json",
+                    settings = options.output_folder + "/tokenizer_config.json";
+  require_output(options.output_folder, {definition, settings});
+  if (!options.overwrites && is_there(definition)) {
     fail<ConfigError>(kTrain,
                       "{} already exists, and models that were trained with it need it: choose another "
                       "--output, or add --overwrite to replace it",
-                      file);
+                      definition);
   }
   const Stopwatch watch;
   tokenizer::BpeTrainer trainer({.vocab_size = options.vocab_size,
@@ -96,8 +110,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
     return options.max_bytes <= 0 || trainer.bytes() < options.max_bytes;
   });
   auto texts = tokenizer::write_definition(trainer.train());
-  const FileToWrite files[] = {{options.output_folder + "/tokenizer_config.json", texts.config_json},
-                               {options.output_folder + "/tokenizer.json", texts.tokenizer_json}};
+  const FileToWrite files[] = {{settings, texts.config_json}, {definition, texts.tokenizer_json}};
   in_three_attempts(
       {.complaint = fmt::format("the tokenizer could not be written into {}", options.output_folder)}, [&] {
         require_folder(kTrain, options.output_folder);
@@ -105,8 +118,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
       });
   double seconds = watch.seconds();
   print(out, "read {:.1f} MB of text, {}, in {:.1f} s\nwrote {} ({} tokens)\n", trainer.bytes() / 1e6,
-        counted(trainer.distinct_words(), "different word"), seconds,
-        options.output_folder + "/tokenizer.json", options.vocab_size);
+        counted(trainer.distinct_words(), "different word"), seconds, definition, options.vocab_size);
 }
 
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) {

@@ -93,9 +93,19 @@ std::string make_folders(const std::string& folder) {
 
 std::string make_writable_folder(const std::string& folder) {
   if (std::string reason = make_folders(folder); !reason.empty()) return reason;
-  if (::access(folder.c_str(), W_OK | X_OK) == 0) return "";
+  return why_not_writable(folder);
+}
+
+std::string why_not_writable(const std::string& folder) {
+  fs::path nearest = fs::absolute(folder);
+  while (!is_taken(nearest.string())) nearest = nearest.parent_path();
+  if (!is_folder(nearest.string())) {
+    const std::string link = broken_link(nearest);
+    return link.empty() ? fmt::format("{} is not a folder", nearest.string()) : link;
+  }
+  if (::access(nearest.c_str(), W_OK | X_OK) == 0) return "";
   const int code = errno;
-  if (is_of_system(code)) fail_for_system(code, "file", "cannot write into the folder " + folder);
+  if (is_of_system(code)) fail_for_system(code, "file", "cannot write into the folder " + nearest.string());
   return std::strerror(code);
 }
 

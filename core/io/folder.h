@@ -25,6 +25,9 @@ std::vector<std::string> names_in(const std::string& folder);
 std::string make_folders(const std::string& folder);
 /// The same; also returns why nothing can be written into the folder.
 std::string make_writable_folder(const std::string& folder);
+/// Why nothing could be written into the folder or, where it does not exist, why it could not be made, or an
+/// empty text. Makes nothing. Throws as make_writable_folder() does.
+std::string why_not_writable(const std::string& folder);
 /// make_folders() that throws FileError, in the name of `where`, of a system that fails an IoError.
 void require_folder(std::string_view where, const std::string& folder);
 

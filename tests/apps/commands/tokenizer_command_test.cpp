@@ -67,6 +67,27 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
   CHECK_THROWS_AS(tokenizer_train(options, out), FileError);
 }
 
+TEST_CASE("an output that cannot be written is refused before a text is read") {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("file", "");
+  fs::create_directories(folder / "taken/tokenizer_config.json");
+  fs::create_symlink(folder / "nowhere", folder / "link");
+  const auto refused = [](const std::string& output) {
+    std::ostringstream out;
+    return message_of([&] {
+      tokenizer_train({.sources = {"no-such-text"}, .output_folder = output, .vocab_size = 270}, out);
+    });
+  };
+  for (const std::string& output : {file, file + "/below", file + "/below/it/"})
+    CHECK_THAT(refused(output),
+               Contains("cannot write into " + output + ": " + file + " is not a folder; choose another"));
+  CHECK_THAT(refused(folder / "link/below"), Contains("link is a link to ") && Contains("/nowhere, which"));
+  CHECK_THAT(refused(folder / "taken"),
+             Contains("taken/tokenizer_config.json: it is a folder; choose another --output"));
+  CHECK_THAT(refused(folder / "new/below"), Contains("no-such-text"));
+  CHECK_FALSE(fs::exists(folder / "new"));
+}
+
 TEST_CASE("a tokenizer that cannot be replaced as a whole stays as it was") {
   TemporaryFolder folder;
   TokenizerTrainOptions options{.sources = {folder.write("a.txt", std::string(200, 'a'))},
