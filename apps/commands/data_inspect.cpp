@@ -219,7 +219,10 @@ std::shared_ptr<const ChatEncoder> chat_encoder_of(const DataInspectOptions& opt
       read_template_file(folder))
     style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),
              .train_on = train_on};
-  return std::make_shared<ChatEncoder>(tokenizer, ChatEncoder::Options{.format = format, .chat = style});
+  return std::make_shared<ChatEncoder>(
+      tokenizer, ChatEncoder::Options{.format = format,
+                                      .chat = style,
+                                      .settings = {.style = "--chat-template", .train_on = "--train-on"}});
 }
 
 }  // namespace

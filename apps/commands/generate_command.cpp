@@ -122,9 +122,11 @@ int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
 /// conversation.
 void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& out, std::ostream& notes) {
   const int64_t context = context_of(c, model);
-  const data::ChatEncoder encoder(
-      model.tokenizer, {.chat = data::ChatOptions{.style = data::choose_chat_template(
-                                                      c.chat_template, model.folder, "--chat-template")}});
+  constexpr std::string_view kTemplate = "--chat-template";
+  const data::ChatEncoder encoder(model.tokenizer,
+                                  {.chat = data::ChatOptions{.style = data::choose_chat_template(
+                                                                 c.chat_template, model.folder, kTemplate)},
+                                   .settings = {.style = kTemplate, .choose_tokenizer = false}});
   AnswerOptions options = answer_options(c, model);
   options.stop_tokens.push_back(encoder.end_of_turn());
   const std::unique_ptr<Generator> generator = loaded_generator(c, model, 1, context);

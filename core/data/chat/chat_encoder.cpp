@@ -34,11 +34,16 @@ ChatEncoder::ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options opt
   std::string lacks, all;
   for (std::string_view name : missing) add_item(lacks, name);
   for (std::string_view name : names_) all += fmt::format(" '{}'", name);
-  fail<ConfigError>("chat",
-                    "the tokenizer has no special tokens {}, which the template {} needs: choose another "
-                    "chat.template, or a tokenizer that has them (ottava tokenizer train --special-tokens "
-                    "'<|begin_of_text|>' '<|end_of_text|>'{})",
-                    lacks, name_of(options_.chat->style), all);
+  std::string others;
+  if (options_.settings.choose_tokenizer) {
+    others = fmt::format(
+        ", or a tokenizer that has them (ottava tokenizer train --special-tokens '<|begin_of_text|>' "
+        "'<|end_of_text|>'{})",
+        all);
+  }
+  fail<ConfigError>(
+      "chat", "the tokenizer has no special tokens {}, which the template {} needs: choose another {}{}",
+      lacks, name_of(options_.chat->style), options_.settings.style, others);
 }
 
 void ChatEncoder::normalise(Conversation& c) const {
@@ -66,7 +71,8 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
     return std::nullopt;
   }
   if (!options_.chat)
-    return "the prompt is a list of messages, which needs a chat template: set chat.template";
+    return fmt::format("the prompt is a list of messages, which needs a chat template: set {}",
+                       options_.settings.style);
   for (size_t i = 0; i < c.messages.size(); ++i) {
     if (c.messages[i].thoughts.value_or("").empty() || writes_thoughts(options_.chat->style)) continue;
     return fmt::format("message {} has \"reasoning_content\", which the template {} does not write", i + 1,
@@ -75,7 +81,8 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
   normalise(c);
   runs = render_chat(std::move(c), *options_.chat);
   if (std::ranges::all_of(runs, [](const ChatRun& run) { return run.trained.empty(); }))
-    return "the loss counts no token: chat.train_on, and train or weight of the messages, leave none";
+    return fmt::format("the loss counts no token: {}, and train or weight of the messages, leave none",
+                       options_.settings.train_on);
   return std::nullopt;
 }
 

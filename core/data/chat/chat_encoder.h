@@ -20,12 +20,18 @@ namespace ottava::data {
 /// once.
 class ChatEncoder {
  public:
+  /// What a person sets where it is used, by which messages name it.
+  struct Settings {
+    std::string_view style = "chat.template", train_on = "chat.train_on";
+    bool choose_tokenizer = true;
+  };
   struct Options {
     ChatFormat format = ChatFormat::messages;
     /// Absent: only prompts and completions that are strings can be read.
     std::optional<ChatOptions> chat;
     /// Put around a prompt and completion that are strings, if the tokenizer has them.
     bool bos = true, eos = true;
+    Settings settings = {};
   };
   /// Throws ConfigError if the tokenizer lacks special tokens of the template.
   ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options options);

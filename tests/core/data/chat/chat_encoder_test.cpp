@@ -167,6 +167,27 @@ TEST_CASE("a token that goes on from a prompt into its completion counts, and is
   CHECK(is_joined("qwen", kFirst));
 }
 
+TEST_CASE("messages name what chooses template and tokens where the encoder is used") {
+  ChatEncoder::Options options{.format = ChatFormat::prompt_completion,
+                               .settings = {.style = "--chat-template", .train_on = "--train-on"}};
+  const auto problem = [&](std::string_view line) {
+    return ChatEncoder(tokenizer("qwen"), options).check(line).value_or("");
+  };
+  CHECK(problem(R"({"prompt": [{"role": "user", "content": "a"}],)"
+                R"( "completion": [{"role": "assistant", "content": "b"}]})") ==
+        "the prompt is a list of messages, which needs a chat template: set --chat-template");
+  options.format = ChatFormat::messages, options.chat = ChatOptions{};
+  CHECK(problem(R"({"messages": [{"role": "user", "content": "a"},)"
+                R"( {"role": "assistant", "content": "b", "train": false}]})") ==
+        "the loss counts no token: --train-on, and train or weight of the messages, leave none");
+  options.chat->style = ChatTemplate::llama3;
+  CHECK_THROWS_WITH(problem("{}"),
+                    Catch::Matchers::Contains(
+                        "needs: choose another --chat-template, or a tokenizer that has them (ottava"));
+  options.settings.choose_tokenizer = false;
+  CHECK_THROWS_WITH(problem("{}"), Catch::Matchers::EndsWith("needs: choose another --chat-template"));
+}
+
 TEST_CASE("a template needs its special tokens, and other templates are refused by name") {
   CHECK_THROWS_WITH(
       ChatEncoder(tokenizer("qwen"), chat(ChatTemplate::llama3)),
