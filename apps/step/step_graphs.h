@@ -41,7 +41,8 @@ class StepGraphs {
   enum class Phase : uint8_t { filling, full };
   /// To be called before the first part of every step.
   void begin_step(Pace pace, Phase phase = Phase::full);
-  /// `body` puts the part's work on the stream. It is not called if the part is launched as a graph.
+  /// `body` puts the part's work on the stream. It is not called if the part is launched as a graph. Throws
+  /// DeviceError if the part cannot be recorded, and whatever `body` throws.
   void run(StepPart part, Stream& stream, const std::function<void()>& body);
   /// Nodes of all parts, once recorded.
   size_t nodes() const;

@@ -16,6 +16,7 @@ namespace ottava {
 /// (log::set_rank()). The destructor restores the signal mask. Make it before any other thread.
 class StopSignals {
  public:
+  /// Throws Error if the system blocks no signals.
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;

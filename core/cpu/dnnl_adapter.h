@@ -32,14 +32,14 @@ struct GemmProblem {
 /// own scratch.
 class Gemm {
  public:
-  /// Throws DeviceError if oneDNN refuses the problem.
+  /// Throws DeviceError if oneDNN refuses the problem, ShapeError for a dtype other than f32 and bf16.
   Gemm(const GemmProblem& problem, int threads, int lanes);
   Gemm(Gemm&&) noexcept;
   ~Gemm();
 
   /// Bytes of scratch that one lane's run() writes to.
   int64_t scratch_bytes() const;
-  /// `scale`: the factor of a problem that has one, else null.
+  /// `scale`: the factor of a problem that has one, else null. Throws DeviceError if oneDNN fails.
   void run(int lane, const void* a, const void* b, void* c, void* scratch,
            const float* scale = nullptr) const;
 

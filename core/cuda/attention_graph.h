@@ -50,6 +50,7 @@ struct AttentionGraph {
   bool deterministic = true;  ///< of backward
   std::vector<Operand> operands;
 
+  /// Throws Error for a role that has no part in this pass.
   const Operand& at(Role role) const;
   /// Whether lse's heads and positions are contiguous. They are not if a call covers only some heads of
   /// several sequences.

@@ -59,10 +59,10 @@ class BlasPlans {
   /// the GPU has.
   void set_sm_count(int sms);
   /// Runs the product on the stream. Throws DeviceError if the library is missing or has no algorithm and,
-  /// once latched, for a problem without a plan.
+  /// once latched, for a problem without a plan; ShapeError for operands of a type that it does not take.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
   /// The same, but if the library has no algorithm that runs, does nothing and returns false, with a warning
-  /// the first time. The answer for a problem never changes.
+  /// the first time; the other errors are thrown. The answer for a problem never changes.
   bool run_if_supported(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
   /// How algorithms are chosen from here on: the library's first proposal that runs, or the fastest of its
   /// first eight. The latter runs each on the operands in question, which spoils results that accumulate and

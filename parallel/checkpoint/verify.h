@@ -28,7 +28,7 @@ struct FolderDifference {
   bool same() const;
 };
 /// Compares the values of two folders of weights (or optimizer state: stem "optimizer"); stored types may
-/// differ.
+/// differ. Throws FileError for a file that cannot be read.
 FolderDifference compare_folders(const SafetensorsFolder& a, const SafetensorsFolder& b);
 
 }  // namespace ottava::checkpoint

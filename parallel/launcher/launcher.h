@@ -39,7 +39,7 @@ struct RankLaunch {
 /// error, by rank. No rank outlives the caller.
 ///
 /// The stop signals must be blocked in all threads (stop_signal_set.h). Throws ConfigError for numbers that
-/// do not fit, FileError for the folder.
+/// do not fit, FileError for the folder, CommError if ranks that are to meet at 127.0.0.1 cannot.
 int launch_ranks(const RankLaunch& launch);
 
 }  // namespace ottava

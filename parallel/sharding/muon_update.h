@@ -36,7 +36,8 @@ struct MuonOptions {
 /// ranks.
 class MuonUpdate {
  public:
-  /// `parameters` must outlive it.
+  /// `parameters` must outlive it. Throws ConfigError if `holders` are not the ranks of the
+  /// shards, in their order.
   MuonUpdate(Stream& stream, Arena& arena, Communicator& holders, Fsdp& parameters, MuonOptions options);
 
   struct Training {

@@ -18,7 +18,8 @@ inline std::string quoted(const Json& value) {
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
 }
 
-/// Reads values of tokenizer.json and tokenizer_config.json. Error messages begin with the name of the file.
+/// Reads values of tokenizer.json and tokenizer_config.json. What is not as expected is thrown as a FileError
+/// that begins with the name of the file.
 class DefinitionFile {
  public:
   explicit DefinitionFile(std::string name) : name_(std::move(name)) {}

@@ -22,7 +22,7 @@ bool is_word_character(char32_t c);
 /// Normalization Form C (UAX #15), by utf8proc's tables (Unicode 15 or later). Bytes that are not UTF-8 stay
 /// as they are and separate what is before from what is after. Text that is in this form already (all ASCII
 /// is) is mostly recognised without a copy: is_nfc_quickly() may return false for it, but never true for
-/// other text.
+/// other text. append_nfc() and in_nfc() throw DataError where utf8proc cannot normalise, for lack of memory.
 bool is_nfc_quickly(std::string_view text);
 void append_nfc(std::string& out, std::string_view text);
 /// The text in this form: `text` itself, or a view of `storage`, which then holds it.

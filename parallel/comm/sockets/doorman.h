@@ -22,6 +22,7 @@ class Doorman {
     int rank = 0, size = 1;
     double greeting_seconds = 10;  ///< how long a visitor has to say which rank it is
   };
+  /// Throws CommError if the system gives it no port or no pipe.
   explicit Doorman(const Options& options);
   ~Doorman();
   Doorman(const Doorman&) = delete;

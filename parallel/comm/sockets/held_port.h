@@ -12,6 +12,7 @@ namespace ottava {
 /// tcp::Listener can still ask for it by number, because it is bound with SO_REUSEADDR.
 class HeldPort {
  public:
+  /// Throws CommError if the system has no free one.
   HeldPort() {
     std::optional<tcp::BoundSocket> bound = tcp::bind_port(0);
     if (!bound) fail<CommError>("tcp", "there is no free port");

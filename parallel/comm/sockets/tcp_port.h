@@ -30,7 +30,8 @@ class TcpPort final : public MessagePort {
     double greeting_seconds = 10;  ///< how long a visitor has to say which rank it is
   };
   /// All ranks make theirs together. `address` is one of this machine's that the others can reach: that from
-  /// which it reaches the master.
+  /// which it reaches the master. Throws CommError, on all ranks, if one may not open the files that so many
+  /// ranks need.
   TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
           Options options);
 
