@@ -1,13 +1,14 @@
 #include "apps/decide/core_waits.h"
 
-#include <sched.h>
 #include <time.h>
 
 #include <chrono>
 #include <fstream>
 #include <functional>
 #include <thread>
+#include <vector>
 
+#include "core/allowed_cpus.h"
 #include "core/parallel_for.h"
 #include "core/stopwatch.h"
 #include "core/threads_for.h"
@@ -59,15 +60,12 @@ TEST_CASE("threads that share a core wait for it; those that wait for a slower o
   // Of the two threads' time one slept and the other computed for so long.
   CHECK(unequal.waits <= 2 * unequal.took - 2 * kSeconds + 1e-3);
 
-  cpu_set_t before, one;
-  REQUIRE(::sched_getaffinity(0, sizeof(before), &before) == 0);
-  CPU_ZERO(&one);
-  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core)
-    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
-  const auto stay_on = [](const cpu_set_t& cores) {
-    parallel_for_index(2, 1, [&](int64_t) { ::sched_setaffinity(0, sizeof(cores), &cores); });
+  const std::vector<int> before = allowed_cpus();
+  REQUIRE_FALSE(before.empty());
+  const auto stay_on = [](const std::vector<int>& cpus) {
+    parallel_for_index(2, 1, [&](int64_t) { allow_cpus(cpus); });
   };
-  stay_on(one);
+  stay_on({before.front()});
   const Waited shared = during([](int64_t) { compute_for(kSeconds); });
   stay_on(before);
   CHECK(shared.took >= 1.5 * kSeconds);

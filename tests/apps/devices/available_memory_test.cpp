@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "parallel/comm/solo_communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/child.h"
 
 using namespace ottava;
 
@@ -47,8 +48,7 @@ TEST_CASE("a process has no more memory than ulimit -v and ulimit -d allow it") 
   CAPTURE(limited.option);
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const pid_t child = test::start_child([&] {
     int64_t pages = 0;
     std::ifstream statm("/proc/self/statm");
     for (int field = 0; field <= limited.field; ++field) statm >> pages;
@@ -56,15 +56,14 @@ TEST_CASE("a process has no more memory than ulimit -v and ulimit -d allow it") 
     const rlimit limit{most, most};
     ::setrlimit(limited.resource, &limit);
     const std::string said = complaint_of_limited(limited.option);
-    ::_exit(::write(ends[1], said.data(), said.size()) == std::ssize(said) ? 0 : 1);
-  }
+    if (::write(ends[1], said.data(), said.size()) != std::ssize(said)) ::_exit(1);
+  });
   ::close(ends[1]);
   char said[256] = {};
   CHECK(::read(ends[0], said, sizeof said - 1) >= 0);
   ::close(ends[0]);
   CHECK(std::string(said).empty());
-  int status = 0;
-  ::waitpid(child, &status, 0);
+  const int status = test::status_of(child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
+#include "tests/support/child.h"
 
 using namespace ottava;
 
@@ -23,19 +24,15 @@ bool comes(const StopSignals& signals, int signal) {
   return signals.received() == signal;
 }
 
-/// How a process ends in which `body` runs: the signal that killed it, or 0.
+/// How a process ends in which `body` runs: the signal that killed it, 0, or less if it threw.
 template <class Body>
 int killed_by(Body&& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int status = test::in_child([&] {
     for (int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP})
       ::signal(signal, SIG_DFL);  // the test library has handlers of its own
     body();
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  });
+  return WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status);
 }
 
 }  // namespace

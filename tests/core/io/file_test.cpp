@@ -20,6 +20,7 @@
 #include "core/io/gzip.h"
 #include "core/io/output_file.h"
 #include "tests/support/catch.h"
+#include "tests/support/child.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava {
@@ -74,22 +75,14 @@ TEST_CASE("files: a device that is full is an error of writing uncached, for blo
   TemporaryFolder folder;
   const Buffer memory({DeviceType::cpu, 0}, 3 * File::kBlock);
   for (const int64_t shift : {int64_t{0}, int64_t{1000}}) {
-    const pid_t child = ::fork();
-    if (child == 0) {
+    const int status = test::in_child([&] {
       std::signal(SIGXFSZ, SIG_IGN);
       const rlimit limit{File::kBlock, File::kBlock};
       ::setrlimit(RLIMIT_FSIZE, &limit);
-      try {
-        File::create(folder / "a")
-            .write_uncached(static_cast<char*>(memory.data()) + shift, 2 * File::kBlock, 0);
-      } catch (const FileError&) {
-        ::_exit(7);
-      }
-      ::_exit(0);
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    CHECK(WEXITSTATUS(status) == 7);
+      File::create(folder / "a")
+          .write_uncached(static_cast<char*>(memory.data()) + shift, 2 * File::kBlock, 0);
+    });
+    CHECK(WEXITSTATUS(status) == test::kThrewFileError);
   }
 }
 
@@ -119,24 +112,16 @@ TEST_CASE("atomic files: replaced as a whole, nothing left behind") {
 TEST_CASE("atomic files: a write that fails leaves the old content, also of files beside it") {
   TemporaryFolder folder;
   write_file_atomically(folder / "a", "old");
-  pid_t child = ::fork();
-  if (child == 0) {
+  const int status = test::in_child([&] {
     std::signal(SIGXFSZ,
                 SIG_IGN);  // past the limit write fails with EFBIG, as it would with ENOSPC on a full disk
-    rlimit limit{1000, 1000};
+    const rlimit limit{1000, 1000};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    try {
-      const std::string large(5000, 'x');
-      const FileToWrite files[] = {{folder / "a", "new"}, {folder / "b", large}};
-      write_files_atomically(files);
-    } catch (const FileError&) {
-      ::_exit(7);
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(WEXITSTATUS(status) == 7);
+    const std::string large(5000, 'x');
+    const FileToWrite files[] = {{folder / "a", "new"}, {folder / "b", large}};
+    write_files_atomically(files);
+  });
+  CHECK(WEXITSTATUS(status) == test::kThrewFileError);
   CHECK(read_file(folder / "a") == "old");
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
@@ -208,15 +193,11 @@ TEST_CASE("atomic files: what killed processes left is removed, what another may
 
 TEST_CASE("atomic files: a process that is killed while it writes leaves what is removed later") {
   TemporaryFolder folder;
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int status = test::in_child([&] {
     const rlimit limit{1000, 1000};
     ::setrlimit(RLIMIT_FSIZE, &limit);  // SIGXFSZ kills it
     write_file_atomically(folder / "a", std::string(5000, 'x'));
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
+  });
   REQUIRE(WIFSIGNALED(status));
   const std::vector<std::string> left = names_in(folder.path());
   REQUIRE(left.size() == 1);

@@ -12,6 +12,7 @@
 
 #include "core/io/json.h"
 #include "tests/support/catch.h"
+#include "tests/support/child.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava {
@@ -122,22 +123,14 @@ TEST_CASE("JSON lines: a long file is kept apart a piece at a time") {
   File::create(path).truncate(kLong);
   const std::string lines = "\n{\"step\":5}\n{\"step\":6}\n";
   File::open_for_writing(path).write_at(lines.data(), lines.size(), kLong);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int status = test::in_child([&] {
     int64_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
     const auto most = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + kMemory);
     const rlimit limit{most, most};
     ::setrlimit(RLIMIT_AS, &limit);
-    try {
-      JsonLines(path, 5, JsonLines::Cut::kept_apart);
-    } catch (const std::exception&) {
-      ::_exit(7);
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
+    JsonLines(path, 5, JsonLines::Cut::kept_apart);
+  });
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
   CHECK(File::open_for_reading(path).size() == kLong + std::ssize(lines) / 2 + 1);
   const File copy = File::open_for_reading(path + ".abandoned");

@@ -15,6 +15,7 @@
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
+#include "tests/support/child.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 
@@ -43,30 +44,12 @@ int64_t load(const std::string& folder) {
   return loaded->manifest.step;
 }
 
-// Runs work in a child process and returns its wait status.
-int in_child(const std::function<void()>& work) {
-  pid_t child = ::fork();
-  if (child == 0) {
-    try {
-      work();
-    } catch (const FileError&) {
-      ::_exit(7);
-    } catch (...) {
-      ::_exit(8);
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return status;
-}
-
 TEST_CASE("killed after any piece of a save: the checkpoint before loads, the next save succeeds") {
   TemporaryFolder folder;
   save_alone(folder.path(), 1);
   int64_t pieces = 0;
   for (bool was_killed = true; was_killed; ++pieces) {
-    int status = in_child([&] {
+    int status = test::in_child([&] {
       std::vector<ParameterSpec> specs = tiny_model();
       RankGroup group;
       TinyRank rank(specs, {});
@@ -97,10 +80,9 @@ TEST_CASE("killed at any time, also while renaming and rotating: a whole checkpo
   constexpr int kAttempts = 24;
   // More of them, each later, where the machine has become so busy that no child came to its end of a save.
   for (int attempt = 0; attempt < kAttempts || (newest == 1 && attempt < 40 * kAttempts); ++attempt) {
-    pid_t child = ::fork();
-    if (child == 0) {
+    const pid_t child = test::start_child([&] {
       for (int64_t step = newest + 1;; ++step) save_alone(folder.path(), step);
-    }
+    });
     std::this_thread::sleep_for(one_save * 4 * attempt / kAttempts);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
@@ -117,13 +99,13 @@ TEST_CASE("a full disk leaves the last good checkpoint and gives the space back"
   // Past the limit of a file's size writing fails with EFBIG where a full disk says ENOSPC: in the header,
   // while space is reserved, and (in small files only) after all tensors are written.
   for (rlim_t limit : {rlim_t{100}, rlim_t{10000}, rlim_t{30000}}) {
-    int status = in_child([&] {
+    int status = test::in_child([&] {
       ::signal(SIGXFSZ, SIG_IGN);
       rlimit r{limit, limit};
       ::setrlimit(RLIMIT_FSIZE, &r);
       save_alone(folder.path(), 2);
     });
-    CHECK(WEXITSTATUS(status) == 7);
+    CHECK(WEXITSTATUS(status) == test::kThrewFileError);
     CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
     CHECK(load(folder.path()) == 1);
   }
@@ -134,7 +116,7 @@ TEST_CASE("a full disk leaves the last good checkpoint and gives the space back"
 TEST_CASE("a disk that fills up under the writer thread") {
   TemporaryFolder folder;
   save_alone(folder.path(), 1);
-  int status = in_child([&] {
+  int status = test::in_child([&] {
     std::vector<ParameterSpec> specs = tiny_model();
     RankGroup group;
     TinyRank rank(specs, {});
@@ -148,7 +130,7 @@ TEST_CASE("a disk that fills up under the writer thread") {
     saver.begin(checkpoint);
     saver.finish();
   });
-  CHECK(WEXITSTATUS(status) == 7);
+  CHECK(WEXITSTATUS(status) == test::kThrewFileError);
   CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
   CHECK(load(folder.path()) == 1);
 }
@@ -160,7 +142,7 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
   constexpr uid_t kNobody = 65534;
   if (::geteuid() == 0) CHECK(::chown(folder.path().c_str(), kNobody, kNobody) == 0);
   const CapturedOutput log;
-  int status = in_child([&] {
+  int status = test::in_child([&] {
     if (::geteuid() == 0 && ::seteuid(kNobody) != 0) ::_exit(9);
     if (::eaccess(folder.path().c_str(), W_OK) != 0) ::_exit(9);
     const auto hold = [&](const std::string& step) {

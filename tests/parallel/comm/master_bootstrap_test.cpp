@@ -25,6 +25,7 @@
 #include "tests/parallel/comm/rank_threads.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
+#include "tests/support/child.h"
 #include "tests/support/skip.h"
 
 // How ranks find each other at the master's port, and what is said of those that do not come.
@@ -97,15 +98,13 @@ TEST_CASE("each rank hears that rank 0 may not have as many connections as there
         "use MPI",
         machine);
   };
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const pid_t child = test::start_child([&] {
     const rlimit few{100, 100};
     ::setrlimit(RLIMIT_NOFILE, &few);
-    ::_exit(said_by(0) == text(host_name("its machine")) ? 0 : 7);
-  }
+    if (said_by(0) != text(host_name("its machine"))) ::_exit(1);
+  });
   for (int rank = 1; rank < 90; ++rank) CHECK(said_by(rank) == text("127.0.0.1"));
-  int status = 0;
-  ::waitpid(child, &status, 0);
+  const int status = test::status_of(child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 

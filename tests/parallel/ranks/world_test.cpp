@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/host_name.h"
 #include "parallel/comm/sockets/held_port.h"
+#include "tests/parallel/comm/rank_threads.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
@@ -24,27 +25,16 @@ Launch started_by(Launcher launcher) {
 std::vector<std::string> errors_of_three(const std::string& backend,
                                          const std::function<Device(int rank)>& device_of) {
   const HeldPort port;
-  std::vector<std::string> errors(3);
-  std::vector<std::thread> ranks;
-  for (int r = 0; r < 3; ++r) {
-    ranks.emplace_back([&, r] {
-      const Launch launch{.launcher = Launcher::environment,
-                          .rank = r,
-                          .world_size = 3,
-                          .source = "torchrun (RANK)",
-                          .master = {"127.0.0.1", port.number()}};
-      try {
-        run_rank(
-            launch,
-            {.init_timeout_seconds = 60, .backend = backend, .find_device = [&] { return device_of(r); }},
-            [](World&) {});
-      } catch (const ConfigError& error) {
-        errors[static_cast<size_t>(r)] = error.what();
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  return errors;
+  return test::run_ranks(3, [&](int r) {
+    const Launch launch{.launcher = Launcher::environment,
+                        .rank = r,
+                        .world_size = 3,
+                        .source = "torchrun (RANK)",
+                        .master = {"127.0.0.1", port.number()}};
+    run_rank(launch,
+             {.init_timeout_seconds = 60, .backend = backend, .find_device = [&] { return device_of(r); }},
+             [](World&) {});
+  });
 }
 
 }  // namespace
