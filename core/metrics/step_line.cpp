@@ -24,7 +24,14 @@ std::string with_commas(int64_t number) {
 }
 
 std::string rate_text(double per_second) {
-  return per_second < 9.995 ? fmt::format("{:.3g}", per_second) : with_commas(std::llround(per_second));
+  if (per_second >= 9.995 || std::isnan(per_second)) return with_commas(std::llround(per_second));
+  if (!(per_second > 0)) return "0";
+  // Of "{:.3g}", which has exponents.
+  const int decimals = 2 - static_cast<int>(std::floor(std::log10(per_second)));
+  std::string text = fmt::format("{:.{}f}", per_second, decimals);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
 }
 
 double unsigned_nan(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }

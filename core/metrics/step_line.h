@@ -51,7 +51,7 @@ double unsigned_nan(double x);
 
 /// "1,234,567".
 std::string with_commas(int64_t number);
-/// Of tokens in a second: "1,235"; below 10 with three digits: "0.0123".
+/// Of tokens in a second: "1,235"; below 10 with three digits, never with an exponent: "0.0000123".
 std::string rate_text(double per_second);
 
 }  // namespace ottava

@@ -68,6 +68,9 @@ TEST_CASE("rates are rounded once and grouped") {
   CHECK(rate_text(9.994) == "9.99");
   CHECK(rate_text(1) == "1");
   CHECK(rate_text(0.012345) == "0.0123");
+  CHECK(rate_text(0.99999) == "1");
+  CHECK(rate_text(0.00012345) == "0.000123");
+  CHECK(rate_text(1e-5) == "0.00001");
   CHECK(rate_text(0) == "0");
 }
 
