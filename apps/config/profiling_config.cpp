@@ -42,7 +42,7 @@ void declare(config::Section& s, ProfilingConfig& c) {
           "trace the last profiler_active of every profile_freq steps");
   s.field("save_traces_folder", c.save_traces_folder,
           "folder of the traces iteration_STEP/rankR_trace.json.gz, inside job.dump_folder unless its path "
-          "leads elsewhere");
+          "leads elsewhere; none is ever removed");
   s.field("profile_freq", c.profile_freq, "steps from one trace to the next").at_least(1).unit("steps");
   s.field("profiler_active", c.profiler_active, "number of steps in each trace")
       .range(1, kMost)
