@@ -11,7 +11,7 @@
 namespace ottava {
 
 /// Of a run or a plan, which lists the ranks of each group for every step that it records: several times the
-/// GPUs of the largest cluster, and a plan takes seconds.
+/// GPUs of the largest cluster; a plan takes seconds, and a search for layouts, which makes many, minutes.
 inline constexpr int kMostRanks = 1 << 20;
 
 /// Section `parallelism`; mesh axes from outer to inner: pp, dp_replicate, dp_shard, cp, tp. What keys mean:
