@@ -125,15 +125,17 @@ void set_tokenizer_class(const Experiment& e, Files& out) {
            with_member(before, "tokenizer_class", "PreTrainedTokenizerFast").dump(2) + "\n");
 }
 
-// Who prompts or scores the model by its folder begins texts as training did: transformers goes by the
-// template of tokenizer.json.
+// Who prompts or scores the model by its folder begins texts as training did: transformers 5 goes by the
+// template of tokenizer.json, others by add_bos_token.
 void set_add_bos(const Experiment& e, Files& out) {
   const bool add_bos = texts_begin_with_bos(e);
   checkpoint::TextFile& definition = out.front();
   definition.content = e.tokenizer->edited_json(definition.content, add_bos);
-  if (add_bos == e.tokenizer->adds_bos()) return;
-  set_file(out, kTokenizerConfig,
-           with_member(tokenizer_config(out), "add_bos_token", add_bos).dump(2) + "\n");
+  const Json before = tokenizer_config(out);
+  const Json* given = before.find("add_bos_token");
+  if (add_bos == (given && given->is_bool() ? given->as_bool(kTokenizerConfig) : e.tokenizer->adds_bos()))
+    return;
+  set_file(out, kTokenizerConfig, with_member(before, "add_bos_token", add_bos).dump(2) + "\n");
 }
 
 }  // namespace

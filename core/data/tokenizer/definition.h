@@ -52,8 +52,7 @@ struct TokenizerDefinition {
   bool nfc = false;
   bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
   int32_t bos_id = -1, eos_id = -1, pad_id = -1;  ///< -1: none
-  bool adds_bos = false, adds_eos = false;
-  bool template_has_bos = false, template_has_eos = false;  ///< HF `tokenizers` goes by these alone
+  bool adds_bos = false, adds_eos = false;        ///< whether the template has them
 };
 
 /// The texts of tokenizer.json, tokenizer_config.json and special_tokens_map.json; of the last two, an empty

@@ -30,7 +30,7 @@ class Reader : VocabularyReader {
     read_decoder(get(file, "decoder"));
     std::string prefix, suffix;
     read_post_processor(get(file, "post_processor"), prefix, suffix);
-    read_config(config, prefix, suffix);
+    read_marks(prefix, suffix);
     return std::move(d_);
   }
 
@@ -160,7 +160,7 @@ class Reader : VocabularyReader {
     }
   }
 
-  void read_config(const Json& config, const std::string& prefix, const std::string& suffix) {
+  void read_marks(const std::string& prefix, const std::string& suffix) {
     std::string bos = named("bos_token"), eos = named("eos_token");
     auto agree = [&](std::string& token, const std::string& in_template, const char* key) {
       if (token.empty()) token = in_template;
@@ -173,10 +173,9 @@ class Reader : VocabularyReader {
     d_.bos_id = id_of(bos, "bos_token");
     d_.eos_id = id_of(eos, "eos_token");
     d_.pad_id = id_of(named("pad_token"), "pad_token");
-    d_.template_has_bos = !prefix.empty();
-    d_.template_has_eos = !suffix.empty();
-    d_.adds_bos = flag(config, "add_bos_token", !prefix.empty()) && d_.bos_id >= 0;
-    d_.adds_eos = flag(config, "add_eos_token", !suffix.empty()) && d_.eos_id >= 0;
+    // As transformers 5 does beside a tokenizer.json, whatever add_bos_token and add_eos_token say.
+    d_.adds_bos = !prefix.empty();
+    d_.adds_eos = !suffix.empty();
   }
 };
 

@@ -52,8 +52,9 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
-  /// Whether the files ask for BOS or EOS around every text (add_bos_token, else the template). encode() does
-  /// only what its options say; a caller that follows the files passes these.
+  /// Whether the template of tokenizer.json puts BOS or EOS around every text. As in transformers 5,
+  /// add_bos_token and add_eos_token of tokenizer_config.json do not count. encode() does only what its
+  /// options say; a caller that follows the files passes these.
   bool adds_bos() const;
   bool adds_eos() const;
 

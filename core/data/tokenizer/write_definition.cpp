@@ -153,7 +153,7 @@ TokenizerTexts write_definition(const TokenizerDefinition& d) {
 
 std::string edit_definition(std::string_view tokenizer_json, const TokenizerDefinition& d, TextStart start) {
   const Json before = Json::parse(tokenizer_json, "tokenizer.json");
-  const Around around{.bos = start == TextStart::bos, .eos = d.template_has_eos};
+  const Around around{.bos = start == TextStart::bos, .eos = d.adds_eos};
   const auto is_listed = [&](const AddedToken& token) {
     const Json* list = before.find("added_tokens");
     return list && list->is_array() &&
@@ -162,10 +162,10 @@ std::string edit_definition(std::string_view tokenizer_json, const TokenizerDefi
            });
   };
   const bool lists_all = std::ranges::all_of(d.added, is_listed);
-  if (lists_all && around.bos == d.template_has_bos) return std::string(tokenizer_json);
+  if (lists_all && around.bos == d.adds_bos) return std::string(tokenizer_json);
   Json::Object file = before.as_object("tokenizer.json");
   if (!lists_all) set_section(file, "added_tokens", added_tokens(d));
-  if (around.bos != d.template_has_bos) {
+  if (around.bos != d.adds_bos) {
     set_section(file, "post_processor",
                 post_processor(without_templates(before.find("post_processor")), d, around));
   }

@@ -126,8 +126,7 @@ TEST_CASE("what is written is read to the same tokenizer") {
     CHECK(back.nfc == (rules == WordRules::qwen2));
     CHECK(back.ignore_merges == (rules == WordRules::llama3));
     CHECK(back.adds_bos);
-    CHECK(back.template_has_bos);
-    CHECK_FALSE(back.template_has_eos);
+    CHECK_FALSE(back.adds_eos);
     CHECK(back.bos_id == 271);
     CHECK(back.eos_id == 272);
     auto t = Tokenizer::parse(texts.tokenizer_json, texts.config_json, "t.json");

@@ -55,7 +55,7 @@ TEST_CASE("the small tokenizer is read as it says") {
   CHECK(d.eos_id == 261);
   CHECK(d.pad_id == -1);
   CHECK_FALSE(d.adds_bos);
-  CHECK(d.adds_eos);
+  CHECK_FALSE(d.adds_eos);
   CHECK(d.added[0].special);
   CHECK_FALSE(d.added[0].normalized);
 }
@@ -88,7 +88,11 @@ TEST_CASE("BOS and EOS come from the template where the config does not name the
   CHECK(t->adds_bos());
   CHECK_FALSE(t->eos_id());
   CHECK_FALSE(t->adds_eos());
-  CHECK_FALSE(Tokenizer::parse(small.json(), R"({"add_bos_token":false})", "t.json")->adds_bos());
+  // AutoTokenizer of transformers 5.24 adds BOS to the first and not to the second, of any class.
+  CHECK(Tokenizer::parse(small.json(), R"({"add_bos_token":false})", "t.json")->adds_bos());
+  CHECK_FALSE(Tokenizer::parse(SmallTokenizer{}.json(),
+                               R"({"bos_token":"<s>","add_bos_token":true,"add_eos_token":true})", "t.json")
+                  ->adds_bos());
   check_error(small, "the post-processor adds '<s>', but bos_token is '</s>'", R"({"bos_token":"</s>"})");
 }
 
@@ -228,10 +232,10 @@ TEST_CASE("a file is edited so that by itself it says what all files say") {
     const auto before = alone(small.json());
     for (bool has_bos : {false, true}) {
       const std::string json = edited(small, has_bos);
-      CHECK((json == small.json()) == (has_bos == before.template_has_bos));
+      CHECK((json == small.json()) == (has_bos == before.adds_bos));
       const auto after = alone(json);
-      CHECK(after.template_has_bos == has_bos);
-      CHECK(after.template_has_eos == before.template_has_eos);
+      CHECK(after.adds_bos == has_bos);
+      CHECK(after.adds_eos == before.adds_eos);
       CHECK(after.bos_id == (has_bos ? 260 : -1));
       CHECK((json.find(R"("trim_offsets":false)") != std::string::npos) ==
             (section.find("trim_offsets") != std::string::npos));
