@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/io/attempts.h"
 
 namespace ottava::data {
 namespace {
@@ -28,7 +29,8 @@ class PlainStream : public ByteStream {
   int64_t offset_ = 0;
 };
 
-// Compressed bytes of a file, piece by piece; shared by both decoders.
+// Compressed bytes of a file, piece by piece; shared by both decoders. A decoder cannot begin anew where a
+// piece could not be read, so that this tries again.
 class CompressedInput {
  public:
   explicit CompressedInput(const std::string& path) : file_(File::open_for_reading(path)) {}
@@ -40,9 +42,11 @@ class CompressedInput {
   /// False at the end of the file.
   bool refill() {
     if (available() > 0) return true;
-    buffer_.clear();
     used_ = 0;
-    read_ += append_range(file_, read_, kInputBytes, buffer_);
+    read_ += in_three_attempts({.complaint = fmt::format("'{}' could not be read", file_.path())}, [&] {
+      buffer_.clear();
+      return append_range(file_, read_, kInputBytes, buffer_);
+    });
     return !buffer_.empty();
   }
   template <class... A>

@@ -4,6 +4,7 @@
 
 #include "core/data/text_documents.h"
 #include "core/error.h"
+#include "core/io/attempts.h"
 #include "core/io/utf8.h"
 
 namespace ottava::data {
@@ -60,7 +61,9 @@ Corpus::Corpus(std::vector<DataFile> files, BlockSizes sizes)
     bool whole = file.compression != Compression::none;
     starts_.push_back(starts_.back() + (whole ? std::min(file.bytes, sizes_.block_bytes) : file.bytes));
     if (!is_tokenized(file.format)) continue;
-    std::unique_ptr<TokenShard> shard = TokenShard::open(file.path, file.format);
+    const std::unique_ptr<TokenShard> shard =
+        in_three_attempts({.complaint = fmt::format("'{}' could not be read", file.path)},
+                          [&] { return TokenShard::open(file.path, file.format); });
     if (!shard->fingerprint().empty()) fingerprints_.emplace_back(file.path, shard->fingerprint());
   }
   blocks_ = std::max<int64_t>((starts_.back() + sizes_.block_bytes / 2) / sizes_.block_bytes, 1);
@@ -108,16 +111,21 @@ void BlockReader::next(Segment& segment) {
   while (!finished() && !full(std::ssize(segment.bytes), corpus_.sizes())) {
     const Corpus::Part& part = parts_[part_];
     const DataFile& file = corpus_.files()[part.file];
-    bool more = false;
-    if (is_tokenized(file.format)) {
-      append_tokens(segment, part);
-    } else if (file.compression == Compression::none) {
-      append_plain(segment, part);
-    } else {
-      more = append_compressed(segment, part);
-    }
-    if (!more) ++part_;
+    const bool is_compressed = file.compression != Compression::none;
+    if (!is_compressed) append_uncompressed(segment, part);
+    if (!is_compressed || !append_compressed(segment, part)) ++part_;
   }
+}
+
+// Opens the file anew for each attempt: what was opened may stay unreadable.
+void BlockReader::append_uncompressed(Segment& segment, const Corpus::Part& part) {
+  const DataFile& file = corpus_.files()[part.file];
+  const size_t bytes = segment.bytes.size(), documents = segment.documents.size();
+  in_three_attempts({.complaint = fmt::format("'{}' could not be read", file.path)}, [&] {
+    segment.bytes.resize(bytes);
+    segment.documents.erase(segment.documents.begin() + documents, segment.documents.end());
+    is_tokenized(file.format) ? append_tokens(segment, part) : append_plain(segment, part);
+  });
 }
 
 void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
@@ -170,8 +178,10 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
 bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[part.file];
   if (!stream_) {
-    check_unchanged(entry, File::open_for_reading(entry.path));
-    stream_ = open_stream(entry.path, entry.compression);
+    in_three_attempts({.complaint = fmt::format("'{}' could not be opened", entry.path)}, [&] {
+      check_unchanged(entry, File::open_for_reading(entry.path));
+      stream_ = open_stream(entry.path, entry.compression);
+    });
     pending_.clear();
     offset_ = 0;
     ended_ = false;

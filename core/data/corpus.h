@@ -98,13 +98,15 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
 class BlockReader {
  public:
   BlockReader(const Corpus& corpus, int64_t block) : corpus_(corpus), parts_(corpus.parts(block)) {}
-  /// Overwrites `segment`. Throws FileError or DataError.
+  /// Overwrites `segment`. Throws FileError, of a system that fails after three attempts (attempts.h), or
+  /// DataError.
   void next(Segment& segment);
   /// Whether a segment of this many bytes is full.
   static bool full(int64_t bytes, const BlockSizes& sizes) { return bytes >= 2 * sizes.block_bytes; }
   bool finished() const { return part_ == parts_.size(); }
 
  private:
+  void append_uncompressed(Segment& segment, const Corpus::Part& part);
   void append_plain(Segment& segment, const Corpus::Part& part);
   void append_tokens(Segment& segment, const Corpus::Part& part);
   /// Returns false when the file has ended.

@@ -17,6 +17,7 @@
 #include "core/counted.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/lfs_pointer.h"
@@ -179,11 +180,17 @@ class Finder {
     if (!fs::is_regular_file(status)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
     // A Megatron pair is named by either of its files.
     if (path.ends_with(".idx")) path = megatron_bin(path);
-    File file = File::open_for_reading(path);
-    if (file.size() == 0) {
+    std::optional<DataFile> entry = in_three_attempts(
+        {.complaint = fmt::format("'{}' could not be read", path)}, [&] { return look_at(path); });
+    if (entry)
+      files.push_back(*std::move(entry));
+    else
       ++empty;
-      return;
-    }
+  }
+  // Nothing: it is empty.
+  std::optional<DataFile> look_at(const std::string& path) const {
+    const File file = File::open_for_reading(path);
+    if (file.size() == 0) return std::nullopt;
     refuse_lfs_pointer(file);
     struct stat info {};
     ::stat(path.c_str(), &info);
@@ -194,7 +201,7 @@ class Finder {
       fail<FileError>(kWhere, "'{}' is compressed, but {} are read directly: unpack it first", path,
                       name_of(entry.format));
     entry.content = sample_content(file);
-    files.push_back(std::move(entry));
+    return entry;
   }
   void add_folder(const std::string& folder) {
     std::vector<std::string> paths, others;

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/data/token_shard.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
 
 namespace ottava::data {
@@ -22,9 +23,7 @@ std::vector<std::string> paths_of(const std::vector<DataFile>& files) {
   return paths;
 }
 
-}  // namespace
-
-std::string version_of(const std::vector<DataFile>& files, int64_t whole_bytes) {
+std::string version_now(const std::vector<DataFile>& files, int64_t whole_bytes) {
   constexpr int64_t kPiece = 1 << 20;
   const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> hash(XXH64_createState(), XXH64_freeState);
   XXH64_reset(hash.get(), 0);
@@ -49,6 +48,13 @@ std::string version_of(const std::vector<DataFile>& files, int64_t whole_bytes) 
     }
   }
   return fmt::format("{} {:016x}", is_whole ? "whole" : "times", XXH64_digest(hash.get()));
+}
+
+}  // namespace
+
+std::string version_of(const std::vector<DataFile>& files, int64_t whole_bytes) {
+  return in_three_attempts({.complaint = "the files of the data could not be read"},
+                           [&] { return version_now(files, whole_bytes); });
 }
 
 }  // namespace ottava::data

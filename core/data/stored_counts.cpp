@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/data/window_index.h"
+#include "core/io/attempts.h"
 
 namespace ottava::data {
 
@@ -10,7 +11,9 @@ std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int6
   for (const Corpus::Part& part : corpus.parts(block)) {
     const DataFile& file = corpus.files()[part.file];
     if (!is_tokenized(file.format)) return std::nullopt;
-    StoredPart stored = stored_part(corpus, *TokenShard::open(file.path, file.format), part);
+    const StoredPart stored = in_three_attempts(
+        {.complaint = fmt::format("'{}' could not be read", file.path)},
+        [&] { return stored_part(corpus, *TokenShard::open(file.path, file.format), part); });
     if (full) segments.emplace_back();
     SegmentCount& count = segments.back();
     count.tokens += stored.tokens();

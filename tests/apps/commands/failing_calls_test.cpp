@@ -1,5 +1,7 @@
 #include <cerrno>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "core/io/file.h"
 #include "tests/apps/commands/tiny_runs.h"
@@ -25,6 +27,14 @@ std::string with_failing(const FailingCalls& f, const std::string& command) {
   return fmt::format("OTTAVA_FAILING_CALLS='{} {} {} {} {} {}' LD_PRELOAD=" OTTAVA_FAILING_CALLS
                      " exec " OTTAVA " {}",
                      f.call, f.error, f.first, f.count, f.pause_ms, f.part, command);
+}
+
+// Reads of a file of data that fail: while it is looked at, counted, and read for the first steps.
+std::vector<FailingCalls> several(const std::string& file) {
+  std::vector<FailingCalls> calls;
+  for (const char* call : {"open", "pread"})
+    for (int first = 1; first <= 4; ++first) calls.push_back({call, file, EIO, first});
+  return calls;
 }
 
 int times_in(const std::string& text, const std::string& part) {
@@ -138,6 +148,38 @@ TEST_CASE("data that cannot be flushed at the end is whole, and its preparation 
               "the shards in 'made/shards' are whole, but a loss of power could take away their "
               "names: [file] cannot flush the folder ") == (f.call == "fsync"));
     CHECK(fs::exists(runs / "made/shards/tokens-00000.bin"));
+  }
+}
+
+TEST_CASE("a run reads its tokenizer and its data again where a call fails for a moment") {
+  const TinyRuns runs;
+  const std::string shipped = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
+  CHECK(runs.run("data prepare text.txt --tokenizer " + shipped + " --output shards").exit_code == 0);
+  CHECK(runs.run_shell("gzip -k text.txt").exit_code == 0);
+  const std::string text = "train tiny.yaml --training.steps 2 --training.data_check_seconds 0 ",
+                    gzip = text + "--training.dataset_path text.txt.gz ",
+                    shards = text + "--training.dataset_path shards ";
+  const auto losses = [&](const std::string& arguments) {
+    fs::remove_all(runs / "out");
+    runs.run(arguments);
+    return logged(runs / "out", "loss_metrics/global_avg_loss");
+  };
+  for (const auto& [command, calls] :
+       {std::pair(text, std::vector<FailingCalls>{{"pread", "en-2256/tokenizer.json"},
+                                                  {"open", "en-2256/tokenizer.json"}}),
+        std::pair(text, several("text.txt")), std::pair(gzip, several("text.txt.gz")),
+        std::pair(shards, several("tokens-00000.bin"))}) {
+    const std::vector<double> expected = losses(command);
+    CHECK(expected.size() == 2);
+    for (const FailingCalls& f : calls) {
+      fs::remove_all(runs / "out");
+      const Outcome went_on = runs.run_shell(with_failing(f, command));
+      INFO(command << f.call << " " << f.part << " " << f.first << "\n" << went_on.output);
+      CHECK(went_on.exit_code == 0);
+      const int times = times_in(went_on.output, ", and is tried again in 10 s: ");
+      CHECK((times == 1 || (times == 0 && f.first > 2)));  // not every file is read so often
+      CHECK(logged(runs / "out", "loss_metrics/global_avg_loss") == expected);
+    }
   }
 }
 
