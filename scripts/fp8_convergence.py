@@ -12,7 +12,8 @@ import pathlib
 import subprocess
 import tempfile
 
-RECIPES = ["tensorwise", "tensorwise_with_gw_hp", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8"]
+from gpu_check.models import RECIPES
+
 COLORS = ["#111111", "#1f77b4", "#17becf", "#9467bd", "#2ca02c", "#8c8c00", "#d62728", "#ff7f0e"]
 LAST = 50
 
@@ -70,7 +71,7 @@ def plot(curves, out):
             parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{high - (high - low) * fraction:.2f}</text>')
         for (name, curve), color in zip(drawn.items(), COLORS):
             parts.append(f'<path d="{path(curve, left, top, width, height, low, high)}" fill="none" stroke="{color}" stroke-width="1.3"/>')
-    for i, (name, color) in enumerate(zip(curves, COLORS)):
+    for i, (name, color) in enumerate(zip(curves, COLORS, strict=True)):
         parts.append(f'<rect x="640" y="{34 + 20 * i}" width="14" height="4" fill="{color}"/><text x="660" y="{40 + 20 * i}">{name}</text>')
     steps = len(base)
     parts.append(f'<text x="{left}" y="510">step 1</text><text x="{left + width}" y="510" text-anchor="end">step {steps}</text></svg>')

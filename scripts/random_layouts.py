@@ -18,13 +18,14 @@ import shutil
 import subprocess
 import sys
 
+from gpu_check.models import RECIPES
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS, SAVED = 6, 3
 # Relative distance between losses: sums in another order, in the precision of the activations; FP8 codes that flip with them. Muon
 # rounds what it orthogonalizes to BF16.
 BOUND = {"float32": 1e-6, "float32, Muon": 1e-4, "bfloat16": 1e-3, "FP8": 2e-3}
 RECIPE = "quantize.linear.float8.recipe_name"
-RECIPES = ("tensorwise", "tensorwise_with_gw_hp", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8")
 
 
 def write_text(file, draw):

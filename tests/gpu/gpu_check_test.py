@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,11 @@ class Parity(unittest.TestCase):
         self.assertTrue(judge([7.0], "mxfp8").startswith("FAILED"))
         for bad in (float("nan"), float("inf"), None):
             self.assertTrue(judge([7.0, bad]).startswith("FAILED: too far"))
+
+    def test_recipes_are_those_of_the_program(self):
+        keys = (Path(__file__).resolve().parents[2] / "configs/keys.md").read_text()
+        choices = re.search(r"^\| `quantize.linear.float8.recipe_name` \| ([^|]*) \|", keys, re.M).group(1)
+        self.assertEqual(RECIPES, re.findall(r"\w+", choices.replace(" or ", ", ")))
 
     def test_recipes_by_compute_capability(self):
         self.assertEqual(set(RECIPES) - set(recipes_of(90)), {"mxfp8"})
