@@ -19,7 +19,7 @@ struct AmaxHistory {
   bool is_full() const { return steps >= length(); }
 };
 
-/// The bits of 1: the amax from which a slot is scaled whose whole history is 0. Nothing is known of what
+/// The bits of 1: the amax by which a slot is scaled if its whole history is 0. Nothing is known of what
 /// comes next; with this amax, codes of either format hold values from 1 down to at least 1e-5, whereas an
 /// amax of 0 would count as 1e-12 and saturate everything above that.
 inline constexpr uint32_t kUnseenAmax = 0x3f800000u;

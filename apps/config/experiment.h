@@ -43,8 +43,8 @@ struct Experiment {
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                               int world_size, std::optional<int> compute_capability = {});
 
-/// Tokens for whose logits a run on a GPU has memory at once, at least, where model.loss_chunk_tokens leaves
-/// it open.
+/// The fewest tokens for whose logits a run on a GPU takes memory at once, where model.loss_chunk_tokens
+/// leaves their number open.
 inline constexpr int64_t kFewestLossTokens = 1024;
 /// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): the configuration
 /// leaves it open, and there are several micro-batches and shards.

@@ -59,7 +59,7 @@ struct TrainingConfig {
   std::string device = "auto";
   std::string cuda_graphs = "auto";
   std::string gemm_cache = "auto";
-  int64_t threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, else cores / local ranks
+  int64_t threads = 0;  ///< per rank; 0: chosen
   int64_t seed = 0;
   DataloaderConfig dataloader;
   bool operator==(const TrainingConfig&) const = default;

@@ -29,9 +29,9 @@ data::Mixture mixture_from(const Experiment& experiment, const data::MixedLoader
 int64_t count_windows(const data::MixedLoader::Source& source);
 
 /// The last step of a run that begins with `from` and sees the data training.epochs times, whatever it has
-/// seen in the steps before; the last step may begin another epoch. Not after from.step if the data has been
-/// seen so often. Rank 0 counts, as above; all ranks call it. Throws ConfigError for more steps than a run
-/// may have, and if steps are counted anew in data that has been seen so often.
+/// seen in the steps before; the last step may begin another epoch. If the data has been seen so often
+/// already, it is from.step at most. Rank 0 counts, as above; all ranks call it. Throws ConfigError for more
+/// steps than a run may have, and if steps are counted anew in data that has been seen so often.
 int64_t last_step_of_epochs(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks,
                             const TrainingState& from);
 
@@ -42,7 +42,7 @@ struct ValidationSet {
   std::unique_ptr<BatchSource> data;
 };
 /// validation.dataset_path, or each of validation.datasets; none unless validation.enable. All ranks call it.
-/// Throws what opening them throws, ConfigError if ranks have different files, and like training_batches().
+/// Throws what opening them and training_batches() throw, and ConfigError if ranks have different files.
 std::vector<ValidationSet> open_validation_data(const Experiment& experiment, const RankGroups& ranks);
 
 /// How a rank reads training data. Throws MemoryError, the same on all ranks, if a rank's part of the host

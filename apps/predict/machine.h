@@ -38,7 +38,7 @@ struct Machine {
   PredictedTime time_of(const RecordedOperation& operation) const;
   /// Seconds of a transfer of n ranks, r of them on each of k machines, for x sent bytes of whole vectors of
   /// S bytes:
-  ///     max(x / link, S / (r x adapter x its part) x fabric) + base + hops within + hops between machines,
+  ///     max(x / link, S / (r x adapter x its part) x fabric) + base + hops within + hops between machines.
   /// An all-reduce takes twice the second term and all hops. Of an all-to-all the second term is
   ///     S (n - r) / n / (adapter x its part) x fabric,
   /// what a rank itself sends to other machines. Messages are such an exchange, counted one way: of two ranks
