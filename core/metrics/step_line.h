@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// What is known about training at a logged step. Losses are means over tokens; times are since the last
-/// logged step.
+/// What is known about training at a logged step. Losses are means over tokens; times and rates are means of
+/// the steps since the last logged one.
 struct StepMetrics {
   int64_t step = 0;
   double global_avg_loss = 0;  ///< over all tokens of the step
