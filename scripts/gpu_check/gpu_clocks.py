@@ -1,6 +1,7 @@
 """Clocks and power of the GPU while a program runs: what explains two speeds of one step."""
 
 import contextlib
+import shutil
 import statistics
 
 from check import Failed
@@ -25,7 +26,9 @@ def read_clocks(text):
 def watched_clocks(c):
     """A dictionary that has the figures once the block has ended; nothing is wrong where nvidia-smi says nothing."""
     figures, file = {}, c.work / "clocks.csv"
-    command = ["nvidia-smi", "-i", c.gpu, "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "-lms", str(EVERY_MS)]
+    # A line is in the file when it is there: what waits in a buffer is lost when the program is ended.
+    by_line = ["stdbuf", "-oL"] if shutil.which("stdbuf") else []
+    command = [*by_line, "nvidia-smi", "-i", c.gpu, "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "-lms", str(EVERY_MS)]
     try:
         process = None if c.dry else c.start(command, file)
     except Failed:

@@ -253,14 +253,16 @@ class Clocks(unittest.TestCase):
 
         def stand_in(command, file):
             said.extend(command)
-            return start(["sh", "-c", "echo 1700, 650.0; sleep 60"], file)
+            before = command[:command.index("nvidia-smi")]
+            return start([*before, "sh", "-c", "(echo 1700, 650.0; sleep 60) | grep ,"], file)  # grep fills a buffer before it writes a file
         c.start = stand_in
         with gpu_clocks.watched_clocks(c) as clocks:
             self.assertEqual((len(c.running), clocks), (1, {}))
-            while not (c.work / "clocks.csv").read_text():
+            until = time.monotonic() + 20
+            while not (c.work / "clocks.csv").read_text() and time.monotonic() < until:
                 time.sleep(0.01)
         self.assertEqual((c.running, clocks), (set(), {"sm_mhz": 1700, "watts": 650}))
-        self.assertEqual(said[:3], ["nvidia-smi", "-i", "0"])
+        self.assertEqual(said[said.index("nvidia-smi"):][:3], ["nvidia-smi", "-i", "0"])
         with gpu_clocks.watched_clocks(Bench([])) as clocks:
             pass
         self.assertEqual(clocks, {})  # where it cannot be started
