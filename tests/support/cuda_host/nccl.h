@@ -23,6 +23,7 @@ struct NcclCall {
   int peer = 0;      ///< destination or source
   const void* send = nullptr;
   void* recv = nullptr;
+  bool in_graph = false;  ///< for NCCL a property of the collective, which all ranks must share
 };
 
 /// A call as seen by all ranks that take part: it moves data once all of them have arrived.
@@ -41,7 +42,7 @@ void run_operation(const NcclOperation& operation);
 void spoil_result(const NcclCall& call, int rank, int ranks);
 /// Why NCCL would refuse the call (or never end it), or null.
 const char* objection(const NcclCall& call, int rank, int ranks, int gpu);
-/// Whether two ranks make the same collective.
+/// Whether two ranks make the same collective, both in a graph or both not.
 bool agree(const NcclCall& a, const NcclCall& b);
 
 }  // namespace ottava::cuda_host

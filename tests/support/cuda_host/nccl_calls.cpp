@@ -43,6 +43,7 @@ OperationPtr join_point_to_point(Clique& clique, int rank, const NcclCall& call)
       blow(clique, "send and recv differ: " + std::to_string(call.count) + " and " +
                        std::to_string(other.count) + " elements");
     }
+    if (other.in_graph != call.in_graph) blow(clique, "one of send and recv is in a graph");
   }
   operation->calls[sends ? 0 : 1] = call;
   operation->arrived++;
@@ -57,7 +58,7 @@ OperationPtr join_collective(Clique& clique, int rank, const NcclCall& call) {
     operation->calls.resize(clique.members.size(), call);
   } else if (!agree(operation->calls[static_cast<size_t>(rank)], call)) {
     blow(clique, "rank " + std::to_string(rank) + " makes another collective than the others, its number " +
-                     std::to_string(number));
+                     std::to_string(number) + (call.in_graph ? ", in a graph" : ", in no graph"));
   }
   operation->calls[static_cast<size_t>(rank)] = call;
   operation->arrived++;
@@ -182,11 +183,13 @@ ncclResult_t issue_grouped() {
       }
     }
     for (const NcclCall& call : together) note_ends(*comm, call);
-    comm->launches.emplace_back([comm, stream, together] {
+    comm->launches.emplace_back([comm, stream, together]() mutable {
       auto captured = stream->capture ? std::make_shared<CapturedCall>(comm) : nullptr;
+      for (NcclCall& call : together) call.in_graph = captured != nullptr;
       return submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
     });
     comm->polls = 1;
+    comm->is_in_progress = true;
     result = ncclInProgress;
     calls.swap(rest);
   }
@@ -195,8 +198,7 @@ ncclResult_t issue_grouped() {
 
 /// Why the call would be refused, or null.
 const char* objection_to(ncclComm_t comm, const Stream* stream, const NcclCall& call) {
-  if (const char* reason = objection(comm)) return reason;
-  if (!comm->clique) return "the communicator is not ready";
+  if (const char* reason = objection_to_use(comm)) return reason;
   if (!stream || stream->gpu != comm->gpu) return "the stream is not one of the communicator's GPU";
   return objection(call, comm->rank, static_cast<int>(comm->clique->members.size()), comm->gpu);
 }

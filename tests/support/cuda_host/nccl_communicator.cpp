@@ -36,6 +36,12 @@ const char* objection(const ncclComm* comm) {
   return nullptr;
 }
 
+const char* objection_to_use(const ncclComm* comm) {
+  if (const char* reason = objection(comm)) return reason;
+  return comm->is_in_progress ? "the communicator is used before its last call is known to have ended"
+                              : nullptr;
+}
+
 void blow(Clique& clique, std::string reason) {
   clique.error = ncclInvalidUsage;
   set_last_error(std::move(reason));
@@ -122,7 +128,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
   auto lock = lock_layer();
-  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
+  if (const char* reason = objection_to_use(comm)) return refuse(ncclInvalidArgument, reason);
   if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
   if (limit_of(*config) != comm->max_ctas)
     return refuse(ncclInvalidArgument, "a part of a communicator takes other CTAs than the whole");
@@ -131,6 +137,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   if (*out) split.colors[color].emplace_back(key, *out);
   if (++split.asked == static_cast<int>(comm->clique->members.size())) make_groups(split);
   comm->polls = 1;
+  comm->is_in_progress = true;
   return ncclInProgress;
 }
 
@@ -153,25 +160,25 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   } else if (comm->launched != cudaSuccess) {
     *result = ncclUnhandledCudaError;
   }
+  if (*result != ncclInProgress) comm->is_in_progress = false;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto lock = lock_layer();
-  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
+  if (const char* reason = objection_to_use(comm)) return refuse(ncclInvalidArgument, reason);
   if (comm->captured > 0)
     return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
-  if (!comm->launches.empty() || comm->is_launching)
-    return refuse(ncclInvalidUsage, "calls of the communicator are still in progress");
   Stream* stream = comm->clique->members[static_cast<size_t>(comm->rank)].stream;
   if (run_until(lock, stream, [&] { return comm->visits == 0; }) != cudaSuccess) return ncclInternalError;
   comm->polls = 1;
+  comm->is_in_progress = true;
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   auto lock = lock_layer();
-  if (const char* reason = objection(comm)) return refuse(ncclInvalidUsage, reason);
+  if (const char* reason = objection_to_use(comm)) return refuse(ncclInvalidArgument, reason);
   comm->is_destroyed = true;
   return comm->visits == 0 ? ncclSuccess : refuse(ncclInvalidUsage, "destroyed with work under way");
 }

@@ -47,6 +47,7 @@ struct ncclComm {
   std::shared_ptr<ottava::cuda_host::Clique> clique;  ///< null until a split is complete
   int rank = 0, gpu = 0, max_ctas = 0;
   bool is_aborted = false, is_destroyed = false;
+  bool is_in_progress = true;  ///< nobody has heard yet that its last call has ended
   uint64_t splits = 0;
   int visits = 0;                          ///< groups under way
   int captured = 0;                        ///< groups in graphs
@@ -71,8 +72,11 @@ void begin_launching(ncclComm_t comm);
 void set_last_error(std::string reason);
 /// Gives back `result`; the reason is what ncclGetLastError says.
 ncclResult_t refuse(ncclResult_t result, std::string reason);
-/// Why no call may use the communicator now, or null.
+/// Why nothing may be asked about the communicator now, or null.
 const char* objection(const ncclComm* comm);
+/// Why no call may use it: what objection() says, or that its last call is in progress. NCCL may have ended
+/// it meanwhile, or not.
+const char* objection_to_use(const ncclComm* comm);
 /// All calls of these ranks end in an error from now on.
 void blow(Clique& clique, std::string reason);
 

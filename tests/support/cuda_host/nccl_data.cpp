@@ -133,7 +133,7 @@ size_t nccl_size_of(ncclDataType_t type) {
 
 bool agree(const NcclCall& a, const NcclCall& b) {
   return a.kind == b.kind && a.type == b.type && a.count == b.count && a.peer == b.peer &&
-         (!reduces(a) || a.op == b.op);
+         a.in_graph == b.in_graph && (!reduces(a) || a.op == b.op);
 }
 
 const char* objection(const NcclCall& c, int rank, int ranks, int gpu) {

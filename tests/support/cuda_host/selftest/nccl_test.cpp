@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -102,6 +103,48 @@ TEST_CASE("in place works where NCCL defines it, and calls of a group go togethe
                       alone.native()) == ncclInProgress);
   alone.settle();
   CHECK(x.floats() == y.floats());
+}
+
+TEST_CASE("a communicator is not used before its last call is known to have ended") {
+  Alone alone;
+  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>(4, 1.0f));
+  float* data = device_pointer<float>(x);
+  const auto all_reduce = [&] {
+    return ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, alone.comm, alone.native());
+  };
+  CHECK(all_reduce() == ncclInProgress);
+  ncclComm_t part = nullptr;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  for (const ncclResult_t result :
+       {all_reduce(), ncclCommSplit(alone.comm, 0, 0, &part, &config), ncclCommFinalize(alone.comm)})
+    CHECK(contains(refusal(result), "before its last call is known to have ended"));
+  alone.settle();
+  CHECK(all_reduce() == ncclInProgress);
+  alone.settle();
+}
+
+TEST_CASE("a collective is in a graph on all ranks or on none") {
+  CHECK_THROWS_WITH(
+      run_nccl_ranks(
+          {.ranks = 2},
+          [](Communicator&, Communicator& world) {
+            Stream stream = stream_for(world);
+            Values<float> x(8, 1.0f);
+            const auto sum = [&] {
+              world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "x"}).wait(stream);
+            };
+            std::optional<cuda::Graph> graph;
+            if (world.rank() == 0) {
+              graph = cuda::Graph::record(stream, sum);
+              graph->launch(stream);
+            } else {
+              sum();
+            }
+            stream.synchronize();  // comes back because the call is aborted
+            throw CommError(world.state().failure());
+          }),
+      Catch::Contains("makes another collective than the others") && Catch::Contains("graph"));
 }
 
 TEST_CASE("a communicator serves one thread at a time, and none after an abort") {
