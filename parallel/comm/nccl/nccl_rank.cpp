@@ -16,6 +16,12 @@ constexpr double kMomentSeconds = 0.5;
 constexpr auto kLongestCall = std::chrono::seconds(10);
 // In which the ledger notices that a rank is gone.
 constexpr double kAccountSeconds = 5;
+
+// Where a rank that ends takes its connections with it, NCCL says ncclRemoteError, but also one of the
+// others, as when the proxy of another rank fails (NVIDIA/nccl#795, pytorch/pytorch#73897).
+bool may_be_of_another_rank(ncclResult_t result) {
+  return result == ncclRemoteError || result == ncclSystemError || result == ncclInternalError;
+}
 }  // namespace
 
 void give_up(std::shared_ptr<Handle> handle) {
@@ -29,7 +35,7 @@ void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const std::string text =
       fmt::format("{} failed: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(nullptr));
-  if (result == ncclRemoteError) throw LostPeer("nccl", text);
+  if (may_be_of_another_rank(result)) throw LostPeer("nccl", text);
   throw CommError("nccl", text);
 }
 
@@ -71,7 +77,7 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, c
       const auto used = use(*handle);
       check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
     }
-    if (result == ncclRemoteError) hear_who_is_gone();
+    if (may_be_of_another_rank(result)) hear_who_is_gone();
     check(result, call);
     if (result == ncclSuccess) {
       if (entered) state_->withdraw(*entered);

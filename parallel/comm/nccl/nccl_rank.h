@@ -19,12 +19,13 @@
 
 namespace ottava::nccl {
 
-/// A call that failed because another rank is gone, or the network to it: NCCL does not say which.
+/// A call that may have failed because another rank is gone, or the network to it: NCCL does not say which.
 struct LostPeer : CommError {
   using CommError::CommError;
 };
 
-/// Throws LostPeer for ncclRemoteError, and CommError for all else but success and ncclInProgress.
+/// Throws LostPeer for ncclRemoteError, ncclSystemError and ncclInternalError, and CommError for all else but
+/// success and ncclInProgress.
 void check(ncclResult_t result, const char* call);
 
 /// A handle that is shared by communicators with the same members. NCCL takes one thread at a time for it,

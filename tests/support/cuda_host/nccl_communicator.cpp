@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "memory.h"
+#include "settings.h"
 
 // How communicators begin, are divided and end, and what is said of errors.
 namespace ottava::cuda_host {
@@ -228,10 +229,13 @@ void break_next_connection(const char* reason) {
   broken_connection = reason;
 }
 
-void break_network() {
+void break_network(Breakage breakage) {
+  const ncclResult_t error = breakage == Breakage::remote   ? ncclRemoteError
+                             : breakage == Breakage::system ? ncclSystemError
+                                                            : ncclInternalError;
   auto lock = lock_layer();
   for (auto& comm : communicators) {
-    if (!comm->is_destroyed && comm->clique) comm->clique->error = ncclRemoteError;
+    if (!comm->is_destroyed && comm->clique) comm->clique->error = error;
   }
   set_last_error("the network is gone");
   wake();

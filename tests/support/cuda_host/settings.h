@@ -52,8 +52,9 @@ std::vector<int> matmul_sm_counts();
 int matmuls_on_dull_numbers();
 /// The next NCCL communicator that is made reports this while it connects.
 void break_next_connection(const char* reason);
-/// Every NCCL communicator reports a remote error from now on.
-void break_network();
+/// Every NCCL communicator reports an error from now on: one of those that NCCL has where a rank is gone.
+enum class Breakage { remote, system, internal };
+void break_network(Breakage breakage = Breakage::remote);
 
 /// xorshift64*: the layer's own, so that no test's random numbers move.
 uint64_t next_random();

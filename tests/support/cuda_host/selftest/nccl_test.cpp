@@ -332,15 +332,17 @@ TEST_CASE("NCCL that cannot connect is one error, on every rank") {
 }
 
 TEST_CASE("a rank whose end breaks the network is named, not the network") {
+  using cuda_host::Breakage;
+  const auto breakage = GENERATE(Breakage::remote, Breakage::system, Breakage::internal);
   CHECK_THROWS_WITH(
       run_nccl_ranks({.ranks = 2},
-                     [](Communicator& control, Communicator& world) {
+                     [=](Communicator& control, Communicator& world) {
                        Stream stream = stream_for(world), host = Stream::cpu();
                        Values<float> x(8, 1.0f);
                        control.barrier(host, "both are here");
                        if (world.rank() == 0) {
                          world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "broken"});
-                         cuda_host::break_network();
+                         cuda_host::break_network(breakage);
                          // The ledger hears of it later than NCCL does.
                          const Stopwatch watch;
                          while (!world.state().failed() && watch.seconds() < 0.5)
