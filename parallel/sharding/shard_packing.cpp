@@ -3,9 +3,14 @@
 #include <utility>
 
 #include "core/ops/elementwise.h"
+#include "core/round_up.h"
 
 namespace ottava {
 namespace {
+
+// 16 bytes of bf16. NCCL copies what does not begin at a multiple of them element by element, in all_gather
+// byte by byte: 6.3 MB took 7 ms instead of 2 (NVIDIA/nccl#413, horovod/horovod#3727).
+constexpr int64_t kSegmentMultiple = 8;
 
 int64_t columns_of(const Shape& slice) { return slice.rank() == 2 ? slice[1] : 1; }
 
@@ -16,6 +21,7 @@ ShardPacking::ShardPacking(std::vector<Item> items, int shards) : items_(std::mo
     offsets_.push_back(segment_);
     segment_ += largest_shard_rows(item.slice[0], shards, item.alignment) * columns_of(item.slice);
   }
+  segment_ = round_up(segment_, kSegmentMultiple);
 }
 
 bool ShardPacking::wants(const Item& item, int shards, DType compute, int64_t small_bytes) {

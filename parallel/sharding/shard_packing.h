@@ -10,7 +10,8 @@ namespace ottava {
 
 /// Packs parameters that do not split evenly among shards, or are too small for a collective of their own,
 /// into one buffer of equal segments, one per rank. In a segment each parameter takes as many rows as its
-/// largest shard; ranks with fewer rows leave the rest unused.
+/// largest shard; ranks with fewer rows leave the rest unused. In f32 and bf16 every segment of a buffer that
+/// begins at a multiple of 16 bytes does so too.
 class ShardPacking {
  public:
   struct Item {

@@ -48,6 +48,13 @@ TEST_CASE("every rank's rows lie in its segment, and come back from there") {
   }
 }
 
+TEST_CASE("segments begin at multiples of 16 bytes") {
+  for (const int shards : {1, 2, 3, 6, 24, 100}) {
+    INFO(shards << " shards");
+    CHECK(ShardPacking(kItems, shards).segment_elements() * size_of(DType::bf16) % 16 == 0);
+  }
+}
+
 TEST_CASE("packing asks for as many operations on many ranks as on few") {
   for (const int shards : {3, 65536}) {
     const ShardPacking packing(kItems, shards);
