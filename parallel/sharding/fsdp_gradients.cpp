@@ -136,39 +136,42 @@ void Fsdp::complete_reduction() {
 void Fsdp::sum_over_copies(int index) {
   const ShardCoordinates& at = coordinates();
   const bool has_replicas = ranks_.dp_replicate->size() > 1;
+  Group between_slices(*ranks_.tp);
   for (int p : units_[index].parameters) {
     const ParameterSpec& spec = specs_[p];
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;
-    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) {
-      const Request sum = ranks_.tp->all_reduce(stream_, {.send = gradient, .label = spec.name});
-      // What replicas sum next is in another lane.
-      has_replicas ? sum.wait(stream_) : copy_sums_.push_back(sum);
-    }
+    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1)
+      ranks_.tp->all_reduce(stream_, {.send = gradient, .label = spec.name});
     for (const ShardRun& run : shard_runs(spec, at)) {
       if (ranks_that_share(spec, spec.parts[run.part], at.tp_size) == 1) continue;
       copy_sums_.push_back(
           head_sharers_->all_reduce(stream_, {.send = run.of(gradient), .label = spec.name}));
     }
   }
+  const Request sums = between_slices.end();
+  // What replicas sum next is in another lane.
+  has_replicas ? sums.wait(stream_) : copy_sums_.push_back(sums);
   if (has_replicas) sum_over_replicas(index);
 }
 
 // f32 is reduced in place, after the sums above, since calls of a lane keep their order. Other types need
-// copies, of one unit at a time, which are converted from those sums.
+// copies, of one unit at a time, which are converted from those sums. In one group, since most of a unit's
+// parameters are small and each call between machines takes tens of microseconds.
 void Fsdp::sum_over_replicas(int index) {
   const bool in_place = options_.reduce == DType::f32;
   if (!in_place) finish_copy_sums();
+  Group group(*ranks_.dp_replicate);
   for (int p : units_[index].parameters) {
     const std::string& name = specs_[p].name;
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;
     Allocation copy;
     if (!in_place) copy = in_reduce_type(gradient, name + ".replica sum");
-    copy_sums_.push_back(ranks_.dp_replicate->all_reduce(
-        stream_, {.send = in_place ? gradient : copy.tensor(), .label = name}));
+    ranks_.dp_replicate->all_reduce(stream_, {.send = in_place ? gradient : copy.tensor(), .label = name});
     if (!in_place) replica_sums_.emplace_back(p, std::move(copy));
   }
+  copy_sums_.push_back(group.end());
 }
 
 void Fsdp::finish_copy_sums() {

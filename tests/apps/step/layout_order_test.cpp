@@ -1,4 +1,6 @@
 
+#include "apps/step/step_plan.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/apps/step/whole_step.h"
 #include "tests/support/traffic_formula.h"
 
@@ -66,6 +68,28 @@ TEST_CASE("when gradients are summed and weights are let go changes only the ord
       CHECK(rough.grad_norm[0] != exact.grad_norm[0]);
       require_same_bits(train_slowly_on(whole, l, 3), rough);
     }
+  }
+}
+
+// Most parameters of a unit are small, and each call between machines takes tens of microseconds.
+TEST_CASE("replicas sum the gradients of a unit in one group of calls") {
+  for (const DType reduce : {DType::f32, DType::bf16}) {
+    const Layout layout{.dp_replicate = 2, .dp_shard = 2, .tp = 2};
+    TrainingShape shape = shape_on(whole_step(), layout);
+    shape.parameters.reduce = reduce;
+    RankGroups ranks(make_dry_run_world(0, layout.world_size()), make_dry_run_world(0, layout.world_size()),
+                     layout.mesh());
+    const StepPlan plan = record_step(shape, {DeviceType::cpu, 0}, ranks);
+    const int64_t units = shape.model.layers + 2,
+                  parameters = std::ssize(llama_parameters(shape.model).specs);
+    int64_t groups = 0, sums = 0;
+    for (const RecordedTransfer& transfer : plan.order.transfers) {
+      if (transfer.axis != "dp_replicate") continue;
+      ++groups;
+      sums += std::ssize(transfer.calls);
+    }
+    CHECK(groups == units);
+    CHECK(sums == parameters);
   }
 }
 
