@@ -109,6 +109,8 @@ void print_nccl(const RecordedLayout& recorded, std::ostream& out) {
   if (nccl.neighbours > 0)
     print(out, " and messages with {} of {:.3f} GiB", counted(nccl.neighbours, "neighbour"),
           gib(nccl.bytes_of_neighbour));
+  if (nccl.nvls_bytes > 0)
+    print(out, ", and {:.3f} GiB of NVLS, which NCCL_NVLS_ENABLE=0 does without", gib(nccl.nvls_bytes));
   out << " (NVIDIA/nccl#964, #1685); comm.sm_budget or NCCL_MAX_NCHANNELS lower it\n";
 }
 

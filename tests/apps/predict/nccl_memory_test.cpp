@@ -44,6 +44,23 @@ TEST_CASE("NCCL's memory is that of a rank's communicators and of its neighbours
   CHECK(nccl_memory(messages, {.ranks_per_node = 8}).bytes() == 0);
 }
 
+TEST_CASE("NVLS takes more where more than two GPUs of a machine are joined by a switch") {
+  const auto nvls = [](const char* device, const MeshDegrees& degrees, int ranks,
+                       int channels = kNcclChannels) {
+    const Machine machine{.device = find_device(device), .ranks_per_node = 8, .nccl_channels = channels};
+    return nccl_memory(connections_of(degrees, ranks, 0), machine).nvls_bytes / kMiB;
+  };
+  CHECK(nvls("h100_sxm", {.dp_shard = 8}, 8) == 256);  // as NCCL's log says
+  CHECK(nvls("h100_sxm", {.dp_shard = 8}, 8, 8) == 128);
+  CHECK(nvls("h100_sxm", {.dp_shard = 2}, 2) == 0);
+  CHECK(nvls("h100_sxm", {.dp_shard = 4, .tp = 2}, 8) == 256 + 128);           // none for pairs
+  CHECK(nvls("h100_sxm", {.dp_replicate = 2, .dp_shard = 8}, 16) == 2 * 256);  // none for replicas
+  CHECK(nvls("b200", {.dp_shard = 8}, 8) == 384);
+  CHECK(nvls("b200", {.dp_shard = 16}, 16) == 512);
+  for (const char* device : {"a100_sxm", "h100_pcie", "h100_nvl", "rtx_5090"})
+    CHECK(nvls(device, {.dp_shard = 8}, 8) == 0);
+}
+
 TEST_CASE("a plan for several GPUs says what NCCL takes besides, and counts it when it says what fits") {
   const auto text = [&](int ranks, Overrides more, std::optional<double> limit_gib) {
     return printed(
@@ -59,6 +76,9 @@ TEST_CASE("a plan for several GPUs says what NCCL takes besides, and counts it w
   CHECK_THAT(text(2, {"--comm.sm_budget", "8"}, 0.8),
              Contains(says + "0.219") && Contains("\nFits: 0.3 of "));
   CHECK_THAT(text(2, {"--comm.backend", "tcp"}, 0.8), Contains("\nFits: ") && !Contains(says));
+  CHECK_THAT(text(4, {}, 2),
+             Contains(says + "1.000") &&
+                 Contains(", and 0.125 GiB of NVLS, which NCCL_NVLS_ENABLE=0 does without (NVIDIA/nccl#964"));
   CHECK_THAT(text(2, {"--optimizer.name", "Muon"}, 2),
              Contains(says + "1.312" + assumed +
                       "1 communicator of 0.875 GiB and messages with 1 neighbour of 0.438 GiB ("));
