@@ -4,6 +4,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "parallel/comm/connections.h"
 
 namespace ottava {
 
@@ -27,6 +28,15 @@ void check_sm_budget(int64_t wish, Device device, const Environment& environment
                         wish, name, value);
     }
   }
+}
+
+bool may_crowd(const ParallelismConfig& p, int64_t sm_budget, int sms) {
+  int64_t lanes = 1;
+  for (const int64_t degree :
+       {p.tensor_parallel_degree, p.context_parallel_degree, p.pipeline_parallel_degree})
+    lanes += degree > 1 ? 1 : 0;
+  const int64_t blocks = sm_budget > 0 ? sm_budget : kNcclChannels;
+  return lanes > 1 && lanes * blocks > sms;
 }
 
 SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world, const Mesh& mesh) {

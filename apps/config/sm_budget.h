@@ -7,6 +7,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/ranks/launch.h"
 #include "parallel/sharding/mesh.h"
+#include "parallel/sharding/parallelism_config.h"
 
 namespace ottava {
 
@@ -21,6 +22,11 @@ struct SmBudget {
 /// To be called before the ranks are connected. Throws ConfigError for a budget on a CPU, for one that leaves
 /// products no SMs, and if NCCL's own variables, which would take precedence, are set.
 void check_sm_budget(int64_t wish, Device device, const Environment& environment = process_environment());
+
+/// Whether the NCCL kernels of all lanes (parallel/comm/lane.h) that these degrees use may take more SMs than
+/// a GPU with `sms` of them has. One that waits for its last blocks may then hold up another, which on
+/// another rank holds up the first, unless GPUs start them in the same order.
+bool may_crowd(const ParallelismConfig& parallelism, int64_t sm_budget, int sms);
 
 /// What a checked budget means for this world and mesh.
 SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world, const Mesh& mesh);

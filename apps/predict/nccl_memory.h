@@ -7,10 +7,6 @@
 
 namespace ottava {
 
-/// The most channels that NCCL takes on today's machines (NVIDIA/nccl#1685: 8 H100), if comm.sm_budget allows
-/// it as many.
-constexpr int kNcclChannels = 32;
-
 /// Memory of its GPU that NCCL takes for a rank besides the plan. Assumed: it was not measured with this
 /// program, which several GPUs have not run yet. Each channel to a neighbour takes 14 MiB, its buffers of
 /// three protocols (4 + 4.7 + 0.5 MiB) at either end and what they are rounded up to: 3.28 GB were seen for

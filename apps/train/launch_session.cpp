@@ -16,6 +16,7 @@
 
 #include "apps/config/changed_keys.h"
 #include "apps/config/resolved_model.h"
+#include "apps/config/sm_budget.h"
 #include "apps/step/step_graphs.h"
 #include "core/allowed_cpus.h"
 #include "core/counted.h"
@@ -57,6 +58,17 @@ constexpr std::pair<const char*, const char*> kNcclAlgorithms[] = {{"NCCL_ALGO",
 void prepare_nccl() {
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   ::setenv("NCCL_COMM_BLOCKING", "0", 1);
+}
+
+// Since 2.26 NCCL can start the kernels of all communicators in the order in which they are called, the same
+// on all ranks, in graphs too: what must be where they do not fit a GPU together. Where they do, they are
+// free to run as their streams let them.
+void order_nccl(const Config& config, const Launch& launch) {
+  const int gpus = cuda_device_count();
+  if (gpus == 0 || launch.world_size == 1 || config.training.device == "cpu") return;
+  const int sms = cuda::sm_count(launch.local_rank % gpus);
+  if (may_crowd(config.parallelism, config.comm.sm_budget, sms))
+    ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
 void pin_nccl_algorithms() {
@@ -258,6 +270,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body,
       if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
     };
     prepare_nccl();
+    order_nccl(config, launch);
     if (config.debug.deterministic) pin_nccl_algorithms();
     const auto find_device = [&] {
       const Device device = device_of_rank(config, launch);

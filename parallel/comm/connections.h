@@ -6,6 +6,10 @@
 
 namespace ottava {
 
+/// The most channels, each an SM while a call runs, that a communicator of NCCL's takes on today's machines
+/// (NVIDIA/nccl#1685: 8 H100), if comm.sm_budget allows it as many.
+constexpr int kNcclChannels = 32;
+
 /// Ranks between which calls of one lane (lane.h) travel: those of a communicator.
 struct ConnectedGroup {
   std::vector<int> ranks;  ///< of the world

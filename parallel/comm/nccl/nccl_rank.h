@@ -43,7 +43,9 @@ void give_up(std::shared_ptr<Handle> handle);
 
 /// What the NCCL communicators of one rank share: a stream for each lane, on which its collectives run in
 /// program order, and a thread that watches them. NCCL kernels of two lanes may run at once: each takes a few
-/// SMs, and no lane's kernels ever wait for another's.
+/// SMs, and no lane's kernels ever wait for another's. They need not: ranks also end where a GPU carries out
+/// one after the other in program order, as NCCL_LAUNCH_ORDER_IMPLICIT has it where SMs do not suffice for
+/// all.
 ///
 /// The host never blocks in a collective of connected ranks, so only the watching thread can see one that
 /// hangs. After the time limit, an asynchronous NCCL error, or a failure of the rank's state it aborts all

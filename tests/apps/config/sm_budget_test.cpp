@@ -50,6 +50,24 @@ TEST_CASE("an SM budget that a GPU cannot keep is refused before ranks connect")
   }
 }
 
+TEST_CASE("calls of several lanes crowd a GPU with few SMs") {
+  const auto crowd = [](int tp, int cp, int pp, int sms, int64_t budget = 0) {
+    ParallelismConfig p;
+    p.tensor_parallel_degree = tp;
+    p.context_parallel_degree = cp;
+    p.pipeline_parallel_degree = pp;
+    return may_crowd(p, budget, sms);
+  };
+  constexpr int kH100 = 132, kA100 = 108, kH20 = 78, kSpark = 48;
+  CHECK_FALSE(crowd(8, 2, 2, kH100));
+  CHECK(crowd(8, 2, 2, kA100));
+  CHECK_FALSE(crowd(8, 1, 2, kA100));
+  CHECK(crowd(8, 1, 2, kH20));
+  CHECK_FALSE(crowd(8, 1, 2, kH20, 16));
+  CHECK(crowd(2, 1, 1, kSpark));
+  CHECK_FALSE(crowd(1, 1, 1, 16));  // one lane's calls are one after the other
+}
+
 TEST_CASE("what an SM budget means is said") {
   SoloCommunicator alone;
   auto staged = make_dry_run_world(0, 2);

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -22,6 +25,12 @@ thread_local int group_depth = 0;
 thread_local std::vector<GroupedCall> grouped;
 thread_local ncclResult_t group_result = ncclSuccess;  // of the first call that was refused
 std::set<int> stream_priorities;
+struct Visit;
+struct Turn {
+  const Visit* visit;
+  Stream* stream;
+};
+std::map<int, std::deque<Turn>> turns;  // by GPU, in the order of the host; of Collectives::in_order
 
 bool is_pair(const NcclCall& call) { return call.kind == NcclKind::send || call.kind == NcclKind::recv; }
 
@@ -120,6 +129,11 @@ struct Visit {
   }
 };
 
+bool has_turn(int gpu, const Visit* visit) {
+  const std::deque<Turn>& queue = turns[gpu];
+  return std::ranges::find(queue, visit, &Turn::visit) == queue.end() || queue.front().visit == visit;
+}
+
 /// A graph that contains calls of a communicator keeps it from ending.
 struct CapturedCall {
   explicit CapturedCall(ncclComm_t c) : comm(c) { comm->captured++; }
@@ -133,16 +147,23 @@ void enqueue_visit(Stream& stream, ncclComm_t comm, const std::vector<NcclCall>&
   stream_priorities.insert(stream.priority);
   comm->clique->members[static_cast<size_t>(comm->rank)].stream = &stream;
   comm->visits++;
-  enqueue(stream, {[visit](Stream& s) {
-            const DeviceAccess access;
-            visit->arrive(s);
-            return cudaSuccess;
-          }});
+  const int gpu = comm->gpu;
+  if (settings().collectives == Collectives::in_order) turns[gpu].push_back({visit.get(), &stream});
+  enqueue(stream, {.run =
+                       [visit](Stream& s) {
+                         const DeviceAccess access;
+                         visit->arrive(s);
+                         return cudaSuccess;
+                       },
+                   .ready = [visit, gpu] { return has_turn(gpu, visit.get()); },
+                   .waits_for = [gpu] { return turns[gpu].front().stream; }});
   enqueue(stream, {.run =
                        [visit](Stream& s) {
                          const DeviceAccess access;
                          visit->end(s);
                          visit->comm->visits--;
+                         std::erase_if(turns[visit->comm->gpu],
+                                       [&](const Turn& turn) { return turn.visit == visit.get(); });
                          return cudaSuccess;
                        },
                    .ready = [visit] { return visit->is_complete(); },

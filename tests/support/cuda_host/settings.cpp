@@ -40,8 +40,10 @@ Settings from_environment() {
     std::string_view collectives = text;
     if (collectives == "late") {
       result.collectives = Collectives::late;
+    } else if (collectives == "in_order") {
+      result.collectives = Collectives::in_order;
     } else if (collectives != "prompt") {
-      reject("OTTAVA_CUDA_HOST_COLLECTIVES", collectives, "prompt or late");
+      reject("OTTAVA_CUDA_HOST_COLLECTIVES", collectives, "prompt, late or in_order");
     }
   }
   if (const char* text = std::getenv("OTTAVA_CUDA_HOST_PAGEABLE")) {

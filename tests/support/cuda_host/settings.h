@@ -10,9 +10,10 @@ namespace ottava::cuda_host {
 enum class Order { forward, reverse, random };
 /// When work enqueued on a stream runs: at once if it can; as late as waiting allows; or by chance.
 enum class Streams { eager, lazy, random };
-/// When a collective moves its data: as soon as streams come to it, or when nothing else is left to do (a
-/// slow network).
-enum class Collectives { prompt, late };
+/// When a collective moves its data: as soon as streams come to it; when nothing else is left to do (a slow
+/// network); or, of each GPU, one after the other in the order in which its host made them, whatever their
+/// streams: as where the multiprocessors do not suffice for two of NCCL's kernels.
+enum class Collectives { prompt, late, in_order };
 /// When a copy from pageable host memory reads it: before the call returns, or, as a driver may, when the
 /// stream comes to it.
 enum class Pageable { staged, late };
@@ -22,7 +23,7 @@ enum class Driver { good, none, old, without_gpus };
 /// From the environment at first use; a test may change it between launches.
 ///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED
 ///     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
-///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late
+///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late|in_order
 ///     OTTAVA_CUDA_HOST_PAGEABLE=staged|late
 ///     OTTAVA_CUDA_HOST_DRIVER=good|none|old|without_gpus
 ///     OTTAVA_CUDA_HOST_CAPABILITY=90    the GPU's, by which cuBLASLt takes or refuses scale modes
