@@ -51,15 +51,15 @@ SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world
   const int all = cuda::sm_count(device.index), collectives = static_cast<int>(wish);
   if (mesh.shards() * mesh.size(MeshAxis::dp_replicate) == 1) {
     return {.collectives = collectives,
-            .reason = fmt::format(
-                "NCCL takes {} of {} SMs at most; products take all, since tensor parallel collectives are "
-                "waited for",
-                collectives, all)};
+            .reason = fmt::format("a call of NCCL's takes {} of {} SMs at most; products take all, since "
+                                  "tensor parallel collectives are waited for",
+                                  collectives, all)};
   }
-  return {.collectives = collectives,
-          .products = all - collectives,
-          .reason = fmt::format("NCCL takes {} of {} SMs at most, matrix products are planned for {}",
-                                collectives, all, all - collectives)};
+  return {
+      .collectives = collectives,
+      .products = all - collectives,
+      .reason = fmt::format("a call of NCCL's takes {} of {} SMs at most, matrix products are planned for {}",
+                            collectives, all, all - collectives)};
 }
 
 }  // namespace ottava

@@ -14,9 +14,10 @@ namespace ottava {
 /// How a GPU's SMs are divided between a step's matrix products and the collectives beside them
 /// (comm.sm_budget). The two numbers never add up to more than the GPU has.
 struct SmBudget {
-  int collectives = 0;  ///< CTAs of NCCL at once, one to an SM; 0: as NCCL chooses
-  int products = 0;     ///< SMs for which products are planned; 0: all
-  std::string reason;   ///< for people: "16 of 132 SMs ...", "off: ..."
+  /// CTAs of a call of NCCL's, one to an SM; 0: as NCCL chooses. Calls of several lanes may run at once.
+  int collectives = 0;
+  int products = 0;    ///< SMs for which products are planned; 0: all
+  std::string reason;  ///< for people: "16 of 132 SMs ...", "off: ..."
 };
 
 /// To be called before the ranks are connected. Throws ConfigError for a budget on a CPU, for one that leaves

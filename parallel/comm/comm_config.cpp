@@ -20,8 +20,9 @@ void declare(config::Section& s, CommConfig& c) {
           "communication library; auto: nccl on GPUs if built in, else mpi or tcp, by what started the ranks")
       .one_of({"auto", "mpi", "tcp", "nccl"});
   s.field("sm_budget", c.sm_budget,
-          "SMs of each GPU reserved for collectives that overlap with computation; NCCL uses no more, and "
-          "matrix products are planned for the rest; 0: no limit on either")
+          "SMs of each GPU reserved for collectives that overlap with computation; no call of NCCL's uses "
+          "more (those of tensor, context and pipeline parallel may run beside others), and matrix products "
+          "are planned for the rest; 0: no limit on either")
       .range(0, 64)
       .unit("SMs");
   s.field("trace_buf_size", c.trace_buf_size,

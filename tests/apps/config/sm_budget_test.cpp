@@ -109,7 +109,8 @@ TEST_CASE(
   for (const SmBudget& b : budgets) {
     CHECK(b.collectives + b.products == all);
     CHECK(b.reason ==
-          fmt::format("NCCL takes 1 of {} SMs at most, matrix products are planned for {}", all, all - 1));
+          fmt::format("a call of NCCL's takes 1 of {} SMs at most, matrix products are planned for {}", all,
+                      all - 1));
   }
   CHECK(decided[0] == decided[1]);
   int64_t products = 0;
