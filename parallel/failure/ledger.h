@@ -48,6 +48,8 @@ class Ledger {
       : Ledger(std::move(state), bootstrap, Options{}) {}
   /// Says farewell, unless the rank failed.
   ~Ledger();
+  /// After a failure: what is done about `last_seconds` outlives this object, up to the end of the process.
+  void watch_to_the_end();
   Ledger(const Ledger&) = delete;
 
  private:

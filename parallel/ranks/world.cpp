@@ -180,17 +180,23 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
   try {
     connect(world, request);
     body(world);
+    // Ranks of a machine end NCCL's communicators together, and one that hangs in it must not pass unnoticed:
+    // until all have said farewell the others wait for it, and the ledger ends it with them.
+    world.device.reset();
     if (world.control->size() > 1) {
       Stream stream = Stream::cpu();
       world.control->barrier(stream, "farewell");
     }
   } catch (const std::exception& error) {
     if (world.control) world.control->abort(error_text(error));
-    world.ledger.reset();  // before the communicators: what it said is out, and they may take a while to end
+    // Before the communicators: what it said is out, and they may take a while to end. Those of NCCL may
+    // never, since an abort waits for the other ranks of the machine, of which one may hang
+    // (NVIDIA/nccl#863).
+    if (world.ledger) world.ledger->watch_to_the_end();
+    world.ledger.reset();
     throw;
   }
   world.ledger.reset();
-  world.device.reset();
   world.control.reset();
 }
 

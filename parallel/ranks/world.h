@@ -46,8 +46,8 @@ struct WorldRequest {
 
 /// Connects the ranks, runs `body`, and disconnects. After `body` all ranks meet once more, so that none
 /// leaves while others still need it. If `body` throws, the other ranks are told and the exception is thrown
-/// again; MPI is then not finalized, and the process must exit with an error. Throws CommError and
-/// ConfigError.
+/// again; MPI is then not finalized, and the process must exit with an error, for which it has what is left
+/// of `last_seconds`. Throws CommError and ConfigError.
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body);
 
 /// For main: logs the error that run_rank() threw and returns the exit code, 1. OpenMPI stops reading the

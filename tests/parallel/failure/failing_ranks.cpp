@@ -79,7 +79,7 @@ void run(World& world, const std::string& mode) {
     return require_equal_everywhere(comm, "the configuration", comm.rank() == victim ? 1 : 0);
   bool is_victim = comm.rank() == victim;
   if (mode == "sizes" && is_victim) x.resize(60'000);
-  if (mode == "throw" && is_victim) throw DataError("data", "no more text");
+  if ((mode == "throw" || mode == "hangs_at_end") && is_victim) throw DataError("data", "no more text");
   if (mode == "absent_hung" && is_victim)  // as if it wrote to a file system that does not answer
     comm.state().on_failure([](const std::string&) { pause_ms(120'000); });
   if (is_absent && is_victim) pause_ms(120'000);
@@ -143,8 +143,9 @@ int main(int argc, char** argv) {
     const std::string backend = asks_for_nccl                              ? "nccl"
                                 : launch.launcher == Launcher::environment ? "tcp"
                                                                            : "mpi";
-    // The absent rank is in no call, and nothing but its ledger can end it.
-    const double last_seconds = mode.starts_with("absent") && launch.rank == kVictim ? 1 : 20;
+    // The absent rank is in no call, and nothing but its ledger can end it; nor one that hangs afterwards.
+    const bool hangs = mode.starts_with("absent") || mode == "hangs_at_end";
+    const double last_seconds = hangs && launch.rank == kVictim ? 1 : 20;
     run_rank(launch,
              {.init_timeout_seconds = 200,
               .backend = backend,
@@ -155,6 +156,8 @@ int main(int argc, char** argv) {
                   }},
              [&](World& world) { run(world, mode); });
   } catch (const std::exception& error) {
+    // As communicators of NCCL's that do not end.
+    if (std::string(argv[1]) == "hangs_at_end" && launch.rank == kVictim) pause_ms(120'000);
     return report_failure(launch, error);
   }
   log::set_rank({launch.rank, launch.world_size, false});

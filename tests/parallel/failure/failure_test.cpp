@@ -145,6 +145,15 @@ TEST_CASE("a rank is ended even if what hears of its failure hangs") {
   CHECK_THAT(of_rank(2, o.output), Contains("has not come to its end 1 s after the failure"));
 }
 
+TEST_CASE("a rank that has failed is ended even if what it gives up last hangs") {
+  Outcome o = launch("hangs_at_end", LAUNCH_PROGRAM " 4 --grace 20 --");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  CHECK_THAT(of_rank(2, o.output),
+             Contains("has not come to its end 1 s after the failure") && Contains("no more text"));
+}
+
 TEST_CASE("a stage that does not come is named, although others make fewer transfers") {
   Outcome o = launch("absent_stage");
   INFO(o.output);

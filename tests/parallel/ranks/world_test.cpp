@@ -32,7 +32,10 @@ std::vector<std::string> errors_of_three(const std::string& backend,
                         .source = "torchrun (RANK)",
                         .master = {"127.0.0.1", port.number()}};
     run_rank(launch,
-             {.init_timeout_seconds = 60, .backend = backend, .find_device = [&] { return device_of(r); }},
+             {.init_timeout_seconds = 60,
+              .backend = backend,
+              .last_seconds = 0,  // of a thread: the process goes on
+              .find_device = [&] { return device_of(r); }},
              [](World&) {});
   });
 }
