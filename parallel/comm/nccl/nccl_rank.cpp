@@ -12,6 +12,8 @@ namespace ottava::nccl {
 namespace {
 constexpr auto kPeriod = std::chrono::milliseconds(20);
 constexpr double kMomentSeconds = 0.5;
+// NCCL's thread takes tens of microseconds for a call, and Linux makes the shortest sleep 50 us longer.
+constexpr double kAwakeSeconds = 200e-6;
 // A call of NCCL's that takes longer hangs, and nothing but an abort ends it.
 constexpr auto kLongestCall = std::chrono::seconds(10);
 // In which the ledger notices that a rank is gone.
@@ -91,7 +93,11 @@ void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call, c
       state_->fail(state_->timeout_message());
       throw CommError(state_->failure());
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (waited < kAwakeSeconds) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
 }
 
