@@ -33,10 +33,15 @@ inline bool is_of_system(int code) {
 /// Whether an error number says that there is no room.
 inline bool is_of_full_disk(int code) { return code == ENOSPC || code == EDQUOT; }
 
+/// Why a system call failed, and for a limit of this process how to have more.
+inline std::string system_reason(int code) {
+  return std::string(std::strerror(code)) + (code == EMFILE ? ": raise ulimit -n" : "");
+}
+
 /// Throws the error of a system call, `[where] what: reason`: an IoError if it is_of_system(), a FullDisk if
 /// there is no room, else a FileError.
 [[noreturn]] inline void fail_for_system(int code, std::string_view where, const std::string& what) {
-  if (is_of_system(code)) fail<IoError>(where, "{}: {}", what, std::strerror(code));
+  if (is_of_system(code)) fail<IoError>(where, "{}: {}", what, system_reason(code));
   if (is_of_full_disk(code)) fail<FullDisk>(where, "{}: {}", what, std::strerror(code));
   fail<FileError>(where, "{}: {}", what, std::strerror(code));
 }

@@ -1,4 +1,6 @@
 #define CATCH_CONFIG_RUNNER
+#include <sys/resource.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +94,14 @@ void take_signals_as_usual() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+// Ranks that are threads of one program have files as ranks of many have.
+void open_as_many_files_as_allowed() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // Tests write the paths of their folders into commands of a shell and into YAML, which would split these.
 void leave_folder_that_is_no_word() {
   constexpr const char* kSplitting = "[] \t\r\n'\"`\\$&|;<>()*?{},";  // those of shell_words.cmake
@@ -128,6 +138,7 @@ int main(int argc, char** argv) {
     return kSkipped;
   }
   take_signals_as_usual();
+  open_as_many_files_as_allowed();
   leave_folder_that_is_no_word();
   Catch::Session session;
   fail_where_nothing_matches(session.configData());

@@ -19,6 +19,7 @@
 #include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/io/output_file.h"
+#include "core/io/system_failure.h"
 #include "tests/support/catch.h"
 #include "tests/support/child.h"
 #include "tests/support/temporary_folder.h"
@@ -84,6 +85,22 @@ TEST_CASE("files: a device that is full is an error of writing uncached, for blo
     });
     CHECK(WEXITSTATUS(status) == test::kThrewFileError);
   }
+}
+
+TEST_CASE("files: a process that may open no more of them is told what to raise") {
+  TemporaryFolder folder;
+  write_file_atomically(folder / "a", "x");
+  const int status = test::in_child([&] {
+    const rlimit none{3, 3};  // the standard streams
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    for (int descriptor = 3; descriptor < 64; ++descriptor) ::close(descriptor);
+    try {
+      File::open_for_reading(folder / "a");
+    } catch (const IoError& error) {
+      if (std::string_view(error.what()).ends_with("a: Too many open files: raise ulimit -n")) ::_exit(1);
+    }
+  });
+  CHECK(WEXITSTATUS(status) == 1);
 }
 
 TEST_CASE("files: what cannot be opened is named with the reason") {
