@@ -2,24 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/io/json.h"
+#include "models/hf_family.h"
 
 namespace ottava {
 namespace {
-
-constexpr struct {
-  HfFamily family;
-  std::string_view model_type, architecture;
-  // Defaults. Key/value heads 0: as many as heads; head_dim 0: hidden_size / heads.
-  int64_t key_value_heads, head_dim, max_position_embeddings;
-  std::optional<int64_t> bos_token_id = {}, eos_token_id = {};
-} kFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048, 1, 2},
-                 {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
-                 {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
 
 /// What transformers 5 refuses, or fails with, where it is null instead of left out.
 constexpr std::string_view kNeverNull[] = {"max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
@@ -29,22 +19,6 @@ constexpr std::pair<HfFamily, std::string_view> kNeverNullIn[] = {
     {HfFamily::qwen2, "head_dim"},       {HfFamily::qwen2, "use_sliding_window"},
     {HfFamily::qwen3, "head_dim"},       {HfFamily::qwen3, "use_sliding_window"},
     {HfFamily::qwen3, "attention_bias"}};
-
-/// Numbers with the same name here and in a config.json, in its order.
-constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
-    {"hidden_size", &HfConfig::hidden_size},
-    {"num_hidden_layers", &HfConfig::num_hidden_layers},
-    {"num_attention_heads", &HfConfig::num_attention_heads},
-    {"num_key_value_heads", &HfConfig::num_key_value_heads},
-    {"head_dim", &HfConfig::head_dim},
-    {"intermediate_size", &HfConfig::intermediate_size},
-    {"vocab_size", &HfConfig::vocab_size},
-    {"max_position_embeddings", &HfConfig::max_position_embeddings}};
-
-/// What a config.json may leave out; it is then taken from the family or from other sizes.
-constexpr std::string_view kDerivedSizes[] = {"num_key_value_heads", "head_dim", "max_position_embeddings"};
-
-const auto& row_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)]; }
 
 // Looks values up with their defaults; a member that is null counts as left out, except where refuse_null()
 // says otherwise, as in transformers.
@@ -234,85 +208,6 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   if (read) config.rope_scaling = read->scaling;
 }
 
-Json scaling_json(const std::optional<RopeScaling>& scaling) {
-  if (!scaling) return {};
-  return Json()
-      .set("rope_type", "llama3")
-      .set("factor", scaling->factor)
-      .set("low_freq_factor", scaling->low_freq_factor)
-      .set("high_freq_factor", scaling->high_freq_factor)
-      .set("original_max_position_embeddings",
-           static_cast<int64_t>(scaling->original_max_position_embeddings));
-}
-
-// transformers writes 9.999999747378752e-06 where 1e-05 was meant.
-bool same_epsilon(double a, double b) { return static_cast<float>(a) == static_cast<float>(b); }
-
-class Editor {
- public:
-  explicit Editor(const Json::Object& members) : members_(members) {}
-
-  template <class T>
-  void replace(std::string_view name, const T& was, const T& now) {
-    if (was == now) return;
-    if constexpr (std::is_same_v<T, std::string>) {
-      put(name, now, was, now);
-    } else {
-      put(name, Json(now), Json(was).dump(), Json(now).dump());
-    }
-  }
-  void put(std::string_view name, Json value, std::string_view was, std::string_view now) {
-    changes_.push_back(fmt::format("{} {} -> {}", name, was, now));
-    set(name, std::move(value));
-  }
-  void set(std::string_view name, Json value) {
-    for (auto& [member, old] : members_) {
-      if (member != name) continue;
-      old = std::move(value);
-      return;
-    }
-    members_.emplace_back(name, std::move(value));
-  }
-  void erase(std::string_view name) {
-    std::erase_if(members_, [&](const auto& member) { return member.first == name; });
-  }
-  HfConfigEdit finish() { return {Json(std::move(members_)).dump(2) + "\n", std::move(changes_)}; }
-
- private:
-  Json::Object members_;
-  std::vector<std::string> changes_;
-};
-
-void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Editor& edit) {
-  if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling) return;
-  edit.erase(kOriginal);  // it stands in the object too
-  // Where rope_theta is inside of one of these, it stays there.
-  for (const std::string_view form : {"rope_parameters", "rope_scaling"}) {
-    const Json* object = root.find(form);
-    if (!object || object->is_null() || (form == "rope_scaling" && !object->find("rope_theta"))) continue;
-    Json json = now.rope_scaling ? scaling_json(now.rope_scaling) : Json().set("rope_type", "default");
-    json.set("rope_theta", now.rope_theta);
-    edit.put(form, json, object->dump(), json.dump());
-    for (const std::string_view other : {"rope_theta", "rope_scaling"})
-      if (other != form) edit.erase(other);
-    return;
-  }
-  edit.replace("rope_theta", was.rope_theta, now.rope_theta);
-  if (was.rope_scaling != now.rope_scaling) {
-    const Json json = scaling_json(now.rope_scaling);
-    edit.put("rope_scaling", json, scaling_json(was.rope_scaling).dump(), json.dump());
-  }
-}
-
-Json eos_json(const std::vector<int64_t>& ids) {
-  if (ids.size() == 1) return ids[0];
-  Json list;
-  for (int64_t id : ids) list.push(id);
-  return list;
-}
-
-Json bos_json(const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); }
-
 // Null: there is none; left out: the family's.
 std::optional<int64_t> bos_token_id(const Json& root, const Reader& r, HfFamily family) {
   constexpr std::string_view kName = "bos_token_id";
@@ -328,7 +223,7 @@ std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where) {
   const Json* eos = r.find("eos_token_id");
   if (!eos && !object.find("eos_token_id")) {
     const std::string type = r.text("model_type", "");
-    for (const auto& family : kFamilies)
+    for (const HfFamilyRow& family : kHfFamilies)
       if (family.model_type == type && family.eos_token_id) return {*family.eos_token_id};
   }
   if (!eos) return {};
@@ -342,8 +237,8 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   Json root = Json::parse(text, where);
   Reader r(root, where);
   std::string type = r.text("model_type", "");
-  auto family = std::ranges::find(kFamilies, type, [](const auto& known) { return known.model_type; });
-  if (family == std::end(kFamilies)) {
+  auto family = std::ranges::find(kHfFamilies, type, [](const auto& known) { return known.model_type; });
+  if (family == std::end(kHfFamilies)) {
     fail<FileError>(where, "model_type is '{}', expected llama, qwen2 or qwen3", type);
   }
   HfConfig config;
@@ -374,68 +269,6 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.bos_token_id = bos_token_id(root, r, config.family);
   config.eos_token_ids = eos_token_ids(root, where);
   return config;
-}
-
-HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, const HfConfig& now) {
-  const Json root = Json::parse(source, where);
-  const HfConfig was = parse_hf_config(source, where);
-  Editor edit(root.as_object(where));
-  if (was.family != now.family) {
-    const auto& family = row_of(now.family);
-    edit.put("model_type", std::string(family.model_type), row_of(was.family).model_type, family.model_type);
-    edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
-  }
-  if (was.family != now.family) {  // whose default may be another
-    if (!root.find("bos_token_id")) edit.set("bos_token_id", bos_json(was.bos_token_id));
-    if (!root.find("eos_token_id")) edit.set("eos_token_id", eos_json(was.eos_token_ids));
-  }
-  bool derives_anew = was.family != now.family;
-  for (const auto& [name, size] : kSizes) {
-    derives_anew |= was.*size != now.*size;
-    edit.replace(name, was.*size, now.*size);
-  }
-  // A value that did not change and was left out would now be read as another.
-  for (const auto& [name, size] : kSizes)
-    if (derives_anew && contains(kDerivedSizes, name)) edit.set(name, now.*size);
-  if (was.num_hidden_layers != now.num_hidden_layers) edit.erase("layer_types");  // one for each layer
-  if (!same_epsilon(was.rms_norm_eps, now.rms_norm_eps))
-    edit.replace("rms_norm_eps", was.rms_norm_eps, now.rms_norm_eps);
-  edit.replace("tie_word_embeddings", was.tie_word_embeddings, now.tie_word_embeddings);
-  edit_rope(root, was, now, edit);
-  edit.replace(root.find("dtype") ? "dtype" : "torch_dtype", was.dtype, now.dtype);
-  return edit.finish();
-}
-
-std::vector<std::string> differences(const HfConfig& a, const HfConfig& b) {
-  std::vector<std::string> out;
-  auto compare = [&](std::string_view name, const Json& x, const Json& y) {
-    if (x.dump() != y.dump()) out.push_back(fmt::format("{} {} and {}", name, x.dump(), y.dump()));
-  };
-  auto family = [](const HfConfig& c) { return std::string(row_of(c.family).model_type); };
-  compare("model_type", family(a), family(b));
-  for (const auto& [name, size] : kSizes)
-    if (name != "max_position_embeddings") compare(name, a.*size, b.*size);
-  if (!same_epsilon(a.rms_norm_eps, b.rms_norm_eps)) compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
-  compare("rope_theta", a.rope_theta, b.rope_theta);
-  compare("rope_scaling", scaling_json(a.rope_scaling), scaling_json(b.rope_scaling));
-  compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
-  return out;
-}
-
-std::string to_json(const HfConfig& c) {
-  const auto& family = row_of(c.family);
-  Json root;
-  root.set("architectures", Json(Json::Array{std::string(family.architecture)}));
-  root.set("model_type", family.model_type);
-  for (const auto& [name, size] : kSizes) root.set(std::string(name), c.*size);
-  root.set("hidden_act", "silu").set("rms_norm_eps", c.rms_norm_eps).set("rope_theta", c.rope_theta);
-  root.set("rope_scaling", scaling_json(c.rope_scaling));
-  root.set("attention_bias", false).set("attention_dropout", 0.0);
-  if (c.family == HfFamily::llama) root.set("mlp_bias", false);
-  root.set("tie_word_embeddings", c.tie_word_embeddings);
-  root.set("bos_token_id", bos_json(c.bos_token_id)).set("eos_token_id", eos_json(c.eos_token_ids));
-  root.set("torch_dtype", c.dtype).set("use_cache", true);
-  return root.dump(2) + "\n";
 }
 
 }  // namespace ottava

@@ -326,5 +326,47 @@ TEST_CASE("HF config: what two models compute differently") {
                                                        "tie_word_embeddings true and false"}));
 }
 
+TEST_CASE(
+    "HF config: every member is written, read again, edited, and told where it changes what is computed") {
+  const std::string source = llama_with("");
+  const HfConfig plain = parse_hf_config(source, "config.json");
+  // What a new member does not compile in needs a row for it.
+  [[maybe_unused]] const auto& [family, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size,
+                                vocab_size, positions, eps, theta, scaling, is_tied, bos, eos, dtype] = plain;
+  const struct {
+    const char* member;
+    void (*change)(HfConfig&);
+    bool is_computed = true, is_edited = true;
+  } rows[] = {
+      {"family", [](HfConfig& c) { c.family = HfFamily::qwen3; }},
+      {"hidden_size", [](HfConfig& c) { c.hidden_size = 128; }},
+      {"num_hidden_layers", [](HfConfig& c) { c.num_hidden_layers = 3; }},
+      {"num_attention_heads", [](HfConfig& c) { c.num_attention_heads = 8; }},
+      {"num_key_value_heads", [](HfConfig& c) { c.num_key_value_heads = 2; }},
+      {"head_dim", [](HfConfig& c) { c.head_dim = 32; }},
+      {"intermediate_size", [](HfConfig& c) { c.intermediate_size = 128; }},
+      {"vocab_size", [](HfConfig& c) { c.vocab_size = 200; }},
+      {"max_position_embeddings", [](HfConfig& c) { c.max_position_embeddings = 4096; }, false},
+      {"rms_norm_eps", [](HfConfig& c) { c.rms_norm_eps = 1e-5; }},
+      {"rope_theta", [](HfConfig& c) { c.rope_theta = 5e5; }},
+      {"rope_scaling", [](HfConfig& c) { c.rope_scaling = RopeScaling{.factor = 16}; }},
+      {"tie_word_embeddings", [](HfConfig& c) { c.tie_word_embeddings = true; }},
+      {"bos_token_id", [](HfConfig& c) { c.bos_token_id = 1; }, false, false},
+      {"eos_token_ids", [](HfConfig& c) { c.eos_token_ids = {2}; }, false, false},
+      {"dtype", [](HfConfig& c) { c.dtype = "bfloat16"; }, false},
+  };
+  for (const auto& [member, change, is_computed, is_edited] : rows) {
+    INFO(member);
+    HfConfig now = plain;
+    change(now);
+    CHECK_FALSE(now == plain);
+    CHECK(parse_hf_config(to_json(now), "written") == now);
+    CHECK((differences(plain, now).size() == 1) == is_computed);
+    const HfConfigEdit edit = edit_hf_config(source, "config.json", now);
+    CHECK((parse_hf_config(edit.json, "edited") == now) == is_edited);
+    CHECK((edit.changes.size() == 1) == is_edited);
+  }
+}
+
 }  // namespace
 }  // namespace ottava

@@ -19,16 +19,20 @@ TEST_CASE("HF config: our models survive the way there and back") {
       HfConfig hf = hf_config_of(config, 4096);
       CHECK(hf.max_position_embeddings == 4096);
       write_file_atomically(folder / "config.json", to_json(hf));
-      LlamaConfig back = read_hf_config(folder.path());
+      const LlamaConfig back = read_hf_config(folder.path());
       CHECK((hf_config_of(back, 4096) == hf));
-      CHECK((back.heads == config.heads && back.kv_heads == config.kv_heads));
-      CHECK(back.head_dim == config.head_dim);
-      CHECK(back.rope_theta == config.rope_theta);
-      CHECK((back.rope_scaling == config.rope_scaling));
-      CHECK(back.tied_embeddings == config.tied_embeddings);
-      CHECK(back.norm_eps == config.norm_eps);
-      CHECK(back.qkv_bias == config.qkv_bias);
-      CHECK(back.qk_norm == config.qk_norm);
+      // What a new member does not compile in needs a line for it.
+      const auto& [dim, layers, heads, kv_heads, head_dim, ffn_dim, vocab_size, eps, theta, scaling, is_tied,
+                   qkv_bias, qk_norm] = config;
+      CHECK((back.dim == dim && back.layers == layers && back.heads == heads));
+      CHECK((back.kv_heads == kv_heads && back.head_dim == head_dim));
+      CHECK((back.ffn_dim == ffn_dim && back.vocab_size == vocab_size));
+      CHECK(back.norm_eps == eps);
+      CHECK(back.rope_theta == theta);
+      CHECK((back.rope_scaling == scaling));
+      CHECK(back.tied_embeddings == is_tied);
+      CHECK(back.qkv_bias == qkv_bias);
+      CHECK(back.qk_norm == qk_norm);
       CHECK(parameter_count(back) == parameter_count(config));
     }
   }

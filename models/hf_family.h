@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "models/hf_config.h"
+
+namespace ottava {
+
+/// What a family is called in a config.json, and the values that `transformers` takes where one leaves them
+/// out. Key/value heads 0: as many as heads; head_dim 0: hidden_size / heads.
+struct HfFamilyRow {
+  HfFamily family;
+  std::string_view model_type, architecture;
+  int64_t key_value_heads, head_dim, max_position_embeddings;
+  std::optional<int64_t> bos_token_id = {}, eos_token_id = {};
+};
+/// In the order of HfFamily.
+inline constexpr HfFamilyRow kHfFamilies[] = {
+    {HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048, 1, 2},
+    {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
+    {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
+inline const HfFamilyRow& row_of(HfFamily family) { return kHfFamilies[static_cast<size_t>(family)]; }
+
+}  // namespace ottava
