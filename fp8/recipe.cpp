@@ -60,11 +60,12 @@ Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
       const OperandRecipe square{.granularity = Granularity::block_128x128, .rounding = kPowerOfTwo};
       return from(name, line, square, line);
     }
-    default: {
+    case mxfp8: {
       const OperandRecipe block{.granularity = Granularity::block_1x32, .rounding = kPowerOfTwo};
-      return from(mxfp8, block, block, block);
+      return from(name, block, block, block);
     }
   }
+  fail("fp8", "recipe {} has no operands in make_recipe()", static_cast<int>(name));
 }
 
 RecipeName recipe_with(Granularity granularity) {

@@ -123,9 +123,10 @@ class ScaleLayout {
         return col / 128 * rows_ + row;
       case Granularity::block_128x128:
         return row / 128 * ((blocks_ + 3) / 4 * 4) + col / 128;
-      default:
+      case Granularity::block_1x32:
         return (row / 128 * blocks_ + col / 128) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + col / 32 % 4;
     }
+    return -1;  // not reached: kernels call this, and cannot throw
   }
 
  private:

@@ -196,8 +196,10 @@ void dispatch_row_output(const RowOutput& o, Body&& body) {
       });
     case Granularity::row:
       return body.template operator()<DType::e4m3, Granularity::row>();
-    default:
+    case Granularity::block_1x128:
       return body.template operator()<DType::e4m3, Granularity::block_1x128>();
+    default:
+      fail("fp8", "rows with scales per {} have no kernel in dispatch_row_output()", name_of(o.granularity));
   }
 }
 

@@ -15,9 +15,10 @@ double decay(LrSchedulerConfig::Decay shape, double p) {
       return 1 - p;
     case LrSchedulerConfig::Decay::sqrt:
       return 1 - std::sqrt(p);
-    default:
+    case LrSchedulerConfig::Decay::cosine:
       return (1 + std::cos(std::numbers::pi * p)) / 2;
   }
+  fail("lr_schedule", "decay {} has no formula in decay()", static_cast<int>(shape));
 }
 
 }  // namespace

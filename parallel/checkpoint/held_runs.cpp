@@ -1,19 +1,22 @@
 #include "parallel/checkpoint/held_runs.h"
 
+#include "core/error.h"
+
 namespace ottava::checkpoint {
 namespace {
 
 const ShardMemory& memory_of(const HeldShard& shard, State state) {
   switch (state) {
+    case State::weight:
+      return shard.weight;
     case State::exp_avg:
       return shard.exp_avg;
     case State::exp_avg_sq:
       return shard.exp_avg_sq;
     case State::momentum:
       return shard.momentum;
-    default:
-      return shard.weight;
   }
+  fail("checkpoint", "state {} has no memory in memory_of()", static_cast<int>(state));
 }
 
 }  // namespace

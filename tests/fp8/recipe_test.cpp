@@ -60,6 +60,8 @@ TEST_CASE("recipes: what each of the three products multiplies") {
   }
   CHECK(text(make_recipe(RecipeName::tensorwise, true).forward) == "x e4m3 tensor 2^n, w e4m3 tensor 2^n");
   CHECK(recipe_names().size() == 7);
+  CHECK_THROWS_WITH(make_recipe(static_cast<RecipeName>(99)),
+                    "[fp8] recipe 99 has no operands in make_recipe()");
   CHECK_THROWS_WITH(
       parse_recipe("rowise"),
       "[fp8] recipe rowise is unknown: expected one of tensorwise, tensorwise_with_gw_hp, delayed, rowwise, "

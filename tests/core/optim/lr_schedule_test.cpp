@@ -85,3 +85,10 @@ TEST_CASE("a schedule without steps and a step before the first are refused") {
                     "[lr_schedule] the schedule has 0 steps, expected at least 1");
   CHECK_THROWS_WITH(learning_rate({.lr = 1, .steps = 5}, -1), "[lr_schedule] step is -1, expected 0 or more");
 }
+
+TEST_CASE("a decay without a formula is no cosine") {
+  CHECK_THROWS_WITH(
+      learning_rate(
+          {.lr = 1, .steps = 5, .schedule = {.warmup_steps = 0, .decay_type = static_cast<Decay>(99)}}, 4),
+      "[lr_schedule] decay 99 has no formula in decay()");
+}
