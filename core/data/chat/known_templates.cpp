@@ -34,25 +34,6 @@ constexpr std::string_view kLlama3 =
 {%- endif %}
 )";
 
-constexpr std::string_view kLlama31 =
-    R"({%- if not date_string is defined %}
-    {%- set date_string = '26 Jul 2024' %}
-{%- endif %}
-{%- set system = '' %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system = messages[0]['content'] | trim %}
-    {%- set messages = messages[1:] %}
-{%- endif %}
-{{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ' + date_string + '\n\n' + system + '<|eot_id|>' }}
-{%- for message in messages %}
-    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
-{%- endif %}
-)";
-
-// The same with another comment, so that the two can be told apart.
 constexpr std::string_view kLlama32 =
     R"({#- As of llama3.1, with a date that stays. #}
 {%- if not date_string is defined %}
@@ -71,6 +52,9 @@ constexpr std::string_view kLlama32 =
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %}
 )";
+
+// The same without the comment, by which the two can be told apart.
+constexpr std::string_view kLlama31 = kLlama32.substr(kLlama32.find('\n') + 1);
 
 constexpr std::string_view kChatml =
     R"({%- for message in messages %}
