@@ -14,7 +14,7 @@
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
-#include "tests/apps/report/made_run.h"
+#include "tests/apps/report_page/made_run.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
