@@ -131,19 +131,32 @@ std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inpu
   return why;
 }
 
-[[noreturn]] void refuse(const GemmDecision& decision, const Float8PolicyConfig& entry,
-                         const std::string& why, const PolicyInputs& inputs) {
+// What can be changed about the first extent that does not fit.
+std::string remedy(const GemmDecision& decision) {
   const PolicyGemm& gemm = decision.gemm;
-  std::string ways = "a smaller parallelism.tensor_parallel_degree";
-  if (inputs.local_tokens % decision.recipe->alignment() != 0) {
-    ways = "another training.seq_len or training.local_batch_size";
-  } else if (gemm.role == GemmRole::output) {
-    ways = fmt::format("a vocabulary of {}, quantize.linear.float8.pad_vocabulary: true",
+  const int64_t of = decision.recipe->alignment();
+  const bool rows_fit = decision.padded_rows > 0 || gemm.local_rows() % of == 0;
+  if (rows_fit && gemm.local_columns % of == 0)
+    return "another training.seq_len, or another micro-batch size (training.local_batch_size, in a pipeline "
+           "parallelism.pipeline_parallel_microbatch_size)";
+  if (!rows_fit && gemm.role == GemmRole::output) {
+    return fmt::format("a vocabulary of {}, quantize.linear.float8.pad_vocabulary: true",
                        round_up(gemm.rows(), 512));
   }
+  // A smaller degree leaves an extent as it is that is not cut, or does not fit as a whole.
+  const int64_t whole = rows_fit ? gemm.columns : gemm.rows(),
+                local = rows_fit ? gemm.local_columns : gemm.local_rows();
+  if (local != whole && whole % of == 0) return "a smaller parallelism.tensor_parallel_degree";
+  return fmt::format("dimensions of the model (section model) that make {} a multiple of {}",
+                     rows_fit ? "its columns" : "its rows", of);
+}
+
+[[noreturn]] void refuse(const GemmDecision& decision, const Float8PolicyConfig& entry,
+                         const std::string& why) {
+  const PolicyGemm& gemm = decision.gemm;
   fail<ConfigError>(
       "fp8", "policy \"{}\": {} asks for {} in {}, but {}; possible changes: {}, or recipe bf16 for it",
-      entry.match, entry.recipe, gemm.name, name_of(decision.recipe->name), why, ways);
+      entry.match, entry.recipe, gemm.name, name_of(decision.recipe->name), why, remedy(decision));
 }
 
 void pad(GemmDecision& decision, const PolicyInputs& inputs) {
@@ -179,7 +192,7 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
   if (!decision.recipe) return;
   if (config.pad_vocabulary && decision.gemm.role == GemmRole::output) pad(decision, inputs);
   if (const std::string why = shape_problem(decision, inputs); !why.empty()) {
-    if (choice.entry) refuse(decision, *choice.entry, why, inputs);
+    if (choice.entry) refuse(decision, *choice.entry, why);
     decision.recipe.reset();
     decision.reason = why;
     return;

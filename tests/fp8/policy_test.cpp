@@ -8,10 +8,12 @@
 #include "fp8/policy_match.h"
 #include "tests/support/catch.h"
 #include "tests/support/golden.h"
+#include "tests/support/message_of.h"
 
 using namespace ottava;
 using namespace ottava::fp8;
 using Catch::Matchers::Contains;
+using ottava::test::message_of;
 
 namespace {
 
@@ -225,9 +227,38 @@ TEST_CASE(
       decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 32)),
       Contains("768 columns / tp 32 = 24 is not a multiple of 16 (768/16 = 48)") &&
           Contains("possible changes: a smaller parallelism.tensor_parallel_degree, or recipe bf16"));
-  CHECK_THROWS_WITH(
-      decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 1, 40)),
-      Contains("40 tokens is not a multiple of 16 (40/16 = 2.5)") && Contains("training.seq_len"));
+  CHECK_THROWS_WITH(decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 1, 40)),
+                    Contains("40 tokens is not a multiple of 16 (40/16 = 2.5)") &&
+                        Contains("training.seq_len") && Contains("pipeline_parallel_microbatch_size"));
+}
+
+TEST_CASE("policy: a refusal names what can help: no smaller degree where the whole does not fit either") {
+  const auto refused = [](Float8PolicyConfig entry, PolicyGemm gemm, int tp, int64_t tokens) {
+    const PolicyInputs inputs{
+        .gemms = {std::move(gemm)}, .layers = 1, .tensor_parallel = tp, .local_tokens = tokens};
+    return message_of([&] { decide_policy({.policy = {std::move(entry)}}, inputs); });
+  };
+  const auto changes = [](const std::string& text) { return text.substr(text.find("possible changes: ")); };
+  const std::string rest = ", or recipe bf16 for it",
+                    rows =
+                        "possible changes: dimensions of the model (section model) that make its rows a "
+                        "multiple of 16" +
+                        rest,
+                    columns =
+                        "possible changes: dimensions of the model (section model) that make its "
+                        "columns a multiple of 16" +
+                        rest,
+                    degree = "possible changes: a smaller parallelism.tensor_parallel_degree" + rest;
+  const Float8PolicyConfig linear{"*.w", "rowwise"}, output{"output", "rowwise"};
+  const std::string w = "layers.0.w";
+  CHECK(changes(refused(linear, {w, {{"w", 120, 120}}, 64, 64, GemmRole::linear, 0}, 1, 64)) == rows);
+  CHECK(changes(refused(linear, {w, {{"w", 120, 120}}, 64, 64, GemmRole::linear, 0}, 1, 40)) == rows);
+  CHECK(changes(refused(linear, {w, {{"w", 120, 60}}, 64, 64, GemmRole::linear, 0}, 2, 64)) == rows);
+  CHECK(changes(refused(linear, {w, {{"w", 96, 24}}, 64, 64, GemmRole::linear, 0}, 4, 64)) == degree);
+  CHECK(changes(refused(linear, {w, {{"w", 64, 32}}, 50, 50, GemmRole::linear, 0}, 2, 64)) == columns);
+  CHECK(changes(refused(linear, {w, {{"w", 64, 64}}, 96, 24, GemmRole::linear, 0}, 4, 64)) == degree);
+  CHECK(changes(refused(output, {"output", {{"output", 512, 512}}, 50, 50, GemmRole::output}, 1, 64)) ==
+        columns);
 }
 
 TEST_CASE("policy: torchao's size rule on the fused shape, and what it would do unfused") {
