@@ -208,7 +208,7 @@ class Writer {
         .set("steps", std::move(steps))
         .set("host", traced_.host)
         .set("planned", planned)
-        .set("is_cut", is_cut_)
+        .set("is_cut", is_cut_ || traced_.lost_calls > 0)
         .set("clock_offset_ns", traced_.clock.nanoseconds)
         .set("clock_uncertainty_ns", traced_.clock.uncertainty_ns)
         .set("split_ns", Json::Object{{"total", split.total},

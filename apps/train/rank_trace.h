@@ -32,6 +32,7 @@ struct TracedSteps {
   };
   std::vector<PlannedCall> planned_calls;  ///< of one step, in order; empty if the device is not known
   std::vector<CallRecord> calls;
+  int64_t lost_calls = 0;  ///< of the steps, and not among `calls`: they are no longer kept
   std::vector<HostSpans::Span> host_spans;
 };
 
@@ -44,7 +45,7 @@ TimeSplit split_of(const TracedSteps& traced);
 /// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations and calls say
 /// what was planned for them, and if the device is known also "planned us". They are matched with the plan by
 /// their order; where labels differ nothing is said, and for operations the file's `ottava.planned` is false.
-/// Past 50 MB operations are left out and `ottava.is_cut` is true.
+/// `ottava.is_cut` is true past 50 MB, where operations are left out, and if calls were lost.
 std::string trace_text(const TracedSteps& traced);
 
 }  // namespace ottava

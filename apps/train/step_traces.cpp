@@ -62,7 +62,8 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
       ranks_(ranks),
       device_(device),
       spans_(spans),
-      folder_(experiment.config.job.in_dump_folder(config_.save_traces_folder)) {
+      folder_(experiment.config.job.in_dump_folder(config_.save_traces_folder)),
+      kept_calls_(experiment.config.comm.trace_buf_size) {
   const int rank = ranks.world->rank();
   std::vector<std::string> hosts =
       checkpoint::RankGroup(*ranks.control).all_gather(host_name("unknown host"));
@@ -179,15 +180,22 @@ void StepTraces::write(int64_t step) {
   traced.host_spans = spans_.since(traced.steps.front().begin_ns);
   const std::string folder = (fs::path(folder_) / fmt::format("iteration_{}", step)).string();
   const std::string path = fmt::format("{}/rank{}_trace.json.gz", folder, traced.rank.rank);
-  const int64_t first = first_call_;  // the next trace may begin before the thread does
+  // The next trace may begin before the thread does.
+  const int64_t first = first_call_, next = ranks_.world->state().calls().next_id();
   writing_.start([=, this, traced = std::move(traced)]() mutable {
     try {
       traced.calls = completed_calls(ranks_.world->state().calls(), first);
-      const int64_t end = traced.steps.back().end_ns;
-      std::erase_if(traced.calls, [&](const CallRecord& c) { return c.issued_ns > end; });
+      std::erase_if(traced.calls, [&](const CallRecord& c) { return c.id >= next; });
+      traced.lost_calls = next - first - std::ssize(traced.calls);
       require_folder("profiling", folder);
       write_file_atomically(path, gzip(trace_text(traced), path));
       log::info("Trace of step {}: {}", step, path);
+      if (traced.lost_calls > 0)
+        log::warning(
+            "the trace of step {} lacks {} of its {} calls between ranks, as comm.trace_buf_size is {}: "
+            "raise "
+            "it to see all of them",
+            step, traced.lost_calls, next - first, kept_calls_);
     } catch (const std::exception& error) {
       log::warning("the trace of step {} was not written into {}: {}", step, folder, error.what());
     }

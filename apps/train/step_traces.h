@@ -49,6 +49,7 @@ class StepTraces {
   bool is_traced_ = false;  ///< this rank
   bool is_open_ = false;    ///< a trace has begun, on all ranks
   TracedSteps now_;
+  int64_t kept_calls_ = 0;  ///< comm.trace_buf_size
   int64_t first_call_ = 0, begin_ns_ = 0;
   std::shared_ptr<const DeviceClock> clock_;
   std::optional<StepProfile> compute_, copies_;

@@ -26,8 +26,8 @@ void declare(config::Section& s, CommConfig& c) {
       .range(0, 64)
       .unit("SMs");
   s.field("trace_buf_size", c.trace_buf_size,
-          "number of latest communication calls that each rank records and, if the run fails, writes to a "
-          "file; 0: none")
+          "number of latest communication calls that each rank keeps; traces (section profiling) show those "
+          "of their steps, and if the run fails they are written to a file; 0: none")
       .range(0, 1 << 24)
       .unit("calls");
   s.field("save_traces_folder", c.save_traces_folder,

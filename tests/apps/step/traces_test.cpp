@@ -126,6 +126,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
     check_nesting(trace);
     check_split(trace);
     CHECK(trace.about("planned").as_bool("planned"));
+    CHECK_FALSE(trace.about("is_cut").as_bool("is_cut"));
     CHECK(trace.about("steps").as_array("steps").size() == 2);
     CHECK(trace.json.at("distributedInfo", "t").at("rank", "t").as_integer("r") == rank);
     CHECK(trace.json.at("distributedInfo", "t").at("world_size", "t").as_integer("w") == 4);
@@ -350,6 +351,23 @@ TEST_CASE("without profiling nothing is written, and a run computes the same wit
   for (const auto& [step, point] : a) {
     CHECK(point.loss == b.at(step).loss);
     CHECK(point.grad_norm == b.at(step).grad_norm);
+  }
+}
+
+TEST_CASE("a trace without all of its calls says so") {
+  for (const int kept : {0, 3}) {
+    Job job;
+    const Outcome o = run_command(OTTAVA + std::string(" launch -n 2 --") + job.train(kTraced) +
+                                  fmt::format(" --comm.trace_buf_size {}", kept));
+    INFO(o.output);
+    REQUIRE(o.exit_code == 0);
+    for (int rank = 0; rank < 2; ++rank) {
+      const Trace trace(trace_path(job, 10, rank));
+      CHECK(trace.about("is_cut").as_bool("is_cut"));
+      CHECK_THAT(o.output,
+                 Catch::Contains(fmt::format("rank {}: the trace of step 10 lacks ", rank)) &&
+                     Catch::Contains(fmt::format("calls between ranks, as comm.trace_buf_size is {}", kept)));
+    }
   }
 }
 
