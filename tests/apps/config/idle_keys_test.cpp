@@ -45,6 +45,13 @@ TEST_CASE("keys that another key switches off are named with it, and with it on 
       {{"--parallelism.pipeline_parallel_schedule", "GPipe"},
        {"--parallelism.pipeline_parallel_degree", "2"},
        "parallelism.pipeline_parallel_degree is 1, so parallelism.pipeline_parallel_schedule has no effect"},
+      {{"--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_layers_per_stage",
+        "2", "--parallelism.pipeline_parallel_last_stage_less_layers", "0",
+        "--parallelism.pipeline_parallel_split_points", "[layers.2]"},
+       {"--parallelism.pipeline_parallel_split_points", "[]"},
+       "parallelism.pipeline_parallel_split_points says where stages begin, so "
+       "parallelism.pipeline_parallel_layers_per_stage, "
+       "parallelism.pipeline_parallel_last_stage_less_layers have no effect"},
       {{"--parallelism.disable_loss_parallel", "true"},
        {"--parallelism.tensor_parallel_degree", "2"},
        "parallelism.tensor_parallel_degree is 1, so parallelism.disable_loss_parallel has no effect"},
