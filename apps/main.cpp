@@ -18,7 +18,7 @@
 #include "apps/commands/train_command.h"
 #include "apps/openmp_start.h"
 #include "apps/standard_streams.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "parallel/launcher/stop_signal_set.h"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <vector>
 
-#include "core/allowed_cpus.h"
 #include "core/log.h"
+#include "core/threads/allowed_cpus.h"
 #include "parallel/ranks/launch.h"
 
 #if !defined(OTTAVA_SERIAL)

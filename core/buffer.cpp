@@ -12,8 +12,8 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
-#include "core/gib.h"
 #include "core/held_memory.h"
+#include "core/text/gib.h"
 
 namespace ottava {
 namespace {

@@ -1,10 +1,10 @@
 #include "core/device.h"
 
-#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
-#include "core/lower_case.h"
-#include "core/number.h"
+#include "core/text/counted.h"
+#include "core/text/lower_case.h"
+#include "core/text/number.h"
 
 namespace ottava {
 

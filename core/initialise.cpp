@@ -4,8 +4,8 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "core/parallel_for.h"
 #include "core/philox.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "core/float8/codec_kernels.h"
-#include "core/parallel_for.h"
 #include "core/raise_amax.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 #include "fp8/quantize_threads.h"
 
 namespace ottava::cpu {

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "core/contains.h"
-#include "core/listed.h"
 #include "core/round_up.h"
 #include "core/sum_of.h"
+#include "core/text/listed.h"
 #include "fp8/policy_match.h"
 
 namespace ottava::fp8 {

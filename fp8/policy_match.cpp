@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/contains.h"
-#include "core/glob.h"
-#include "core/listed.h"
+#include "core/text/glob.h"
+#include "core/text/listed.h"
 
 namespace ottava::fp8 {
 namespace {

@@ -11,8 +11,8 @@ namespace ottava::fp8 {
 std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part);
 
 /// Which parts of a layer an entry covers, one flag per part. A filter is looked for in the parts' names
-/// first, because "wq" is also contained in "wqkv"; a glob (core/glob.h) is matched against the layer's name
-/// first.
+/// first, because "wq" is also contained in "wqkv"; a glob (core/text/glob.h) is matched against the layer's
+/// name first.
 std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter);
 std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, const std::string& glob);
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "core/counted.h"
-#include "core/listed.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 #include "fp8/policy.h"
 
 namespace ottava::fp8 {

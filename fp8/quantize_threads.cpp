@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/float8/row_quantizer.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 #include "fp8/quantize_kernels.h"
 
 namespace ottava::cpu {

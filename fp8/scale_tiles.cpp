@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/parallel_for.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 #include "fp8/scale_tiles_kernels.h"
 
 namespace ottava::fp8 {

@@ -6,8 +6,8 @@
 #include "core/contains.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
-#include "core/listed.h"
 #include "core/ops/elementwise.h"
+#include "core/text/listed.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul_kernels.h"
 

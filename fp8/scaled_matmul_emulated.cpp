@@ -1,7 +1,7 @@
 #include "fp8/scaled_matmul_emulated.h"
 
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/quantize_threads.h"
 #include "fp8/scaled_matmul_kernels.h"

@@ -4,7 +4,7 @@
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
-#include "core/number.h"
+#include "core/text/number.h"
 
 namespace ottava {
 

@@ -4,8 +4,8 @@
 
 #include <fmt/ranges.h>
 
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -1,9 +1,9 @@
 #include "apps/checkpoints/float8_history.h"
 
-#include "core/counted.h"
 #include "core/io/json.h"
-#include "core/number.h"
 #include "core/ops/host_values.h"
+#include "core/text/counted.h"
+#include "core/text/number.h"
 
 namespace ottava {
 namespace {

@@ -20,13 +20,13 @@
 #include "apps/report/throughput.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/trainer.h"
-#include "core/counted.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
-#include "core/gib.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/stopwatch.h"
+#include "core/text/counted.h"
+#include "core/text/gib.h"
 #include "parallel/sharding/repeated_weights.h"
 
 namespace ottava {

@@ -11,11 +11,11 @@
 #include <system_error>
 
 #include "apps/commands/command_line.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/io/folder.h"
 #include "core/io/json.h"
-#include "core/listed.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/folder.h"

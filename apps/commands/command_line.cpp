@@ -10,7 +10,7 @@
 
 #include "core/config/nearest.h"
 #include "core/contains.h"
-#include "core/error_text.h"
+#include "core/text/error_text.h"
 
 namespace ottava {
 namespace {

@@ -20,7 +20,6 @@
 #include "apps/commands/encoded_segment.h"
 #include "apps/config/installed.h"
 #include "apps/config/limits.h"
-#include "core/counted.h"
 #include "core/data/chat/conversation.h"
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
@@ -34,6 +33,7 @@
 #include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
 #include "core/log.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -15,7 +15,6 @@
 #include "apps/commands/encoded_segment.h"
 #include "apps/config/installed.h"
 #include "apps/data/left_out.h"
-#include "core/counted.h"
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/chat/masked_token.h"
 #include "core/data/chat/template_file.h"
@@ -27,6 +26,7 @@
 #include "core/data/whole_packing.h"
 #include "core/error.h"
 #include "core/io/folder.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

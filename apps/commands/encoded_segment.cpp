@@ -4,7 +4,7 @@
 #include <exception>
 #include <string>
 
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 

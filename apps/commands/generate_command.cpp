@@ -16,10 +16,10 @@
 #include "apps/generate/saved_model.h"
 #include "apps/generate/stop_tokens.h"
 #include "apps/generate/text_stream.h"
-#include "core/counted.h"
 #include "core/data/chat/template_file.h"
 #include "core/io/utf8.h"
 #include "core/stopwatch.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

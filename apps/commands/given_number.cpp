@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/number.h"
+#include "core/text/number.h"
 
 namespace ottava {
 namespace {

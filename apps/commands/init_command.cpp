@@ -16,7 +16,6 @@
 #include "apps/config/first_config.h"
 #include "apps/config/installed.h"
 #include "apps/decide/device_peaks.h"
-#include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_check.h"
 #include "core/data/data_file.h"
@@ -25,7 +24,8 @@
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/folder.h"
-#include "core/shell_word.h"
+#include "core/text/counted.h"
+#include "core/text/shell_word.h"
 
 namespace ottava {
 namespace fs = std::filesystem;

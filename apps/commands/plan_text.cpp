@@ -7,10 +7,10 @@
 #include <span>
 
 #include "apps/report/throughput.h"
-#include "core/counted.h"
-#include "core/gib.h"
-#include "core/listed.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
+#include "core/text/gib.h"
+#include "core/text/listed.h"
 #include "models/llama/attention_layer.h"
 #include "parallel/pipeline/pipeline_text.h"
 #include "parallel/pipeline/simulated_pipeline.h"

@@ -12,9 +12,9 @@
 #include "apps/commands/command_line.h"
 #include "apps/report_page/page.h"
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/io/output_file.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

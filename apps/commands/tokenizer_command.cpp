@@ -8,7 +8,6 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/given_text.h"
 #include "apps/config/installed.h"
-#include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
 #include "core/data/json_line.h"
@@ -20,6 +19,7 @@
 #include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/stopwatch.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "apps/commands/command_line.h"
-#include "core/counted.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
 #include "core/io/output_file.h"
-#include "core/listed.h"
-#include "core/number.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
 #include "core/trace/chrome_trace.h"
 #include "core/trace/time_split.h"
 

@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "core/io/folder.h"
 #include "core/io/system_failure.h"
-#include "core/listed.h"
-#include "core/shell_word.h"
+#include "core/text/listed.h"
+#include "core/text/shell_word.h"
 #include "parallel/checkpoint/folder.h"
 
 namespace ottava {

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "core/config/print.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

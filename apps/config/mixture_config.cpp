@@ -11,10 +11,10 @@
 #include "apps/config/limits.h"
 #include "core/config/problems.h"
 #include "core/config/section.h"
-#include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/data/mixture.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 

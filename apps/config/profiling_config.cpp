@@ -8,8 +8,8 @@
 #include "core/config/section.h"
 #include "core/contains.h"
 #include "core/error.h"
-#include "core/number.h"
-#include "core/split.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
 #include "core/trace/nvtx.h"
 
 namespace ottava {

@@ -7,9 +7,9 @@
 #include <set>
 #include <string>
 
-#include "core/counted.h"
 #include "core/error.h"
-#include "core/glob.h"
+#include "core/text/counted.h"
+#include "core/text/glob.h"
 
 namespace ottava {
 namespace {

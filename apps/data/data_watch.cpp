@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text/counted.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/patience.h"
 

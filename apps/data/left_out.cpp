@@ -1,7 +1,7 @@
 #include "apps/data/left_out.h"
 
-#include "core/counted.h"
 #include "core/log.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 

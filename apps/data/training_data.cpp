@@ -7,10 +7,10 @@
 
 #include "apps/data/chat_data.h"
 #include "apps/devices/available_memory.h"
-#include "core/counted.h"
 #include "core/error.h"
-#include "core/gib.h"
 #include "core/log.h"
+#include "core/text/counted.h"
+#include "core/text/gib.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/patience.h"

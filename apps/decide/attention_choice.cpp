@@ -9,9 +9,9 @@
 #include "core/contains.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
-#include "core/gib.h"
-#include "core/listed.h"
 #include "core/log.h"
+#include "core/text/gib.h"
+#include "core/text/listed.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {

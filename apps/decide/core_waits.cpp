@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

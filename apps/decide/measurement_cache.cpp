@@ -18,7 +18,7 @@
 #include "core/io/folder.h"
 #include "core/io/uninterrupted.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/text/number.h"
 
 namespace ottava {
 namespace {

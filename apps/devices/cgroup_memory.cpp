@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/control_groups.h"
+#include "core/threads/control_groups.h"
 
 namespace ottava {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/config/nearest.h"
 #include "core/config/source.h"
 #include "core/error.h"
-#include "core/gib.h"
+#include "core/text/gib.h"
 
 namespace ottava {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "apps/devices/available_memory.h"
 #include "core/error.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 #include "parallel/comm/solo_communicator.h"
 
 namespace ottava {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/counted.h"
 #include "core/data/chat/masked_token.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/data/whole_packing.h"
 #include "core/error.h"
 #include "core/round_up.h"
 #include "core/sum_of.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -4,13 +4,13 @@
 #include <filesystem>
 
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/data/byte_stream.h"
 #include "core/data/data_file.h"
 #include "core/data/json_line.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/json.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

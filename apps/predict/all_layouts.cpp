@@ -8,8 +8,8 @@
 
 #include "apps/config/resolved_layout.h"
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

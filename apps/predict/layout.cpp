@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/contains.h"
-#include "core/shell_word.h"
+#include "core/text/shell_word.h"
 
 namespace ottava {
 namespace {

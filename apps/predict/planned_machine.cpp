@@ -10,8 +10,8 @@
 #include "apps/predict/nccl_memory.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
-#include "core/gib.h"
 #include "core/ops/elementwise.h"
+#include "core/text/gib.h"
 #include "parallel/comm/solo_communicator.h"
 
 namespace ottava {

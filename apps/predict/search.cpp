@@ -14,7 +14,7 @@
 #include "apps/predict/decided_step.h"
 #include "apps/predict/fewer_blocks.h"
 #include "core/error.h"
-#include "core/gib.h"
+#include "core/text/gib.h"
 
 namespace ottava {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "apps/config/resolved_float8.h"
 #include "core/contains.h"
-#include "core/counted.h"
-#include "core/gib.h"
+#include "core/text/counted.h"
+#include "core/text/gib.h"
 
 namespace ottava {
 namespace {

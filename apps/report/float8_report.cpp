@@ -7,8 +7,8 @@
 #include <cmath>
 #include <map>
 
-#include "core/counted.h"
 #include "core/ops/host_values.h"
+#include "core/text/counted.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {

@@ -2,8 +2,8 @@
 
 #include <fmt/core.h>
 
-#include "core/counted.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
 #include "parallel/sharding/muon_owners.h"
 
 namespace ottava {

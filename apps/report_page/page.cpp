@@ -12,11 +12,11 @@
 #include "apps/report_page/float8_map.h"
 #include "apps/report_page/page_assets.h"
 #include "apps/report_page/verdict.h"
-#include "core/counted.h"
-#include "core/gib.h"
 #include "core/io/json.h"
-#include "core/listed.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
+#include "core/text/gib.h"
+#include "core/text/listed.h"
 
 namespace ottava {
 namespace {

@@ -12,13 +12,13 @@
 
 #include "apps/report/run_events.h"
 #include "core/config/source.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/gzip.h"
-#include "core/listed.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava {
 namespace {

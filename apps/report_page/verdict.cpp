@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/counted.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/sum_of.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/io/json.h"
-#include "core/number.h"
+#include "core/text/counted.h"
+#include "core/text/number.h"
 
 namespace ottava {
 

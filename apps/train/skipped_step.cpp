@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "apps/step/non_finite.h"
-#include "core/counted.h"
-#include "core/listed.h"
 #include "core/metrics/step_line.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 #include "parallel/comm/bootstrap.h"
 
 namespace ottava {

@@ -9,8 +9,8 @@
 #include "apps/predict/machine.h"
 #include "apps/step/step_plan.h"
 #include "apps/train/rank_trace.h"
-#include "core/background_work.h"
 #include "core/memory/input_ring.h"
+#include "core/threads/background_work.h"
 #include "parallel/sharding/rank_groups.h"
 
 namespace ottava {

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/start_thread.h"
+#include "core/threads/start_thread.h"
 #include "parallel/comm/agree.h"
 #include "parallel/launcher/stop_signal_set.h"
 

@@ -9,8 +9,8 @@
 #include "core/config/source.h"
 #include "core/contains.h"
 #include "core/error.h"
-#include "core/lower_case.h"
-#include "core/split.h"
+#include "core/text/lower_case.h"
+#include "core/text/split.h"
 
 namespace ottava::config {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "core/config/source.h"
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/io/utf8.h"
+#include "core/text/counted.h"
 
 namespace ottava::config {
 namespace {

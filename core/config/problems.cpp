@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "core/counted.h"
+#include "core/text/counted.h"
 
 namespace ottava::config {
 

@@ -7,8 +7,8 @@
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/config/print.h"
-#include "core/listed.h"
-#include "core/split.h"
+#include "core/text/listed.h"
+#include "core/text/split.h"
 
 namespace ottava::config {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "core/contains.h"
-#include "core/number.h"
+#include "core/text/number.h"
 
 namespace ottava::config {
 namespace {

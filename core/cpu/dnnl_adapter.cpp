@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/round_up.h"
-#include "core/threads_for.h"
+#include "core/threads/threads_for.h"
 
 namespace ottava::cpu {
 namespace {

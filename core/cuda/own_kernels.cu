@@ -2,7 +2,7 @@
 
 #include "core/cuda/gpu.h"
 #include "core/cuda/runtime.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 
 namespace ottava::cuda {
 namespace {

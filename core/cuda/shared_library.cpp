@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/split.h"
+#include "core/text/split.h"
 
 namespace ottava::cuda {
 namespace {

@@ -14,7 +14,6 @@
 #include <sstream>
 
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
 #include "core/io/attempts.h"
@@ -22,8 +21,9 @@
 #include "core/io/json.h"
 #include "core/io/lfs_pointer.h"
 #include "core/io/utf8.h"
-#include "core/listed.h"
 #include "core/log.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava::data {
 namespace {

@@ -10,8 +10,8 @@
 #include "core/contains.h"
 #include "core/data/chat/conversation.h"
 #include "core/io/utf8.h"
-#include "core/listed.h"
-#include "core/number.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
 
 namespace ottava::data {
 namespace {

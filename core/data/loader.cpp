@@ -5,8 +5,6 @@
 #include <tuple>
 #include <utility>
 
-#include "core/background_work.h"
-#include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
 #include "core/data/data_version.h"
@@ -15,6 +13,8 @@
 #include "core/data/window_index.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text/counted.h"
+#include "core/threads/background_work.h"
 
 namespace ottava::data {
 namespace {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/listed.h"
-#include "core/number.h"
-#include "core/split.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
 
 namespace ottava::data {
 namespace {

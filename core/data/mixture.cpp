@@ -6,8 +6,8 @@
 #include <queue>
 #include <tuple>
 
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 
 namespace ottava::data {
 namespace {

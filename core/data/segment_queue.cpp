@@ -5,8 +5,8 @@
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/whole_packing.h"
 #include "core/log.h"
-#include "core/start_thread.h"
 #include "core/stopwatch.h"
+#include "core/threads/start_thread.h"
 
 namespace ottava::data {
 

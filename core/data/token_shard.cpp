@@ -8,9 +8,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/round_up.h"
+#include "core/text/counted.h"
 
 namespace ottava::data {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/float8/row_quantizer.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava::cpu {
 

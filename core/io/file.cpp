@@ -9,10 +9,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/io/json.h"
 #include "core/io/lfs_pointer.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -12,7 +12,7 @@
 #include "core/host_name.h"
 #include "core/io/crc32c.h"
 #include "core/io/folder.h"
-#include "core/number.h"
+#include "core/text/number.h"
 
 namespace ottava {
 namespace {

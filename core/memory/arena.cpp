@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 

@@ -5,9 +5,9 @@
 
 #include "core/check.h"
 #include "core/ops/chunk_order_kernels.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

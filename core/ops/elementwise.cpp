@@ -5,8 +5,8 @@
 
 #include "core/check.h"
 #include "core/ops/elementwise_kernels.h"
-#include "core/parallel_for.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

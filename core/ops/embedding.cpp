@@ -6,8 +6,8 @@
 
 #include "core/check.h"
 #include "core/ops/embedding_kernels.h"
-#include "core/parallel_for.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

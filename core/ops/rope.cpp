@@ -6,9 +6,9 @@
 
 #include "core/check.h"
 #include "core/ops/rope_kernels.h"
-#include "core/parallel_for.h"
 #include "core/raise_amax.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

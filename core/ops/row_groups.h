@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 // Sums over all rows of a batch (the gradient of a norm's weight) that are bitwise the same for any number of
 // threads: the rows are cut into a fixed number of groups, each group makes its own sum, and the sums are

@@ -3,9 +3,9 @@
 #include "core/check.h"
 #include "core/float8/quantized_rows.h"
 #include "core/ops/swiglu_kernels.h"
-#include "core/parallel_for.h"
 #include "core/raise_amax.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

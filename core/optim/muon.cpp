@@ -12,9 +12,9 @@
 #include "core/optim/muon_kernels.h"
 #include "core/optim/tensor_checks.h"
 #include "core/optim/tensor_chunks.h"
-#include "core/parallel_for.h"
 #include "core/raise_amax.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/listed.h"
 #include "core/ops/attention/attention.h"
 #include "core/round_up.h"
 #include "core/sum_of.h"
+#include "core/text/listed.h"
 #include "models/llama/llama_parameters.h"
 
 namespace ottava {

@@ -5,8 +5,8 @@
 #include <fmt/core.h>
 
 #include "core/contains.h"
-#include "core/counted.h"
-#include "core/listed.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava {
 namespace {

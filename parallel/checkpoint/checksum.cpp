@@ -4,7 +4,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/number.h"
+#include "core/text/number.h"
 #include "parallel/checkpoint/checksum_kernels.h"
 
 namespace ottava::checkpoint {

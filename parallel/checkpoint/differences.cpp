@@ -1,7 +1,7 @@
 #include "parallel/checkpoint/differences.h"
 
 #include "core/error.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 
 namespace ottava::checkpoint {
 

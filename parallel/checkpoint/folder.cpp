@@ -15,9 +15,9 @@
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/system_failure.h"
-#include "core/listed.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/manifest.h"
 

@@ -4,11 +4,11 @@
 #include <memory>
 #include <set>
 
-#include "core/counted.h"
 #include "core/io/folder.h"
 #include "core/io/safetensors_folder.h"
 #include "core/log.h"
-#include "core/split.h"
+#include "core/text/counted.h"
+#include "core/text/split.h"
 #include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"

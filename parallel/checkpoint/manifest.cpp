@@ -4,9 +4,9 @@
 #include <set>
 
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/io/folder.h"
 #include "core/io/json.h"
+#include "core/text/counted.h"
 #include "parallel/checkpoint/checksum.h"
 
 namespace ottava::checkpoint {

@@ -5,8 +5,8 @@
 
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
-#include "core/parallel_for.h"
 #include "core/sum_of.h"
+#include "core/threads/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
 
 namespace ottava::checkpoint {

@@ -5,9 +5,9 @@
 #include <map>
 #include <vector>
 
-#include "core/counted.h"
-#include "core/error_text.h"
 #include "core/io/system_failure.h"
+#include "core/text/counted.h"
+#include "core/text/error_text.h"
 #include "parallel/comm/gather.h"
 
 namespace ottava {

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/start_thread.h"
+#include "core/threads/start_thread.h"
 #include "parallel/calls/waited_time.h"
 
 namespace ottava {

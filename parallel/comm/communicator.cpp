@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/cost.h"
-#include "core/counted.h"
+#include "core/text/counted.h"
 #include "core/trace/step_profile.h"
 #include "parallel/comm/solo_communicator.h"
 

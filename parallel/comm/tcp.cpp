@@ -24,8 +24,8 @@
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
-#include "core/listed.h"
-#include "core/split.h"
+#include "core/text/listed.h"
+#include "core/text/split.h"
 #include "parallel/calls/waited_time.h"
 
 namespace ottava::tcp {

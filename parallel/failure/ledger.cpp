@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/start_thread.h"
+#include "core/threads/start_thread.h"
 #include "parallel/calls/waited_time.h"
 #include "parallel/failure/end_watch.h"
 #include "parallel/failure/ledger_server.h"

@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "core/contains.h"
-#include "core/number.h"
-#include "core/split.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
 
 namespace ottava {
 namespace {

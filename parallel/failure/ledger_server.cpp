@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/start_thread.h"
+#include "core/threads/start_thread.h"
 
 namespace ottava {
 

@@ -19,7 +19,7 @@
 
 #include "core/contains.h"
 #include "core/error.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 #include "parallel/calls/waited_time.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/launcher/line_labels.h"

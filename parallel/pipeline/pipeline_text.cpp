@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/counted.h"
-#include "core/listed.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 #include "parallel/pipeline/simulated_pipeline.h"
 
 namespace ottava {

@@ -5,9 +5,9 @@
 #include <cctype>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/error.h"
-#include "core/listed.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava {
 namespace {

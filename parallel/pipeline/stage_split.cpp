@@ -2,10 +2,10 @@
 
 #include <string_view>
 
-#include "core/counted.h"
 #include "core/error.h"
-#include "core/number.h"
 #include "core/round_up.h"
+#include "core/text/counted.h"
+#include "core/text/number.h"
 
 namespace ottava {
 namespace {

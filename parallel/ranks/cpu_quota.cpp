@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "core/control_groups.h"
+#include "core/threads/control_groups.h"
 
 namespace ottava {
 namespace {

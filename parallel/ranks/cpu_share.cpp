@@ -7,15 +7,15 @@
 #include <set>
 #include <string_view>
 
-#include "core/allowed_cpus.h"
-#include "core/counted.h"
 #include "core/error.h"
 #include "core/host_name.h"
-#include "core/listed.h"
 #include "core/log.h"
-#include "core/number.h"
-#include "core/parallel_for.h"
-#include "core/split.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
+#include "core/threads/allowed_cpus.h"
+#include "core/threads/parallel_for.h"
 #include "parallel/ranks/cpu_quota.h"
 
 namespace ottava {

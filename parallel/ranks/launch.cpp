@@ -9,8 +9,8 @@
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
-#include "core/number.h"
-#include "core/split.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
 #include "parallel/comm/tcp.h"
 
 namespace ottava {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 #include "parallel/ranks/master.h"
 
 namespace ottava {

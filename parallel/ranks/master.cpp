@@ -15,10 +15,10 @@
 
 #include "core/error.h"
 #include "core/host_name.h"
-#include "core/listed.h"
 #include "core/log.h"
-#include "core/number.h"
-#include "core/split.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
 #include "parallel/calls/waited_time.h"
 
 namespace ottava {

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "core/cuda/runtime.h"
-#include "core/error_text.h"
 #include "core/host_name.h"
 #include "core/log.h"
+#include "core/text/error_text.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/all_ranks.h"
 #include "parallel/comm/host_communicator.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/error.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

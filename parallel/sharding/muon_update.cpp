@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "core/counted.h"
 #include "core/ops/elementwise.h"
+#include "core/text/counted.h"
 #include "parallel/comm/all_ranks.h"
 
 namespace ottava {

@@ -4,9 +4,9 @@
 #include <map>
 #include <numeric>
 
-#include "core/counted.h"
-#include "core/listed.h"
 #include "core/round_up.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava {
 namespace {

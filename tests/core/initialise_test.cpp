@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

@@ -6,7 +6,7 @@
 
 #include "core/cost.h"
 #include "core/ops/elementwise.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava::test {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "core/log.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava::test {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/log.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava::test {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "core/bf16.h"
 #include "core/dtype.h"
-#include "core/parallel_for.h"
 #include "core/tensor.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava::test {
 

@@ -5,7 +5,7 @@
 #include "core/data/chat/masked_token.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 
 namespace ottava::data {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/data/json_line.h"
 #include "core/error.h"
 #include "core/io/json.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 
 namespace ottava::data {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/json.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 
 namespace ottava::data {
 namespace {

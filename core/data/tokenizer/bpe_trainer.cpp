@@ -5,7 +5,6 @@
 #include <unordered_set>
 
 #include "core/contains.h"
-#include "core/counted.h"
 #include "core/data/tokenizer/added_token_matcher.h"
 #include "core/data/tokenizer/pair_counts.h"
 #include "core/data/tokenizer/pretokenizer.h"
@@ -13,7 +12,8 @@
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
 #include "core/io/utf8.h"
-#include "core/listed.h"
+#include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava::tokenizer {
 namespace {

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "core/counted.h"
 #include "core/data/tokenizer/added_token_matcher.h"
 #include "core/data/tokenizer/bpe.h"
 #include "core/data/tokenizer/definition.h"
@@ -16,6 +15,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
+#include "core/text/counted.h"
 
 namespace ottava {
 namespace {

@@ -4,8 +4,8 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/cuda/fused_attention.h"
 #include "core/ops/attention/attention_kernels.h"
-#include "core/parallel_for.h"
 #include "core/run_op.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/attention/tiles/tile_products.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 
 // A task owns key tiles and walks down the queries that see them, so dK and dV are finished in one place. Its
 // share of dQ goes to a slot. Where there are enough (sequence, key head) pairs to keep the threads busy, a

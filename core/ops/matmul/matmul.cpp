@@ -8,10 +8,10 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/ops/matmul/matmul_pairs.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
 #include "core/run_op.h"
 #include "core/stopwatch.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "core/cpu/pair_product.h"
 #include "core/ops/matmul/thread_blocks.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 
 // B is packed into panels of 32 columns that all threads share. A task takes a block of rows, packs its part
 // of A into memory of its own, which stays in the core's L2 cache, and makes one block of columns after

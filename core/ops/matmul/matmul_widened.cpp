@@ -2,8 +2,8 @@
 
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/matmul/matmul_kernels.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 
 // B is widened once, into panels that all threads share; a task then takes a block of rows of the result and
 // some of its columns, and widens its part of A by and by. Each element of A is widened once for every block

@@ -2,8 +2,8 @@
 
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/ops/matmul/thread_blocks.h"
-#include "core/parallel_for.h"
 #include "core/round_up.h"
+#include "core/threads/parallel_for.h"
 
 // A gradient of weights sums over tokens, of which there are many, while the result is small. Each thread
 // owns a block of it, which stays in its core's L2 cache while all terms pass by, 256 at a time; it widens

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/counted.h"
+#include "core/text/counted.h"
 #include "parallel/comm/all_ranks.h"
 #include "parallel/comm/lane.h"
 

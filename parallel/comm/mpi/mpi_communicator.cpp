@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/comm/mpi/mpi_module.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/cuda/runtime.h"
-#include "core/start_thread.h"
+#include "core/threads/start_thread.h"
 #include "parallel/comm/lane.h"
 
 namespace ottava::nccl {

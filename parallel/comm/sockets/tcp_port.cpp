@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/host_name.h"
-#include "core/split.h"
+#include "core/text/split.h"
 #include "parallel/comm/host_communicator.h"
 
 namespace ottava {

@@ -4,7 +4,7 @@
 #include "core/cpu/bf16_products.h"
 #include "core/io/file.h"
 #include "core/log.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"

@@ -13,7 +13,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/support/devices.h"
 #include "tests/support/temporary_folder.h"
 

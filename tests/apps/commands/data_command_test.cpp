@@ -13,7 +13,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/io/descriptor.h"
 #include "core/io/file.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
 #include "tests/core/data/tokenizer/small_tokenizer.h"

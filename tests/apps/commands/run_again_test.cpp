@@ -7,7 +7,7 @@
 #include "core/contains.h"
 #include "core/cpu/isa.h"
 #include "core/io/file.h"
-#include "core/split.h"
+#include "core/text/split.h"
 #include "tests/apps/commands/tiny_runs.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"

@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/allowed_cpus.h"
+#include "core/threads/allowed_cpus.h"
 #include "tests/apps/commands/workplace.h"
 #include "tests/support/skip.h"
 

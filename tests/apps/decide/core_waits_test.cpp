@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/allowed_cpus.h"
-#include "core/parallel_for.h"
 #include "core/stopwatch.h"
-#include "core/threads_for.h"
+#include "core/threads/allowed_cpus.h"
+#include "core/threads/parallel_for.h"
+#include "core/threads/threads_for.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
 

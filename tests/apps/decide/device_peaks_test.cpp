@@ -11,7 +11,7 @@
 #include "core/held_memory.h"
 #include "core/io/file.h"
 #include "core/log.h"
-#include "core/threads_for.h"
+#include "core/threads/threads_for.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/devices.h"
 #include "tests/support/tiny_training.h"

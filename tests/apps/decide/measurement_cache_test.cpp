@@ -8,7 +8,7 @@
 
 #include "core/io/file.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/text/number.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"

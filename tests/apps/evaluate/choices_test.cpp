@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/core/data/compress.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "apps/step/step_plan.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "models/llama/llama_parameters.h"
 #include "parallel/pipeline/pipeline_program.h"
 #include "tests/support/catch.h"

@@ -8,7 +8,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/support/catch.h"
 #include "tests/support/golden.h"
 #include "tests/support/skip.h"

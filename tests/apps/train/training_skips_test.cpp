@@ -13,7 +13,7 @@
 #include "apps/train/skipped_step.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "core/listed.h"
+#include "core/text/listed.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"

@@ -2,10 +2,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/listed.h"
 #include "core/log.h"
-#include "core/parallel_for.h"
 #include "core/stopwatch.h"
+#include "core/text/listed.h"
+#include "core/threads/parallel_for.h"
 #include "models/llama/llama_parameters.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/captured_output.h"

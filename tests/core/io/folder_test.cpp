@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
-#include "core/error_text.h"
+#include "core/text/error_text.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 

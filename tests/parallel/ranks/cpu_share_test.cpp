@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/allowed_cpus.h"
 #include "core/error.h"
+#include "core/threads/allowed_cpus.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

@@ -4,7 +4,7 @@
 
 #include "core/ops/attention/tiles/pair_kernels.h"
 #include "core/ops/attention/tiles/tile_products.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava::cpu {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/cuda/fused_attention.h"
 #include "core/ops/attention/attention.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/core/ops/attention/attention_reference.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

@@ -5,7 +5,7 @@
 
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/matmul/matmul_kernels.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/core/ops/matmul/matmul_problem.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

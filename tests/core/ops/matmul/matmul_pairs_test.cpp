@@ -9,7 +9,7 @@
 #include "core/cpu/bf16_products.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/matmul/matmul.h"
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/skip.h"

@@ -1,4 +1,4 @@
-#include "core/background_work.h"
+#include "core/threads/background_work.h"
 
 #include <chrono>
 #include <memory>

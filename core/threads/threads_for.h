@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 namespace ottava {
 

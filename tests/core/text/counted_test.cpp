@@ -1,4 +1,4 @@
-#include "core/counted.h"
+#include "core/text/counted.h"
 
 #include <cstddef>
 #include <cstdint>

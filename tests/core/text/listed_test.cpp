@@ -1,4 +1,4 @@
-#include "core/listed.h"
+#include "core/text/listed.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "core/background_work.h"
+#include "core/threads/background_work.h"
 
 #include <atomic>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/start_thread.h"
+#include "core/threads/start_thread.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/no_threads.h"

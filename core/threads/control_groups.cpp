@@ -1,4 +1,4 @@
-#include "core/control_groups.h"
+#include "core/threads/control_groups.h"
 
 #include <fstream>
 #include <sstream>

@@ -1,4 +1,4 @@
-#include "core/allowed_cpus.h"
+#include "core/threads/allowed_cpus.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "core/parallel_for.h"
+#include "core/threads/parallel_for.h"
 
 #include <atomic>
 #include <new>

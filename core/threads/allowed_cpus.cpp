@@ -1,4 +1,4 @@
-#include "core/allowed_cpus.h"
+#include "core/threads/allowed_cpus.h"
 
 #include <sched.h>
 
@@ -10,9 +10,9 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/listed.h"
-#include "core/number.h"
-#include "core/split.h"
+#include "core/text/listed.h"
+#include "core/text/number.h"
+#include "core/text/split.h"
 
 namespace ottava {
 namespace {
