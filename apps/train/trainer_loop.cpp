@@ -336,7 +336,8 @@ void Trainer::check_health(const StepOutputs& out) {
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips <= limit) return;
-  finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
+  finish_save(true);                      // all ranks end here, and it may be the checkpoint to go back to
+  meet_before_refusing(*ranks_.control);  // rank 0 may not have logged the step yet
   const std::string steps = counted(state_.consecutive_skips, "consecutive step");
   if (vanishes) {
     fail<NumericsError>("training",

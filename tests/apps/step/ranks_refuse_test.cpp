@@ -51,6 +51,20 @@ TEST_CASE("what rank 0 alone cannot write is refused on all of them") {
                 "[job] rank 0: [file] cannot ");
 }
 
+TEST_CASE("a step too many that is skipped ends all ranks in their own words, behind its line and warning") {
+  for (int i = 0; i < 3; ++i) {
+    Job job;
+    const Outcome o = run_command(launch(4, job.train("--training.max_norm 1e-37 --training.loss_scale 65536 "
+                                                      "--training.max_consecutive_skipped_steps 0")));
+    INFO(o.output);
+    CHECK(o.exit_code != 0);
+    CHECK(o.all_say(4, "[training] 1 consecutive step was skipped"));
+    CHECK_THAT(o.output, !Contains(" stopped: [training]") && Contains("step:  1  loss: ") &&
+                             Contains("step 1 was skipped: "));
+    CHECK(job.curve().size() == 1);
+  }
+}
+
 TEST_CASE("ranks that were started differently are refused on all of them") {
   Job job;
   const HeldPort port;
