@@ -145,8 +145,12 @@ Tensor Workbench::indices(int64_t count, int64_t limit) {
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
                                      int64_t vocabulary) {
   std::vector<Tensor> tensors;
-  for (const Tensor& t : operation.call.tensors)
-    tensors.push_back(operand_like(t, operation.op, tensors.empty(), bench, vocabulary));
+  const bool is_squared = operation.op == "matmul" && operation.variant == "symmetric";
+  for (const Tensor& t : operation.call.tensors) {
+    tensors.push_back(is_squared && tensors.size() == 1
+                          ? tensors[0]
+                          : operand_like(t, operation.op, tensors.empty(), bench, vocabulary));
+  }
   return operation.call.on(tensors);
 }
 

@@ -49,7 +49,8 @@ class Workbench {
 
 /// Prepares a recorded operation on tensors of its shapes from the bench: numbers of both signs, scales that
 /// change nothing, rotations, amaxes that lose none of the numbers, tokens and targets below `vocabulary`
-/// (the rank's), zeros elsewhere. Each call of the result runs it.
+/// (the rank's), zeros elsewhere; where a product is of one tensor and itself, one. Each call of the result
+/// runs it.
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
                                      int64_t vocabulary);
 

@@ -77,7 +77,9 @@ TEST_CASE("every measured operation runs as it was recorded, and costs what it r
                             "--quantize.linear.float8.recipe_name"};
   std::vector<Overrides> steps = {
       tiny(), tiny({"--activation_checkpoint.mode", "full", "--training.mixed_precision_param", "float32"}),
-      tiny({"--model.attn_mask_type", "block_causal", "--optimizer.state_dtype", "bfloat16"})};
+      tiny({"--model.attn_mask_type", "block_causal", "--optimizer.state_dtype", "bfloat16"}),
+      tiny({"--optimizer.name", "Muon"}),
+      tiny({"--optimizer.name", "Muon", "--optimizer.ns_dtype", "float32", "--model.qk_norm", "true"})};
   for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "delayed"})
     steps.push_back(tiny({float8[0], float8[1], float8[2], recipe}));
   test::for_each_device([&](Stream& stream) {
