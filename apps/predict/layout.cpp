@@ -25,6 +25,8 @@ std::string name_of(ActivationCheckpointConfig::Mode mode) {
   return mode == Mode::none ? "none" : mode == Mode::selective ? "selective" : "full";
 }
 
+const char* level_of(const Layout& l) { return l.float8.empty() ? "O2" : "O1"; }
+
 }  // namespace
 
 Layout layout_of(const Experiment& e) {
@@ -41,10 +43,12 @@ Layout layout_of(const Experiment& e) {
           .reduce = c.parallelism.fsdp_reduce_every_microbatch,
           .moments = c.optimizer.state_dtype,
           .float8 = c.model.uses_float8() ? c.float8.recipe_name : "",
-          .float8_gather = c.model.uses_float8() && c.float8.enable_fsdp_float8_all_gather};
+          .float8_gather = c.model.uses_float8() && c.float8.enable_fsdp_float8_all_gather,
+          .by_level = c.training.mixed_precision_level == "O1"};
 }
 
 Config with_layout(Config c, const Layout& l) {
+  if (l.by_level) c.training.mixed_precision_level = level_of(l);
   c.parallelism.data_parallel_replicate_degree = l.dp_replicate;
   c.parallelism.data_parallel_shard_degree = l.dp_shard;
   c.parallelism.context_parallel_degree = l.cp;
@@ -82,6 +86,7 @@ LayoutKeys keys_of(const Layout& l) {
   if (l.recompute.mode == ActivationCheckpointConfig::Mode::selective)
     keys.emplace_back("activation_checkpoint.selective_ac_option", l.recompute.selective_ac_option);
   keys.emplace_back("optimizer.state_dtype", l.moments == DType::bf16 ? "bfloat16" : "float32");
+  if (l.by_level) keys.emplace_back("training.mixed_precision_level", level_of(l));
   keys.emplace_back("model.converters", l.float8.empty() ? "[]" : fmt::format("[{}]", kConverter));
   if (!l.float8.empty()) {
     keys.emplace_back("quantize.linear.float8.recipe_name", l.float8);

@@ -20,6 +20,7 @@ struct Layout {
   DType moments = DType::f32;
   std::string float8;  ///< recipe; empty: no FP8
   bool float8_gather = false;
+  bool by_level = false;  ///< training.mixed_precision_level says whether there is FP8
 
   int64_t ranks() const { return pp * dp_replicate * dp_shard * cp * tp; }
   /// Ranks that hold the pieces of a parameter.

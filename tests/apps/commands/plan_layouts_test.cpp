@@ -133,6 +133,32 @@ TEST_CASE("the options that plan --search tells to paste are what they say in a 
   }
 }
 
+TEST_CASE("layouts of a file with a precision level, with FP8 and without it, load behind that file") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const Overrides overrides =
+      small_model_on_gpu({"--training.mixed_precision_level", "O1", "--training.global_batch_size", "16"});
+  printed({.overrides = overrides,
+           .world_size = 2,
+           .machine = {.device = "h100_sxm"},
+           .work = PlanCommand::Work::search,
+           .top = 100,
+           .json = file});
+  std::set<bool> with_float8;
+  const Json report = Json::parse(read_file(file), "plan");
+  for (const Json& found : report.at("layouts", "plan").as_array("layouts")) {
+    Overrides keys;
+    for (const auto& [key, value] : found.at("keys", "plan").as_object("keys"))
+      keys.insert(keys.end(), {"--" + key, value.as_string("value")});
+    const Config c = load_config("", changed_to(overrides, keys));
+    const bool has_float8 = found.at("flops", "plan").at("fp8", "flops").as_number("fp8") > 0;
+    CHECK(c.model.uses_float8() == has_float8);
+    CHECK(c.training.mixed_precision_level == (has_float8 ? "O1" : "O2"));
+    with_float8.insert(has_float8);
+  }
+  CHECK(with_float8.size() == 2);
+}
+
 TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of all of them together") {
   const TemporaryFolder folder;
   const std::string file = folder / "plan.json";
