@@ -171,18 +171,19 @@ std::string complaint_about(const PipelineShape& s) {
                        counted(s.chunks, "stage"), counted(s.micro_batches, "micro-batch", "micro-batches"));
   if (!is_looped(s.schedule) && s.chunks != 1)
     return fmt::format(
-        "{} needs 1 stage on each rank, got {}: raise parallelism.pipeline_parallel_layers_per_stage, or use "
-        "Interleaved1F1B",
+        "{} needs 1 stage on each rank, got {}: raise parallelism.pipeline_parallel_layers_per_stage or name "
+        "fewer parallelism.pipeline_parallel_split_points, or use Interleaved1F1B",
         schedule, s.chunks);
   if (is_looped(s.schedule) && s.chunks < 2)
     return fmt::format(
         "{} needs at least 2 stages on each rank, got 1: lower "
-        "parallelism.pipeline_parallel_layers_per_stage, or use 1F1B",
+        "parallelism.pipeline_parallel_layers_per_stage or name more "
+        "parallelism.pipeline_parallel_split_points, or use 1F1B",
         schedule);
   if (s.schedule == ScheduleKind::zbv_zero_bubble && s.chunks != 2)
     return fmt::format(
-        "{} needs 2 stages on each rank, got {}: set parallelism.pipeline_parallel_layers_per_stage so that "
-        "there are {}, or use InterleavedZeroBubble",
+        "{} needs 2 stages on each rank, got {}: change parallelism.pipeline_parallel_layers_per_stage or "
+        "parallelism.pipeline_parallel_split_points so that there are {}, or use InterleavedZeroBubble",
         schedule, s.chunks, 2 * s.ranks);
   const char* const more =
       "raise training.local_batch_size or lower "

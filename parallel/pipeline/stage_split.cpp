@@ -66,8 +66,9 @@ std::vector<StageUnits> split_stages(const StageSplit& s) {
   if (each == 0)
     fail<ConfigError>("pipeline",
                       "{} for {} (embedding and head counted as {} and {}): lower "
-                      "parallelism.pipeline_parallel_degree",
-                      counted(stages, "stage"), counted(effective, "layer"), s.first_less, s.last_less);
+                      "parallelism.pipeline_parallel_degree{}",
+                      counted(stages, "stage"), counted(effective, "layer"), s.first_less, s.last_less,
+                      s.is_looped ? ", or use 1F1B, which has one stage on each rank" : "");
   auto require_room = [&](const char* which, int64_t less) {
     if (less > each)
       fail<ConfigError>("pipeline",

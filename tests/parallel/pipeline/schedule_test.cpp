@@ -296,14 +296,17 @@ TEST_CASE("a schedule's name and shape are checked") {
       "parallelism.pipeline_parallel_microbatch_size");
   CHECK_THROWS_WITH(make_schedule({gpipe, 4, 2, 8}),
                     "[pipeline] schedule GPipe on 4 ranks needs 1 stage on each rank, got 2: raise "
-                    "parallelism.pipeline_parallel_layers_per_stage, or use Interleaved1F1B");
+                    "parallelism.pipeline_parallel_layers_per_stage or name fewer "
+                    "parallelism.pipeline_parallel_split_points, or use Interleaved1F1B");
   CHECK_THROWS_WITH(
       make_schedule({looped_bfs, 4, 1, 8}),
       "[pipeline] schedule LoopedBFS on 4 ranks needs at least 2 stages on each rank, got 1: lower "
-      "parallelism.pipeline_parallel_layers_per_stage, or use 1F1B");
+      "parallelism.pipeline_parallel_layers_per_stage or name more "
+      "parallelism.pipeline_parallel_split_points, or use 1F1B");
   CHECK_THROWS_WITH(make_schedule({zbv_zero_bubble, 4, 3, 8}),
-                    "[pipeline] schedule ZBVZeroBubble on 4 ranks needs 2 stages on each rank, got 3: set "
-                    "parallelism.pipeline_parallel_layers_per_stage so that there are 8, or use "
+                    "[pipeline] schedule ZBVZeroBubble on 4 ranks needs 2 stages on each rank, got 3: change "
+                    "parallelism.pipeline_parallel_layers_per_stage or "
+                    "parallelism.pipeline_parallel_split_points so that there are 8, or use "
                     "InterleavedZeroBubble");
   CHECK_THROWS_WITH(make_schedule({interleaved_1f1b, 4, 2, 3}),
                     Catch::Matchers::Contains("or use LoopedBFS"));

@@ -55,6 +55,9 @@ TEST_CASE("a split that cannot be is refused with its numbers") {
   CHECK_THROWS_WITH(split_stages({.layers = 2, .ranks = 8}),
                     "[pipeline] 8 stages for 4 layers (embedding and head counted as 1 and 1): lower "
                     "parallelism.pipeline_parallel_degree");
+  CHECK_THROWS_WITH(split_stages({.layers = 1, .ranks = 2, .is_looped = true}),
+                    "[pipeline] 4 stages for 3 layers (embedding and head counted as 1 and 1): lower "
+                    "parallelism.pipeline_parallel_degree, or use 1F1B, which has one stage on each rank");
   CHECK_THROWS_WITH(split_stages({.layers = 6, .ranks = 4, .layers_per_stage = 3}),
                     "[pipeline] parallelism.pipeline_parallel_layers_per_stage 3 makes 3 stages of 8 layers "
                     "(embedding and head counted as 1 and 1), not a multiple of the 4 ranks of "
