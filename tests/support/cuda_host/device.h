@@ -100,9 +100,9 @@ T read_modify_write(T* p, F&& f) {
 
 /// One static shared array per block and declaration: `Key` is the type of a lambda written there.
 template <class T, class Key>
-T& shared_of(Key) {
+T& shared_of(Key, const Site& site = Site::current()) {
   static char key;
-  return *static_cast<T*>(shared_array(&key, sizeof(T)));
+  return *static_cast<T*>(shared_array(&key, sizeof(T), site));
 }
 
 template <class... P>

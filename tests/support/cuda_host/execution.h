@@ -45,8 +45,9 @@ void mma_m16n8k16_bf16(float* d, const uint32_t* a, const uint32_t* b, const Sit
 /// The exchange half of ldmatrix: `row` is the 8x16-bit row that this lane has read.
 void exchange_matrix(uint32_t* out, int matrices, bool transposed, const uint16_t* row, const Site& site);
 
-/// The block's copy of one static shared array, made at first use and filled with 0xFF.
-void* shared_array(const void* key, size_t bytes);
+/// The block's copy of one static shared array, made at first use and filled with 0xFF. Fails where the
+/// block's arrays and its dynamic shared memory are together more than the launch may have.
+void* shared_array(const void* key, size_t bytes, const Site& site);
 void* dynamic_shared();
 /// Fails unless [p, p + bytes) lies in one shared array of this block.
 void check_shared(const void* p, size_t bytes, const Site& site);
@@ -98,7 +99,8 @@ struct Call {
 };
 struct Geometry {
   dim3 grid, block;
-  size_t shared_bytes;
+  size_t shared_bytes;      ///< dynamic
+  size_t shared_limit = 0;  ///< static ones included; set by enqueue_grid()
 };
 /// Enqueues on a cudaStream_t; returns a cudaError_t. Frees the arguments in every case.
 int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);

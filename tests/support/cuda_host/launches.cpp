@@ -23,7 +23,8 @@ std::map<const void*, int> shared_limits;   // of kernels that asked for more
 // What every kernel claims to take, so that many are slower than few.
 constexpr double kKernelMilliseconds = 0.001;
 
-cudaError_t check_geometry(const Geometry& g, const void* kernel) {
+/// Fails, or sets the limit of shared memory.
+cudaError_t check_geometry(Geometry& g, const void* kernel) {
   size_t threads = size_t{g.block.x} * g.block.y * g.block.z;
   if (threads == 0 || threads > 1024 || g.block.z > 64) {
     explain("a block of %u x %u x %u threads: 1 to 1024 are possible", g.block.x, g.block.y, g.block.z);
@@ -44,6 +45,8 @@ cudaError_t check_geometry(const Geometry& g, const void* kernel) {
             g.shared_bytes, allowed, most);
     return cudaErrorInvalidValue;
   }
+  // What a kernel asks for is dynamic: static arrays come on top, where the GPU has so much.
+  g.shared_limit = limit == shared_limits.end() ? kSharedByDefault : most;
   return cudaSuccess;
 }
 
@@ -79,9 +82,10 @@ cudaError_t run_call(Stream& stream, const Geometry& geometry, OwnedCall& owned)
 
 }  // namespace
 
-int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
+int enqueue_grid(void* handle, const Geometry& asked, const Call& call) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
+  Geometry geometry = asked;
   cudaError_t status = stream ? check_geometry(geometry, call.kernel) : cudaErrorInvalidResourceHandle;
   if (stream && stream->gpu != current_gpu()) {
     explain("a kernel for a stream of GPU %d is launched by a thread that has chosen GPU %d (cudaSetDevice)",

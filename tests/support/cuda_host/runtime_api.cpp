@@ -264,11 +264,12 @@ cudaError_t cudaDeviceSynchronize() {
   return synchronize_gpu(lock, current_gpu());
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Event>(std::make_shared<Event>()));
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  auto created = std::make_shared<Event>();
+  created->gpu = current_gpu();
+  *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Event>(std::move(created)));
   return cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   auto lock = lock_layer();
   delete as_event(event);
@@ -279,6 +280,10 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
   Stream* stream = find_stream(on);
   if (!stream) return cudaErrorInvalidResourceHandle;
   std::shared_ptr<Event> event = *as_event(handle);
+  if (event->gpu != stream->gpu) {
+    explain("cudaEventRecord: an event of GPU %d on a stream of GPU %d", event->gpu, stream->gpu);
+    return cudaErrorInvalidResourceHandle;
+  }
   event->capture = stream->capture;
   if (event->capture) {
     event->after = captured_before(*stream);
@@ -329,7 +334,16 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
   auto lock = lock_layer();
-  *milliseconds = static_cast<float>((*as_event(stop))->milliseconds - (*as_event(start))->milliseconds);
+  const Event &first = **as_event(start), &last = **as_event(stop);
+  for (const Event* event : {&first, &last}) {
+    if (cudaError_t status = forbid_in_capture("cudaEventElapsedTime", nullptr, event)) return status;
+    if (event->recorded == 0 || event->gpu != first.gpu) {
+      explain("cudaEventElapsedTime: an event that was never recorded, or events of two GPUs");
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (event->completed < event->recorded) return cudaErrorNotReady;
+  }
+  *milliseconds = static_cast<float>(last.milliseconds - first.milliseconds);
   return cudaSuccess;
 }
 

@@ -29,6 +29,7 @@ void open_shared(Block& b, size_t dynamic_bytes) {
   }
   b.shared_count = 0;
   b.dynamic_bytes = dynamic_bytes;
+  b.static_bytes = 0;
   as_identity(maker, [&] {
     b.dynamic = dynamic_bytes ? static_cast<char*>(make(dynamic_bytes, 1024)) : nullptr;
     b.order = static_cast<char*>(make(order_bytes(b), 64));
@@ -55,13 +56,17 @@ char* group_order(Block& b, const Warp& warp, const LaneGroup& group) {
   return b.order + 16 * (2 + index);
 }
 
-void* shared_array(const void* key, size_t bytes) {
+void* shared_array(const void* key, size_t bytes, const Site& site) {
   SharedArray* found = block.shared;
   SharedArray* end = block.shared + block.shared_count;
   while (found != end && found->key != key) ++found;
   if (found == end) {
-    if (block.shared_count == kMaxShared)
-      fail_kernel(Site::current(), "more than %u shared arrays", kMaxShared);
+    if (block.shared_count == kMaxShared) fail_kernel(site, "more than %u shared arrays", kMaxShared);
+    block.static_bytes += bytes;
+    if (block.static_bytes + block.dynamic_bytes > block.shared_limit) {
+      fail_kernel(site, "%zu bytes of static shared memory and %zu of dynamic: %zu together are allowed",
+                  block.static_bytes, block.dynamic_bytes, block.shared_limit);
+    }
     block.shared_count++;
     as_identity(maker, [&] {
       *found = {key, make(bytes, 128), bytes, {}};

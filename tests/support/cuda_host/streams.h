@@ -43,6 +43,7 @@ struct Stream {
 };
 
 struct Event {
+  int gpu = 0;
   Stream* stream = nullptr;  ///< of the last record
   uint64_t recorded = 0, completed = 0;
   double milliseconds = 0;

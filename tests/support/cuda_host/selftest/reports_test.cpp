@@ -71,6 +71,16 @@ __global__ void copy_left_pending(const float* in) {
   cp_async_16(tile, in, true);
   cp_async_commit();
 }
+__global__ void static_beside_dynamic(int* out) {
+  OTTAVA_SHARED(int, tile, [512]);
+  tile[threadIdx.x] = 7;
+  out[threadIdx.x] = tile[threadIdx.x];
+}
+__global__ void static_beside_all(int* out) {
+  OTTAVA_SHARED(int, tile, [512]);
+  tile[threadIdx.x] = 7;
+  out[threadIdx.x] = tile[threadIdx.x];
+}
 __global__ void trap() { __trap(); }
 __global__ void nothing(int* out) { out[threadIdx.x] = 7; }
 __global__ void uninitialised(float* out) {
@@ -103,6 +113,11 @@ TEST_CASE("every misuse of the device language is reported, and the next launch 
   auto one = [](auto kernel, unsigned threads) {
     return [=](Stream& s, int* p) { launch("bad", s, {.grid = 2, .block = threads}, kernel, p); };
   };
+  auto with_shared = [](auto kernel, size_t bytes) {
+    return [=](Stream& s, int* p) {
+      launch("bad", s, {.grid = 1, .block = 128, .shared_bytes = bytes}, kernel, p);
+    };
+  };
   auto with_floats = [](auto kernel) {
     return [=](Stream& s, int* p) {
       launch("bad", s, {.grid = 1, .block = 32}, kernel, reinterpret_cast<float*>(p));
@@ -121,6 +136,10 @@ TEST_CASE("every misuse of the device language is reported, and the next launch 
       {"cp.async: an address is not aligned to 16 bytes", with_floats(misaligned_copy)},
       {"is not in this block's shared memory", with_floats(copy_outside_shared)},
       {"exits with cp.async copies pending", with_floats(copy_left_pending)},
+      {"2048 bytes of static shared memory and 47105 of dynamic: 49152 together are allowed",
+       with_shared(static_beside_dynamic, 47105)},
+      {"2048 bytes of static shared memory and 230401 of dynamic: 232448 together are allowed",
+       with_shared(static_beside_all, 230401)},
       {"__trap", [](Stream& s, int*) { launch("bad", s, {.grid = 1, .block = 1}, trap); }},
   };
   for_each_order([&] {
@@ -165,6 +184,8 @@ TEST_CASE("launches that the hardware would refuse are refused") {
                  "50000 bytes of dynamic shared memory, 49152 allowed"));
   CHECK(launch_on(nullptr, {.grid = 1, .block = 1}, nothing, p) == cudaErrorInvalidResourceHandle);
   launch("nothing", stream, {.grid = dim3(0, 1), .block = 1}, nothing, p);  // nothing to do is no error
+  launch("just enough", stream, {.grid = 1, .block = 1, .shared_bytes = 47104}, static_beside_dynamic, p);
+  launch("just enough", stream, {.grid = 1, .block = 1, .shared_bytes = 230400}, static_beside_all, p);
   stream.synchronize();
 }
 

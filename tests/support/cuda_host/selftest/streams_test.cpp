@@ -1,4 +1,5 @@
 // Streams, events and when work runs.
+#include "core/cuda/graph.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 
 using namespace ottava;
@@ -80,6 +81,28 @@ TEST_CASE("an event waits for its latest record only, and a new one for nothing"
     later.synchronize();
     CHECK(later.milliseconds_since(event) >= 0);
   });
+}
+
+TEST_CASE("an event belongs to a GPU, and tells a time once it has come") {
+  auto& settings = cuda_host::settings();
+  const auto before = settings;
+  settings.streams = Streams::lazy;
+  Stream a = Stream::cuda(0), other = Stream::cuda(1);
+  Event begin(a.device()), end(a.device()), of_other(other.device());
+  CHECK_THROWS_WITH(of_other.record(a), Catch::Contains("an event of GPU 1 on a stream of GPU 0"));
+  begin.record(a);
+  begin.synchronize();
+  CHECK_THROWS_WITH(end.milliseconds_since(begin), Catch::Contains("never recorded"));
+  end.record(a);
+  CHECK_THROWS_WITH(end.milliseconds_since(begin), Catch::Contains("not ready"));
+  end.synchronize();
+  CHECK(end.milliseconds_since(begin) >= 0);
+  of_other.record(other);
+  of_other.synchronize();
+  CHECK_THROWS_WITH(of_other.milliseconds_since(begin), Catch::Contains("events of two GPUs"));
+  const Graph graph = Graph::record(a, [&] { end.record(a); });
+  CHECK_THROWS_WITH(end.milliseconds_since(begin), Catch::Contains("recorded into a graph"));
+  settings = before;
 }
 
 TEST_CASE("an error is reported once, by the stream that it happened on") {
