@@ -1,5 +1,6 @@
 #include "core/ops/matmul/matmul_pairs.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -36,13 +37,15 @@ struct Example {
     p.lda = p.a == Stored::transposed ? p.m : p.k;
     p.ldb = p.b == Stored::transposed ? p.k : p.n;
     p.ldc = p.n + kBeside;
+    b_by_terms = b;
+    for (int64_t k = 0; p.b == Stored::transposed && k < p.k; ++k) {
+      for (int64_t j = 0; j < p.n; ++j)
+        b_by_terms[static_cast<size_t>(k * p.n + j)] = b[static_cast<size_t>(j * p.k + k)];
+    }
   }
 
   float at_a(int64_t i, int64_t k) const {
     return a[static_cast<size_t>(p.a == Stored::transposed ? k * p.m + i : i * p.k + k)];
-  }
-  float at_b(int64_t k, int64_t j) const {
-    return b[static_cast<size_t>(p.b == Stored::transposed ? j * p.k + k : k * p.n + j)];
   }
 
   std::vector<float> run(const float* scale) const {
@@ -60,24 +63,26 @@ struct Example {
     std::vector<double> want(got.size()), size(got.size());
     const int64_t every = p.m * p.n > 100000 ? 11 : 1;  // of a large result one row in eleven
     for (int64_t i = 0; i < p.m; ++i) {
-      for (int64_t j = 0; j < p.ldc; ++j) {
-        const auto at = static_cast<size_t>(i * p.ldc + j);
-        want[at] = size[at] = 0;
-        if (j >= p.n) {
-          REQUIRE(got[at] == before[at]);
-          want[at] = before[at];
-          continue;
+      const auto row = static_cast<size_t>(i * p.ldc), n = static_cast<size_t>(p.n);
+      for (size_t j = n; j < static_cast<size_t>(p.ldc); ++j) {
+        REQUIRE(got[row + j] == before[row + j]);
+        want[row + j] = before[row + j];
+      }
+      if (i % every != 0) {
+        std::copy_n(&got[row], n, &want[row]);
+        continue;
+      }
+      for (int64_t k = 0; k < p.k; ++k) {
+        const double left = at_a(i, k);
+        for (size_t j = 0; j < n; ++j) {
+          const double term = left * b_by_terms[static_cast<size_t>(k) * n + j] * scale;
+          want[row + j] += term;
+          size[row + j] += std::abs(term);
         }
-        if (i % every != 0) {
-          want[at] = got[at];
-          continue;
-        }
-        for (int64_t k = 0; k < p.k; ++k) {
-          const double term = static_cast<double>(at_a(i, k)) * at_b(k, j) * scale;
-          want[at] += term;
-          size[at] += std::abs(term);
-        }
-        if (adds) want[at] += before[at], size[at] += std::abs(before[at]);
+      }
+      for (size_t j = 0; adds && j < n; ++j) {
+        want[row + j] += before[row + j];
+        size[row + j] += std::abs(before[row + j]);
       }
     }
     check_close(got, want, tolerance(p.output, 1, p.k), size);
@@ -85,6 +90,7 @@ struct Example {
 
   GemmProblem p;
   std::vector<float> a, b, before;
+  std::vector<float> b_by_terms;  ///< [k,n]: the definition reads it in this order
 };
 
 /// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last two
