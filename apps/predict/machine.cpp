@@ -62,14 +62,23 @@ double tiles_at_diagonal(const AttentionShape& shape) {
 std::string class_of(const RecordedOperation& o) {
   if (is_product(o)) return fmt::format("products {}", name_of(o.precision));
   if (is_attention(o)) return "attention";
-  if (o.op == "adamw" || o.op.starts_with("muon_") || o.op == "grad_norm_squared" || o.op == "clip_factor")
-    return "optimizer";
+  constexpr std::array<std::string_view, 4> kOptimizer = {"adamw", "grad_norm_squared", "clip_factor",
+                                                          "skip_spike"};
+  if (contains(kOptimizer, o.op) || o.op.starts_with("muon_")) return "optimizer";
   if (o.op.starts_with("cross_entropy")) return "loss";
-  constexpr std::array<std::string_view, 11> kQuantize = {
-      "quantize",    "dequantize",      "amax",
-      "column_amax", "transpose_codes", "transpose_block_scales",
-      "fold_amax",   "flag_non_finite", "poison_if_raised",
-      "tile_scales", "untile_scales"};
+  constexpr std::array<std::string_view, 13> kQuantize = {"quantize",
+                                                          "dequantize",
+                                                          "amax",
+                                                          "column_amax",
+                                                          "transpose_codes",
+                                                          "transpose_block_scales",
+                                                          "fold_amax",
+                                                          "flag_non_finite",
+                                                          "poison_if_raised",
+                                                          "tile_scales",
+                                                          "untile_scales",
+                                                          "delayed_amax",
+                                                          "advance_amax_history"};
   return contains(kQuantize, o.op) ? "quantize" : "elementwise";
 }
 

@@ -224,12 +224,16 @@ TEST_CASE("what was measured is of a table only if no other table names the GPU 
       is_of(find_device(file_with(folder, "base: h100_sxm\ndriver_names: [GH200]\n")), "NVIDIA GH200 480GB"));
 }
 
-TEST_CASE("what the optimizer does is a class, also Muon's part of it") {
+TEST_CASE("what the optimizer does is a class, also Muon's part of it, and so is what FP8 adds") {
   const auto of = [](const char* op) { return class_of({.op = op, .precision = Precision::bf16}); };
   for (const char* op : {"adamw", "muon_momentum", "muon_apply", "muon_divide_by_norm", "muon_combine",
-                         "grad_norm_squared", "clip_factor"}) {
+                         "grad_norm_squared", "clip_factor", "skip_spike"}) {
     INFO(op);
     CHECK(of(op) == "optimizer");
+  }
+  for (const char* op : {"quantize", "delayed_amax", "advance_amax_history"}) {
+    INFO(op);
+    CHECK(of(op) == "quantize");
   }
   CHECK(of("matmul") == "products bf16");  // of Newton-Schulz too
   CHECK(of("rms_norm") == "elementwise");
