@@ -20,6 +20,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/lfs_pointer.h"
+#include "core/io/system_failure.h"
 #include "core/io/utf8.h"
 #include "core/log.h"
 #include "core/text/counted.h"
@@ -172,14 +173,7 @@ class Finder {
   }
 
  private:
-  void add_file(std::string path) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    if (status.type() == fs::file_type::none)
-      fail<FileError>(kWhere, "cannot access '{}': {}", path, error.message());
-    if (!fs::is_regular_file(status)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
-    // A Megatron pair is named by either of its files.
-    if (path.ends_with(".idx")) path = megatron_bin(path);
+  void add_file(const std::string& path) {
     std::optional<DataFile> entry = in_three_attempts(
         {.complaint = fmt::format("'{}' could not be read", path)}, [&] { return look_at(path); });
     if (entry)
@@ -188,7 +182,14 @@ class Finder {
       ++empty;
   }
   // Nothing: it is empty.
-  std::optional<DataFile> look_at(const std::string& path) const {
+  std::optional<DataFile> look_at(std::string path) const {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (status.type() == fs::file_type::none)
+      fail_for_system(error.value(), kWhere, fmt::format("cannot access '{}'", path));
+    if (!fs::is_regular_file(status)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
+    // A Megatron pair is named by either of its files.
+    if (path.ends_with(".idx")) path = megatron_bin(path);
     const File file = File::open_for_reading(path);
     if (file.size() == 0) return std::nullopt;
     refuse_lfs_pointer(file);
@@ -240,7 +241,7 @@ class Finder {
       log::info("data: of folder '{}' {} taken, left out: {}", folder, counted(paths.size(), "file"),
                 names_of_sources(others));
     }
-    for (std::string& path : paths) add_file(std::move(path));
+    for (const std::string& path : paths) add_file(path);
   }
   void add_glob(const std::string& pattern, int depth) {
     glob_t found{};

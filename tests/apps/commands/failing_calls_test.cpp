@@ -183,6 +183,15 @@ TEST_CASE("a run reads its tokenizer and its data again where a call fails for a
   }
 }
 
+TEST_CASE("a file of data is looked at again where the system could not tell what it is") {
+  const TinyRuns runs;
+  // The first look is at what the argument names.
+  const Outcome seen = runs.run_shell(with_failing({"stat", "text.txt", EIO, 2}, "data inspect text.txt"));
+  INFO(seen.output);
+  CHECK(seen.exit_code == 0);
+  CHECK(times_in(seen.output, "'text.txt' could not be read, and is tried again in 10 s: ") == 1);
+}
+
 TEST_CASE("a shard is written where a call fails for a moment, and not where it fails three times") {
   const TinyRuns runs;
   const std::string prepare =
