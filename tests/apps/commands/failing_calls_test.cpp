@@ -227,7 +227,7 @@ TEST_CASE("a shard is written where a call fails for a moment, and not where it 
     INFO(made.output);
     CHECK(made.exit_code == (count == 1 ? 0 : 1));
     CHECK(times_in(made.output, " could not be locked, and is tried again") == (count == 1 ? 1 : 2));
-    CHECK(has(made.output, "[data prepare] cannot lock made.incomplete-") == (count == 3));
+    CHECK(has(made.output, "ottava: [data prepare] cannot lock made.incomplete-") == (count == 3));
   }
 }
 

@@ -52,6 +52,7 @@ std::string warnings_of(Launch launch, const std::vector<std::string>& lists,
                         const std::string& launchers = "",
                         const std::map<std::string, std::string>& variables = kNothing) {
   std::string all;
+  if (launch.local_size == 1) launch.local_size = static_cast<int>(lists.size());
   for (const std::string& text :
        cpu_warnings(launch, machine_of(lists), parse_cpu_list(launchers), environment_of(variables)))
     all += text + "\n";
