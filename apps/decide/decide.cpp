@@ -47,7 +47,7 @@ std::string circumstances(const Experiment& e, Device device) {
 // wrote with "1 sequences". Broken checkpoints are reported when they are loaded.
 Decisions saved_decisions(const Experiment& e, Device device, GivenUp& unreadable) {
   const std::string ways[] = {circumstances(e, device), circumstances(e, device, with_s)};
-  const std::vector<checkpoint::SavedStep> steps = whole_steps_to_load(e.config, unreadable).steps;
+  const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config, unreadable).steps;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";
