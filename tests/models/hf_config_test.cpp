@@ -351,8 +351,8 @@ TEST_CASE(
       {"rope_theta", [](HfConfig& c) { c.rope_theta = 5e5; }},
       {"rope_scaling", [](HfConfig& c) { c.rope_scaling = RopeScaling{.factor = 16}; }},
       {"tie_word_embeddings", [](HfConfig& c) { c.tie_word_embeddings = true; }},
-      {"bos_token_id", [](HfConfig& c) { c.bos_token_id = 1; }, false, false},
-      {"eos_token_ids", [](HfConfig& c) { c.eos_token_ids = {2}; }, false, false},
+      {"bos_token_id", [](HfConfig& c) { c.bos_token_id = 5; }, false, false},
+      {"eos_token_ids", [](HfConfig& c) { c.eos_token_ids = {6}; }, false, false},
       {"dtype", [](HfConfig& c) { c.dtype = "bfloat16"; }, false},
   };
   for (const auto& [member, change, is_computed, is_edited] : rows) {
