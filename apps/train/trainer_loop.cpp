@@ -336,8 +336,10 @@ void Trainer::check_health(const StepOutputs& out) {
   }
   const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips <= limit) return;
-  finish_save(true);                      // all ranks end here, and it may be the checkpoint to go back to
-  meet_before_refusing(*ranks_.control);  // rank 0 may not have logged the step yet
+  finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
+  const std::string back = vanishes ? "" : checkpoints_->ways_back(state_.step - state_.consecutive_skips);
+  // Rank 0 may not have logged the step yet; from here on no rank needs another for what it says.
+  meet_before_refusing(*ranks_.control);
   const std::string steps = counted(state_.consecutive_skips, "consecutive step");
   if (vanishes) {
     fail<NumericsError>("training",
@@ -347,8 +349,7 @@ void Trainer::check_health(const StepOutputs& out) {
   fail<NumericsError>("training",
                       "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
                       "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
-                      steps, limit, first_skipped_sample(),
-                      checkpoints_->ways_back(state_.step - state_.consecutive_skips));
+                      steps, limit, first_skipped_sample(), back);
 }
 
 // The norm is of all ranks, so that all come here together. Without tokens, and where their loss is 0, it is
