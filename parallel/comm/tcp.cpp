@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -231,8 +232,11 @@ std::optional<BoundSocket> bind_port(int port) {
 
 bool is_held_by_connections(int port) {
   if (bind_port(port) || errno != EADDRINUSE) return false;
-  return std::ranges::none_of(addresses_of("localhost", std::to_string(port)),
-                              [](const SocketAddress& own) { return try_connect(own).is_open(); });
+  // By number: a container may have no file that says where localhost is.
+  return std::ranges::none_of(std::array{"127.0.0.1", "::1"}, [&](const char* host) {
+    return std::ranges::any_of(addresses_of(host, std::to_string(port)),
+                               [](const SocketAddress& own) { return try_connect(own).is_open(); });
+  });
 }
 
 Listener::Listener(int port) {

@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -27,6 +28,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/child.h"
 #include "tests/support/skip.h"
+#include "tests/support/temporary_folder.h"
 
 // How ranks find each other at the master's port, and what is said of those that do not come.
 
@@ -186,6 +188,26 @@ TEST_CASE("a master's port that a connection has is waited for") {
   });
   for (const std::string& error : errors) CHECK(error == "");
   CHECK_FALSE(client.is_open());
+}
+
+TEST_CASE("a port at which somebody listens is not a connection's, also where localhost is not known") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "hosts") << "";
+  std::ofstream(folder / "nsswitch.conf") << "hosts: files\n";
+  const tcp::Listener other;
+  constexpr int kNotAllowed = 3, kHeld = 4;
+  const int status = in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      ::_exit(kNotAllowed);
+    for (const char* name : {"hosts", "nsswitch.conf"}) {
+      const std::string here = folder / name, there = std::string("/etc/") + name;
+      if (::mount(here.c_str(), there.c_str(), nullptr, MS_BIND, nullptr) != 0) ::_exit(kNotAllowed);
+    }
+    if (tcp::is_held_by_connections(other.port())) ::_exit(kHeld);
+  });
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNotAllowed) return skip("files of its own in /etc need root");
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("a rank's connection keeps nobody from the port of its own end") {
