@@ -199,8 +199,8 @@ CpuShare cpu_share(int ranks) {
 CpuShare apply_cpu_share(const Launch& launch, const MachineCpus& machine) {
   CpuShare share = share_with_quota(machine, launch.local_size);
   if (share.binds && !allow_cpus_everywhere(share.cpus)) {
-    log::warning("rank {} could not be bound to its {} CPUs: ranks may disturb each other", launch.rank,
-                 share.cpus.size());
+    log::warning("rank {} could not be bound to its {}: ranks may disturb each other", launch.rank,
+                 counted(share.cpus.size(), "CPU"));
     share.binds = false;
   }
   set_parallel_threads(share.threads);
