@@ -208,24 +208,11 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   if (read) config.rope_scaling = read->scaling;
 }
 
-// Null: there is none; left out: the family's.
-std::optional<int64_t> bos_token_id(const Json& root, const Reader& r, HfFamily family) {
-  constexpr std::string_view kName = "bos_token_id";
-  if (!root.find(kName)) return row_of(family).bos_token_id;
-  const Json* bos = r.find(kName);
-  return bos ? std::optional(bos->as_integer(r.what(kName))) : std::nullopt;
-}
-
 }  // namespace
 
 std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where) {
   const Reader r(object, where);
   const Json* eos = r.find("eos_token_id");
-  if (!eos && !object.find("eos_token_id")) {
-    const std::string type = r.text("model_type", "");
-    for (const HfFamilyRow& family : kHfFamilies)
-      if (family.model_type == type && family.eos_token_id) return {*family.eos_token_id};
-  }
   if (!eos) return {};
   const Json::Array list = eos->is_array() ? eos->as_array(where) : Json::Array{*eos};
   std::vector<int64_t> ids;
@@ -266,7 +253,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.tie_word_embeddings = r.flag("tie_word_embeddings");
   config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
   read_rope(r, where, config);
-  config.bos_token_id = bos_token_id(root, r, config.family);
+  if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
   config.eos_token_ids = eos_token_ids(root, where);
   return config;
 }

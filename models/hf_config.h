@@ -17,8 +17,8 @@ class Json;
 enum class HfFamily { llama, qwen2, qwen3 };
 
 /// The part of an HF `config.json` that decides what the model computes. Where a file leaves a value out, it
-/// is the default that `transformers` has for the family (of Llama also tokens that begin and end a text: 1
-/// and 2).
+/// is the default that `transformers` has for the family, except that no token begins or ends a text:
+/// LlamaConfig has 1 and 2, but generate() goes by what the file says.
 struct HfConfig {
   HfFamily family = HfFamily::llama;
   int64_t hidden_size = 0;
@@ -63,8 +63,8 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
 /// of stored weights do not count.
 std::vector<std::string> differences(const HfConfig& a, const HfConfig& b);
 
-/// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none; where a
-/// config.json leaves it out, the family's. Throws FileError naming `where`.
+/// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none. Throws
+/// FileError naming `where`.
 std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where);
 
 }  // namespace ottava

@@ -113,9 +113,9 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
     const auto& family = row_of(now.family);
     edit.put("model_type", std::string(family.model_type), row_of(was.family).model_type, family.model_type);
     edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
-    // What is left out would be the other family's.
-    if (!root.find("bos_token_id")) edit.set("bos_token_id", bos_json(was.bos_token_id));
-    if (!root.find("eos_token_id")) edit.set("eos_token_id", eos_json(was.eos_token_ids));
+    // LlamaConfig would take 1 and 2 for what a file of Qwen leaves out.
+    for (const std::string_view name : {"bos_token_id", "eos_token_id"})
+      if (!root.find(name)) edit.set(name, Json());
   }
   bool derives_anew = was.family != now.family;
   for (const auto& [name, size] : kSizes) {

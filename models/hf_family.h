@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 #include "models/hf_config.h"
@@ -14,13 +13,11 @@ struct HfFamilyRow {
   HfFamily family;
   std::string_view model_type, architecture;
   int64_t key_value_heads, head_dim, max_position_embeddings;
-  std::optional<int64_t> bos_token_id = {}, eos_token_id = {};
 };
 /// In the order of HfFamily.
-inline constexpr HfFamilyRow kHfFamilies[] = {
-    {HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048, 1, 2},
-    {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
-    {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
+inline constexpr HfFamilyRow kHfFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048},
+                                              {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
+                                              {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
 inline const HfFamilyRow& row_of(HfFamily family) { return kHfFamilies[static_cast<size_t>(family)]; }
 
 }  // namespace ottava

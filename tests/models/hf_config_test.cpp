@@ -63,8 +63,8 @@ TEST_CASE("HF config: defaults and the newer form") {
   CHECK(c.rope_theta == 10000);
   CHECK(c.rms_norm_eps == 1e-6);
   CHECK(c.max_position_embeddings == 2048);
-  CHECK(c.bos_token_id == 1);
-  CHECK(c.eos_token_ids == std::vector<int64_t>{2});
+  CHECK_FALSE(c.bos_token_id);
+  CHECK(c.eos_token_ids.empty());
   c = parse_hf_config(
       llama_with(R"("rope_parameters":{"rope_type":"default","rope_theta":5e5},"dtype":"float16")"), "t");
   CHECK(c.rope_theta == 5e5);
@@ -270,6 +270,12 @@ TEST_CASE("HF config: what was left out reads the same when other sizes or the f
     CHECK(read == now);
     CHECK(differences(read, now).empty());
   }
+  std::string qwen = llama_with(R"("num_key_value_heads":2)");
+  qwen.replace(qwen.find("llama"), 5, "qwen2");
+  HfConfig now = parse_hf_config(qwen, "config.json");
+  now.family = HfFamily::llama;
+  const Json llama = Json::parse(edit_hf_config(qwen, "config.json", now).json, "edited");
+  for (const char* name : {"bos_token_id", "eos_token_id"}) CHECK(llama.at(name, "edited").is_null());
 }
 
 TEST_CASE("HF config: both forms of rope are read where they say the same") {

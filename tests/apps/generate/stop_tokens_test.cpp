@@ -13,10 +13,12 @@ TEST_CASE("texts end at the tokenizer's EOS and at those of generation_config.js
   const TemporaryFolder folder;
   std::ofstream(folder / "config.json") << R"({"eos_token_id": [5, 6]})";
   CHECK(stop_tokens(folder.path(), *tokenizer) == std::vector<int32_t>{eos, 5, 6});
-  std::ofstream(folder / "config.json") << R"({"model_type": "llama"})";
-  CHECK(stop_tokens(folder.path(), *tokenizer) == std::vector<int32_t>{eos, 2});
-  std::ofstream(folder / "config.json") << R"({"model_type": "llama", "eos_token_id": null})";
-  CHECK(stop_tokens(folder.path(), *tokenizer) == std::vector<int32_t>{eos});
+  // LlamaConfig has 2 where it is left out, but from_pretrained() of transformers 5.24 then stops at none.
+  for (const char* none :
+       {R"({"model_type": "llama"})", R"({"model_type": "llama", "eos_token_id": null})"}) {
+    std::ofstream(folder / "config.json") << none;
+    CHECK(stop_tokens(folder.path(), *tokenizer) == std::vector<int32_t>{eos});
+  }
   std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": 7})";
   CHECK(stop_tokens(folder.path(), *tokenizer) == std::vector<int32_t>{eos, 7});
 }
