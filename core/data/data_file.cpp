@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
@@ -159,7 +160,7 @@ class Finder {
     if (source.empty())
       fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @FILE");
     if (source[0] == '@') return add_list(source.substr(1), depth);
-    fs::file_status status = fs::status(source, error);
+    const fs::file_status status = look(source, error);
     if (fs::exists(status))
       refuse_unfinished(fs::is_directory(status) ? source : fs::path(source).parent_path().string());
     if (fs::is_directory(status)) return add_folder(source);
@@ -173,6 +174,15 @@ class Finder {
   }
 
  private:
+  // What there is; `error` says why that cannot be told, where the system does not fail.
+  static fs::file_status look(const std::string& source, std::error_code& error) {
+    return in_three_attempts({.complaint = fmt::format("'{}' could not be looked at", source)}, [&] {
+      const fs::file_status status = fs::status(source, error);
+      if (is_of_system(error.value()))
+        fail_for_system(error.value(), kWhere, fmt::format("cannot access '{}'", source));
+      return status;
+    });
+  }
   void add_file(const std::string& path) {
     std::optional<DataFile> entry = in_three_attempts(
         {.complaint = fmt::format("'{}' could not be read", path)}, [&] { return look_at(path); });
@@ -194,7 +204,8 @@ class Finder {
     if (file.size() == 0) return std::nullopt;
     refuse_lfs_pointer(file);
     struct stat info {};
-    ::stat(path.c_str(), &info);
+    if (::stat(path.c_str(), &info) != 0)
+      fail_for_system(errno, kWhere, fmt::format("cannot access '{}'", path));
     DataFile entry{.path = path, .compression = compression_of(path), .bytes = file.size()};
     entry.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
     entry.format = format_ ? *format_ : format_of(file, entry.compression);
@@ -204,8 +215,10 @@ class Finder {
     entry.content = sample_content(file);
     return entry;
   }
-  void add_folder(const std::string& folder) {
-    std::vector<std::string> paths, others;
+  // Into `paths` data, into `others` what is left out.
+  static void list_folder(const std::string& folder, std::vector<std::string>& paths,
+                          std::vector<std::string>& others) {
+    paths.clear(), others.clear();
     try {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
@@ -227,8 +240,13 @@ class Finder {
         (is_data && is_regular ? paths : others).push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {
-      fail<FileError>(kWhere, "cannot list '{}': {}", folder, error.code().message());
+      fail_for_system(error.code().value(), kWhere, fmt::format("cannot list '{}'", folder));
     }
+  }
+  void add_folder(const std::string& folder) {
+    std::vector<std::string> paths, others;
+    in_three_attempts({.complaint = fmt::format("'{}' could not be listed", folder)},
+                      [&] { list_folder(folder, paths, others); });
     if (paths.empty()) {
       fail<DataError>(
           kWhere,
@@ -258,7 +276,8 @@ class Finder {
   void add_list(const std::string& path, int depth) {
     if (depth >= kListDepth)
       fail<DataError>(kWhere, "'@{}': lists are nested more than {} deep", path, kListDepth);
-    std::istringstream in(read_file(path));
+    std::istringstream in(in_three_attempts({.complaint = fmt::format("'{}' could not be read", path)},
+                                            [&] { return read_file(path); }));
     std::string line;
     for (bool is_first = true; std::getline(in, line); is_first = false) {
       if (is_first && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());

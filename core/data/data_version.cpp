@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "core/data/token_shard.h"
 #include "core/io/attempts.h"
 #include "core/io/file.h"
+#include "core/io/system_failure.h"
 
 namespace ottava::data {
 namespace {
@@ -34,7 +36,9 @@ std::string version_now(const std::vector<DataFile>& files, int64_t whole_bytes)
   std::string piece(kPiece, '\0');
   for (const std::string& path : paths) {
     if (!is_whole) {
-      const int64_t time = std::filesystem::last_write_time(path).time_since_epoch().count();
+      std::error_code error;
+      const int64_t time = std::filesystem::last_write_time(path, error).time_since_epoch().count();
+      if (error) fail_for_system(error.value(), "data", fmt::format("cannot access '{}'", path));
       XXH64_update(hash.get(), &time, sizeof time);
       continue;
     }

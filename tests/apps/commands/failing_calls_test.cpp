@@ -1,5 +1,6 @@
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -185,11 +186,45 @@ TEST_CASE("a run reads its tokenizer and its data again where a call fails for a
 
 TEST_CASE("a file of data is looked at again where the system could not tell what it is") {
   const TinyRuns runs;
-  // The first look is at what the argument names.
-  const Outcome seen = runs.run_shell(with_failing({"stat", "text.txt", EIO, 2}, "data inspect text.txt"));
+  fs::create_directory(runs / "folder");
+  fs::copy_file(runs / "text.txt", runs / "folder/a.txt");
+  std::ofstream(runs / "sources.list") << "text.txt\n";
+  const struct {
+    FailingCalls calls;
+    const char *source, *said;
+  } cases[] = {{{"stat", "text.txt"}, "text.txt", "'text.txt' could not be looked at"},
+               {{"stat", "text.txt", EIO, 2}, "text.txt", "'text.txt' could not be read"},
+               {{"stat", "text.txt", EIO, 3}, "text.txt", "'text.txt' could not be read"},
+               {{"readdir", "folder"}, "folder", "'folder' could not be listed"},
+               {{"open", "sources.list"}, "@sources.list", "'sources.list' could not be read"}};
+  for (const auto& [calls, source, said] : cases) {
+    const Outcome seen = runs.run_shell(with_failing(calls, std::string("data inspect ") + source));
+    INFO(seen.output);
+    CHECK(seen.exit_code == 0);
+    CHECK(times_in(seen.output, std::string(said) + ", and is tried again in 10 s: ") == 1);
+  }
+  const Outcome ended =
+      runs.run_shell(with_failing({"stat", "text.txt", EIO, 1, 3}, "data inspect text.txt"));
+  CHECK(ended.exit_code == 1);
+  CHECK_THAT(ended.output, Contains("[data] cannot access 'text.txt': Input/output error"));
+}
+
+TEST_CASE("a large file's time of change is asked for again where the system could not tell it") {
+  const TinyRuns runs;
+  std::ofstream(runs / "ids.bin").close();
+  fs::resize_file(runs / "ids.bin", (256 << 20) + 2);  // a hole; smaller data are read as a whole
+  const std::string train =
+      "train tiny.yaml --training.steps 1 --training.dataset_path ids.bin --training.format tokens_u16";
+  Outcome seen;
+  int times = 0;
+  for (int first = 5; times == 0 && first < 20; ++first) {  // the looks before are others
+    fs::remove_all(runs / "out");
+    seen = runs.run_shell(with_failing({"stat", "ids.bin", EIO, first}, train));
+    times = times_in(seen.output, "the files of the data could not be read, and is tried again in 10 s: ");
+  }
   INFO(seen.output);
+  CHECK(times == 1);
   CHECK(seen.exit_code == 0);
-  CHECK(times_in(seen.output, "'text.txt' could not be read, and is tried again in 10 s: ") == 1);
 }
 
 TEST_CASE("a shard is written where a call fails for a moment, and not where it fails three times") {
