@@ -11,7 +11,6 @@
 #include "core/data/chat/conversation.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
-#include "core/io/attempts.h"
 #include "core/io/file.h"
 #include "core/ops/attention/attention.h"
 #include "models/llama/read_hf_config.h"
@@ -57,8 +56,7 @@ void warn_of_tokenizer(Experiment& e) {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
-  return in_three_attempts({.complaint = "the tokenizer could not be read"},
-                           [&] { return Tokenizer::load(find_assets(config)); });
+  return Tokenizer::load(find_assets(config));
 }
 
 bool texts_begin_with_bos(const Experiment& e) {

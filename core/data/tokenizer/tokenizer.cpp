@@ -13,6 +13,7 @@
 #include "core/data/tokenizer/split_patterns.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/text/counted.h"
@@ -167,27 +168,30 @@ std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_jso
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
-  bool folder = is_folder(path.string());
-  auto file = folder ? path / "tokenizer.json" : path;
-  if (!is_there(file.string())) {
-    fail<FileError>(
-        "tokenizer", "{} does not exist; expected a tokenizer.json or a folder with one{}", file.string(),
-        folder ? " (tokenizer.model and vocab.json are not supported: convert them with HF tokenizers)" : "");
-  }
-  std::vector<std::filesystem::path> files{file};
-  TokenizerTexts texts{.tokenizer_json = read_file(file.string(), kMaxFileBytes)};
-  const auto read_beside = [&](const char* name, std::string& text) {
-    const auto beside = file.parent_path() / name;
-    if (!is_there(beside.string())) return;
-    files.push_back(beside);
-    text = read_file(beside.string(), kMaxFileBytes);
-    if (text.empty()) fail<FileError>("tokenizer", "{} is empty", beside.string());
-  };
-  read_beside("tokenizer_config.json", texts.config_json);
-  read_beside("special_tokens_map.json", texts.special_tokens_map);
-  auto impl = std::make_unique<Impl>(read_definition(texts, file.string()));
-  impl->files = std::move(files);
-  return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
+  return in_three_attempts({.complaint = "the tokenizer could not be read"}, [&] {
+    bool folder = is_folder(path.string());
+    auto file = folder ? path / "tokenizer.json" : path;
+    if (!is_there(file.string())) {
+      fail<FileError>(
+          "tokenizer", "{} does not exist; expected a tokenizer.json or a folder with one{}", file.string(),
+          folder ? " (tokenizer.model and vocab.json are not supported: convert them with HF tokenizers)"
+                 : "");
+    }
+    std::vector<std::filesystem::path> files{file};
+    TokenizerTexts texts{.tokenizer_json = read_file(file.string(), kMaxFileBytes)};
+    const auto read_beside = [&](const char* name, std::string& text) {
+      const auto beside = file.parent_path() / name;
+      if (!is_there(beside.string())) return;
+      files.push_back(beside);
+      text = read_file(beside.string(), kMaxFileBytes);
+      if (text.empty()) fail<FileError>("tokenizer", "{} is empty", beside.string());
+    };
+    read_beside("tokenizer_config.json", texts.config_json);
+    read_beside("special_tokens_map.json", texts.special_tokens_map);
+    auto impl = std::make_unique<Impl>(read_definition(texts, file.string()));
+    impl->files = std::move(files);
+    return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
+  });
 }
 
 int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(impl_->bytes.size()); }

@@ -37,7 +37,7 @@ class Tokenizer {
  public:
   /// `path` is a tokenizer.json, or a folder with one and perhaps a tokenizer_config.json and a
   /// special_tokens_map.json. Throws FileError for a file that is missing or malformed, or that asks for
-  /// something that would change ids if ignored.
+  /// something that would change ids if ignored; where the system fails, after three attempts (attempts.h).
   static std::shared_ptr<const Tokenizer> load(const std::filesystem::path& path);
   /// The same from the files' texts; an empty config_json stands for no tokenizer_config.json. `name` is for
   /// errors.

@@ -156,6 +156,11 @@ TEST_CASE("a run reads its tokenizer and its data again where a call fails for a
   const TinyRuns runs;
   const std::string shipped = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
   CHECK(runs.run("data prepare text.txt --tokenizer " + shipped + " --output shards").exit_code == 0);
+  const Outcome prepared =
+      runs.run_shell(with_failing({"pread", "en-2256/tokenizer.json"},
+                                  "data prepare text.txt --tokenizer " + shipped + " --output again"));
+  CHECK(prepared.exit_code == 0);
+  CHECK(has(prepared.output, "the tokenizer could not be read, and is tried again in 10 s: "));
   CHECK(runs.run_shell("gzip -k text.txt").exit_code == 0);
   const std::string text = "train tiny.yaml --training.steps 2 --training.data_check_seconds 0 ",
                     gzip = text + "--training.dataset_path text.txt.gz ",
