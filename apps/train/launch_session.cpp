@@ -65,10 +65,18 @@ void prepare_nccl() {
 // free to run as their streams let them.
 void order_nccl(const Config& config, const Launch& launch) {
   const int gpus = cuda_device_count();
-  if (gpus == 0 || launch.world_size == 1 || config.training.device == "cpu") return;
+  const bool is_staged = config.comm.backend == "mpi" || config.comm.backend == "tcp";
+  if (gpus == 0 || launch.world_size == 1 || config.training.device == "cpu" || is_staged) return;
   const int sms = cuda::sm_count(launch.local_rank % gpus);
-  if (may_crowd(config.parallelism, config.comm.sm_budget, sms))
-    ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (!may_crowd(config.parallelism, config.comm.sm_budget, sms)) return;
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (launch.rank == 0) {
+    log::info(
+        "NCCL's calls of several kinds of parallelism may need more than the {} SMs of a GPU at once: NCCL "
+        "2.26 and newer start them in order (NCCL_LAUNCH_ORDER_IMPLICIT={}), with an older one "
+        "set comm.sm_budget so low that all fit",
+        sms, std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"));
+  }
 }
 
 void pin_nccl_algorithms() {
