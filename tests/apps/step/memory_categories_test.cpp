@@ -53,6 +53,18 @@ Turn at_turn(const MemoryPlan& plan) {
   return out;
 }
 
+/// The tensor of this name that was made last before time `before`.
+const PlannedAllocation& newest(const std::vector<PlannedAllocation>& all, std::string_view name,
+                                int64_t before) {
+  const PlannedAllocation* out = nullptr;
+  for (const PlannedAllocation& a : all) {
+    if (a.name == name && a.begin < before && (!out || a.begin > out->begin)) out = &a;
+  }
+  INFO(name);
+  REQUIRE(out);
+  return *out;
+}
+
 }  // namespace
 
 TEST_CASE("activations of a small 405B are those counted by hand, with and without tensor parallel") {
@@ -112,6 +124,31 @@ TEST_CASE("nothing that crosses from forward to backward is called scratch, in a
           CHECK(turn.scratch.empty());
         }
       }
+    }
+  }
+}
+
+TEST_CASE("what a layer's backward pass has read is given back before the next gradient is made") {
+  std::vector<std::string> recipes = all_recipes();
+  recipes.emplace_back();
+  for (const std::string& recipe : recipes) {
+    for (Recompute recompute : {Recompute::nothing, Recompute::elementwise, Recompute::block}) {
+      INFO(recipe << ", recomputation " << static_cast<int>(recompute));
+      TrainingShape shape = float8_step();
+      shape.model_options.recompute.assign(2, recompute);
+      if (!recipe.empty()) shape = in_float8(shape, {.recipe_name = recipe, .amax_history_length = 4}, 1);
+      const MemoryPlan plan = plan_of(shape, {});
+      const std::vector<PlannedAllocation>& all = plan.phases.at(0).allocations;
+      // Of the last block, which comes first.
+      const auto given_back = [&](std::string_view name, std::string_view gradient) {
+        const auto dx = std::ranges::find(all, gradient, &PlannedAllocation::name);
+        REQUIRE(dx != all.end());
+        INFO(name << " and " << gradient);
+        CHECK(newest(all, name, dx->begin).end <= dx->begin);
+      };
+      given_back("feed_forward.swiglu", "feed_forward.w13.dx");
+      given_back("attention.wqkv", "attention.wqkv.dx");
+      given_back("attention.core", "attention.wqkv.dx");
     }
   }
 }
