@@ -81,26 +81,39 @@ struct Kind {
   double (Float8Operand::*fraction)() const;
 };
 
-/// `has_history`: the scale of one of the operands is not of its own amax.
-std::string advice_for(Trouble trouble, Role role, bool has_history) {
-  const std::string_view keep =
-      "or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of "
-      "quantize.linear.float8.policy";
+/// What can be done in layers of these recipes; nothing that they do already.
+std::string advice_for(Trouble trouble, Role role, const std::set<fp8::RecipeName>& recipes) {
+  constexpr std::string_view kKeep =
+      "keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy";
+  const auto some = [&](auto&& holds) {
+    return std::ranges::any_of(recipes, [&](fp8::RecipeName name) { return holds(fp8::make_recipe(name)); });
+  };
+  const bool has_history = some([](const fp8::Recipe& r) { return r.has_history(); });
   if (trouble == Trouble::saturation && !has_history)
     return "an infinity or NaN in a tensor leaves it without a scale: lower optimizer.lr, raise "
            "lr_scheduler.warmup_steps, or check the data";
   if (trouble == Trouble::saturation)
     return fmt::format(
         "the scales of earlier steps are outdated: raise quantize.linear.float8.margin, use recipe_name "
-        "tensorwise instead of delayed, {}",
-        keep);
+        "tensorwise instead of delayed, or {}",
+        kKeep);
   if (role == Role::dy) {
-    return fmt::format(
-        "the weight gradient may need high precision: use recipe_name tensorwise_with_gw_hp or "
-        "rowwise_with_gw_hp, {}",
-        keep);
+    if (some([](const fp8::Recipe& r) { return r.weight_gradient.is_fp8; }))
+      return fmt::format(
+          "the weight gradient may need high precision: use recipe_name tensorwise_with_gw_hp or "
+          "rowwise_with_gw_hp, or {}",
+          kKeep);
+    if (some([](const fp8::Recipe& r) { return r.input_gradient.a.format == DType::e4m3; }))
+      return fmt::format("E5M2 holds smaller numbers than E4M3: use recipe_name tensorwise_with_gw_hp, or {}",
+                         kKeep);
+    return std::string(kKeep);
   }
-  return fmt::format("scales of smaller groups lose less: use recipe_name blockwise, {}", keep);
+  const auto shares_widely = [role](const fp8::Recipe& r) {
+    return !fp8::traits(operand_recipe(r, role).granularity).has_blocks();
+  };
+  if (some(shares_widely))
+    return fmt::format("scales of smaller groups lose less: use recipe_name blockwise, or {}", kKeep);
+  return std::string(kKeep);
 }
 
 }  // namespace
@@ -165,7 +178,7 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
   std::vector<std::string> warnings;
   for (const Kind& kind : kinds) {
     std::vector<std::pair<double, std::string_view>> found;
-    bool has_history = false;
+    std::set<fp8::RecipeName> recipes;
     for (const Float8Operand& o : operands) {
       if (o.role != kind.role || o.elements == 0) continue;
       const double fraction = (o.*kind.fraction)();
@@ -174,7 +187,7 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
         raised_.erase(key);
       } else if (fraction > kind.threshold && raised_.insert(key).second) {
         found.emplace_back(fraction, o.layer);
-        has_history |= o.recipe == fp8::RecipeName::delayed;
+        recipes.insert(o.recipe);
       }
     }
     if (found.empty()) continue;
@@ -187,7 +200,7 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
       layers += fmt::format(" and {}", counted(found.size() - kNamedLayers, "more layer"));
     warnings.push_back(fmt::format("FP8 {} of {} above {:.3g}%: {}; {}", kind.name, name_of(kind.role),
                                    100 * kind.threshold, layers,
-                                   advice_for(kind.trouble, kind.role, has_history)));
+                                   advice_for(kind.trouble, kind.role, recipes)));
   }
   return warnings;
 }

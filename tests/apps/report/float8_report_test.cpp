@@ -285,6 +285,31 @@ TEST_CASE("gradients may lose more, saturation is an alert of its own, and few l
                                 Contains("margin"));
 }
 
+TEST_CASE("advice on underflow is none that the recipe follows already") {
+  struct Row {
+    std::string_view recipe;
+    Role role;
+    const char* advice;
+  };
+  for (const Row& row : std::initializer_list<Row>{
+           {"tensorwise", Role::dy, "the weight gradient may need high precision: use"},
+           {"blockwise", Role::dy, "the weight gradient may need high precision: use"},
+           {"rowwise_with_gw_hp", Role::dy,
+            "E5M2 holds smaller numbers than E4M3: use recipe_name tensorwise_with_gw_hp, or keep"},
+           {"tensorwise_with_gw_hp", Role::dy, "keep such layers"},
+           {"rowwise_with_gw_hp", Role::x, "scales of smaller groups lose less: use recipe_name blockwise"},
+           {"blockwise", Role::w, "keep such layers"},
+           {"mxfp8", Role::x, "keep such layers"}}) {
+    INFO(row.recipe);
+    Float8Operand lossy = operand("a", row.role, 1000, 100, 0);
+    lossy.recipe = fp8::parse_recipe(row.recipe);
+    const auto warnings = Float8Alerts(Float8Config{}).check({lossy});
+    REQUIRE(warnings.size() == 1);
+    CHECK_THAT(warnings[0],
+               Contains(fmt::format(": a 10%; {}", row.advice)) && Contains("{match: LAYER, recipe: bf16}"));
+  }
+}
+
 // Its own amax gives each other value a scale with which it does not saturate.
 TEST_CASE("what saturates without a history is called an infinity or NaN") {
   const auto warnings = Float8Alerts(Float8Config{}).check({operand("a", Role::x, 1000, 0, 1000)});
