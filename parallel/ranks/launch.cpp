@@ -71,8 +71,10 @@ bool is_whole_torch(const Environment& environment) {
   return place_in(kTorch, environment) && is_set(environment, kTorch.local_rank) &&
          is_set(environment, "MASTER_PORT");
 }
+// Our own launcher sets torchrun's variables, and one more.
+bool is_own_launcher(const Environment& environment) { return is_set(environment, "OTTAVA_ACCOUNTS"); }
 bool is_started_by_agent(const Environment& environment) {
-  return is_set(environment, "TORCHELASTIC_RUN_ID") || is_set(environment, "OTTAVA_ACCOUNTS");
+  return is_set(environment, "TORCHELASTIC_RUN_ID") || is_own_launcher(environment);
 }
 
 // That of the innermost launcher; the ones around it started what started the ranks.
@@ -133,9 +135,17 @@ std::string_view without_brackets(std::string_view address) {
   return address;
 }
 
+// Launchers that set MASTER_PORT themselves do not pass on another one.
+std::string how_to_change_port(const Dialect& d, const Environment& environment) {
+  if (&d != &kTorch || !is_started_by_agent(environment)) return Master{}.other_port;
+  if (is_own_launcher(environment)) return "give every ottava launch another --master-port";
+  return "where torchrun chose the port (--standalone), start it again; else give it another --master-port, "
+         "or another --rdzv-endpoint if it has one";
+}
+
 // torchrun's agent keeps a store of its own on MASTER_PORT, so ranks must meet at another port that all know.
-Master read_master(const Environment& environment) {
-  Master master;
+Master read_master(const Dialect& d, const Environment& environment) {
+  Master master{.other_port = how_to_change_port(d, environment)};
   if (const char* address = environment("MASTER_ADDR")) master.address = without_brackets(address);
   master.port = read(environment, "MASTER_PORT").value_or(master.port);
   const char* agent = environment("TORCHELASTIC_USE_AGENT_STORE");
@@ -189,15 +199,14 @@ Launch detect_launch(const Environment& environment) {
     fail<ConfigError>("launch", "{} is set but {} is not: {} sets both", d->size, d->rank, d->label);
   refuse_two_launchers({*d, *place}, environment);
   const LocalPlace local = local_place(*d, *place, environment);
-  // Our own launcher sets torchrun's variables, and one more.
-  const bool is_own = d == &kTorch && is_set(environment, "OTTAVA_ACCOUNTS");
+  const bool is_own = d == &kTorch && is_own_launcher(environment);
   Launch launch{d->launcher,
                 place->rank,
                 place->size,
                 local.rank,
                 local.size,
                 fmt::format("{} ({})", is_own ? "ottava launch" : d->label, d->size),
-                read_master(environment),
+                read_master(*d, environment),
                 known_of(*d, *place, environment)};
   if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
       launch.local_size > launch.world_size) {

@@ -54,7 +54,9 @@ bool closes(const tcp::Connection& connection, std::chrono::milliseconds within)
 }
 
 // torchrun's port is one that was free, next to which somebody's connection may be.
-tcp::Listener listen_at(int port, double timeout_seconds, const std::function<void()>& while_waiting) {
+tcp::Listener listen_at(const Master& master, double timeout_seconds,
+                        const std::function<void()>& while_waiting) {
+  const int port = master.port;
   const double limit = std::min(timeout_seconds, kHeldSeconds);
   bool is_told = false;
   for (WaitedTime time; tcp::is_held_by_connections(port) && time.seconds() < limit;) {
@@ -69,9 +71,8 @@ tcp::Listener listen_at(int port, double timeout_seconds, const std::function<vo
   try {
     return tcp::Listener(port);
   } catch (const CommError& error) {
-    fail<CommError>("launch",
-                    "rank 0 cannot wait for the others on MASTER_PORT {} ({}): set another MASTER_PORT", port,
-                    error.what());
+    fail<CommError>("launch", "rank 0 cannot wait for the others on MASTER_PORT {} ({}): {}", port,
+                    error.what(), master.other_port);
   }
 }
 
@@ -165,7 +166,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
     told_.resize(self_.size);
     log::warning("{}; each rank hears of it when it comes", lack);
   }
-  tcp::Listener listener = listen_at(master.port, timeout_seconds_, while_waiting_);
+  tcp::Listener listener = listen_at(master, timeout_seconds_, while_waiting_);
   double told_at = timeout_seconds_ / kFirstToldPart;
   std::list<Visitor> visitors;
   WaitedTime time;

@@ -27,6 +27,7 @@
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/child.h"
+#include "tests/support/message_of.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 
@@ -156,11 +157,17 @@ TEST_CASE("a rank that waits for its master is not connected with itself") {
   CHECK_THAT(said, Contains("127.0.0.1 cannot be reached"));
 }
 
-TEST_CASE("a master's port that is taken is named") {
+TEST_CASE("a master's port that is taken is named, and how another is chosen") {
   tcp::Listener other;
-  CHECK_THROWS_WITH(
-      MasterBootstrap({"127.0.0.1", other.port()}, {0, 2}, 0.3),
-      Contains("rank 0 cannot wait for the others on MASTER_PORT") && Contains("set another MASTER_PORT"));
+  Master master{"127.0.0.1", other.port()};
+  const auto said = [&] { return message_of([&] { MasterBootstrap(master, {0, 2}, 0.3); }); };
+  const std::string taken = fmt::format(
+      "[launch] rank 0 cannot wait for the others on MASTER_PORT {0} ([tcp] cannot listen on port {0}: "
+      "Address already in use): ",
+      other.port());
+  CHECK(said() == taken + "set another MASTER_PORT");
+  master.other_port = "start it again";
+  CHECK(said() == taken + "start it again");
 }
 
 TEST_CASE("a master's port that a connection has is waited for") {

@@ -1,6 +1,7 @@
 #include "parallel/ranks/launch.h"
 
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "tests/support/catch.h"
@@ -80,6 +81,31 @@ TEST_CASE(
   CHECK(alone.launch().local_place == LocalPlace::size_unknown);
   CHECK(Variables{{{"WORLD_SIZE", "1"}, {"RANK", "0"}}}.launch().local_place == LocalPlace::known);
   CHECK(Variables{{{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}}}.launch().local_place == LocalPlace::known);
+}
+
+TEST_CASE("another port for ranks to meet at is given to who chose it") {
+  Variables started{{{"WORLD_SIZE", "2"},
+                     {"RANK", "0"},
+                     {"LOCAL_RANK", "0"},
+                     {"LOCAL_WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", "127.0.0.1"},
+                     {"MASTER_PORT", "4000"}}};
+  CHECK(started.launch().master.other_port == "set another MASTER_PORT");
+  Variables torchrun = started;
+  torchrun.values["TORCHELASTIC_RUN_ID"] = "7";
+  CHECK(torchrun.launch().master.other_port ==
+        "where torchrun chose the port (--standalone), start it again; else give it another --master-port, "
+        "or another --rdzv-endpoint if it has one");
+  for (Variables own : {started, torchrun}) {
+    own.values["OTTAVA_ACCOUNTS"] = "/proc/self/fd/5";
+    CHECK(own.launch().master.other_port == "give every ottava launch another --master-port");
+  }
+  // srun and mpirun pass it on, also where torchrun started what started them.
+  for (const auto& [size, rank] : {std::pair("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+                                   std::pair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")}) {
+    const Variables other{{{size, "2"}, {rank, "0"}, {"MASTER_ADDR", "node0"}, {"TORCHELASTIC_RUN_ID", "7"}}};
+    CHECK(other.launch().master.other_port == "set another MASTER_PORT");
+  }
 }
 
 TEST_CASE("of launchers within each other the innermost counts") {
