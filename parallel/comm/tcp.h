@@ -60,8 +60,9 @@ struct BoundSocket {
 /// 0: to a free port. Nothing where that fails: errno says why.
 std::optional<BoundSocket> bind_port(int port);
 
-/// Whether nobody could listen on a port, though nobody does on the loopback interface: it is one end of
-/// somebody's connection, which keeps it for up to a minute after it has ended.
+/// Whether nobody could listen on a port, though nobody does at any address of this machine: it is one end of
+/// somebody's connection, which keeps it for up to a minute after it has ended. False where the kernel's list
+/// of sockets (/proc/net/tcp) cannot be read.
 bool is_held_by_connections(int port);
 
 /// A listening socket on a free port (or the given one). Throws CommError.
