@@ -1,3 +1,5 @@
+#include <sys/prctl.h>
+
 #include <csignal>
 #include <span>
 #include <string_view>
@@ -49,6 +51,8 @@ int main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   settle_openmp(argv);
+  // Of ranks, which their launcher starts through /proc/self/exe, ps and top would show "exe".
+  ::prctl(PR_SET_NAME, "ottava");
   set_parallel_threads(parallel_threads());
   CommandLine line(
       "ottava",

@@ -54,6 +54,27 @@ TEST_CASE("the step that a run is stopped after is logged, whatever metrics.log_
   CHECK(logged_lines(place / "out").back().at("step", "").as_integer("") == last);
 }
 
+TEST_CASE("ps and top show a rank by the program's name") {
+  const Workplace place;
+  const std::string config = place / "tiny.yaml";
+  std::string name;
+  const Outcome out =
+      place.run("launch -n 1 -- train " + config + " --training.steps 100000 --checkpoint.enable false",
+                [&](int launcher) {
+                  int rank = 0;
+                  wait_until(60, [&] {
+                    rank = process_of_rank(config, 0);
+                    if (rank == 0) return false;
+                    std::ifstream("/proc/" + std::to_string(rank) + "/comm") >> name;
+                    return name == "ottava";
+                  });
+                  ::kill(launcher, SIGTERM);
+                });
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
+  CHECK(name == "ottava");
+}
+
 TEST_CASE("nohup keeps a run from a closed terminal") {
   Workplace place;
   const Outcome out = place.run_shell(
