@@ -97,6 +97,17 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
   return steps;
 }
 
+std::string newest_complete_text(const std::string& folder) {
+  try {
+    const std::vector<SavedStep> steps = list_steps(folder);
+    const auto complete = std::find_if(steps.rbegin(), steps.rend(), is_complete);
+    if (complete == steps.rend()) return "there is no complete checkpoint";
+    return fmt::format("{} is the newest complete checkpoint", complete->path);
+  } catch (const std::exception& error) {
+    return fmt::format("the newest complete checkpoint is not known: {}", error.what());
+  }
+}
+
 void refuse_missing_step(const std::string& folder, int64_t step) {
   std::string steps;
   for (const SavedStep& saved : list_steps(folder)) add_item(steps, std::to_string(saved.step));

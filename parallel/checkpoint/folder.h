@@ -24,6 +24,10 @@ std::vector<SavedStep> list_steps(const std::string& folder);
 /// True if the step has its manifest, which is written last.
 bool is_complete(const SavedStep& saved);
 
+/// What a run whose save has failed can go on from, for messages: "/runs/checkpoint/step-7 is the newest
+/// complete checkpoint", "there is no complete checkpoint". Throws nothing.
+std::string newest_complete_text(const std::string& folder);
+
 /// Throws FileError: there is no such step in the folder.
 [[noreturn]] void refuse_missing_step(const std::string& folder, int64_t step);
 

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -192,16 +191,8 @@ void CheckpointSaver::finish() {
 }
 
 std::string CheckpointSaver::unfinished_text(std::string_view why) const {
-  std::string newest = "there is no complete one";
-  try {
-    const std::vector<SavedStep> steps = list_steps(options_.folder);
-    const auto complete = std::find_if(steps.rbegin(), steps.rend(), is_complete);
-    if (complete != steps.rend()) newest = fmt::format("{} is the newest complete one", complete->path);
-  } catch (const std::exception& error) {
-    newest = fmt::format("the newest complete one is not known: {}", error.what());
-  }
   return fmt::format("the checkpoint of step {} was being written and stays unfinished ({}): {}",
-                     pending_->checkpoint.step, why, newest);
+                     pending_->checkpoint.step, why, newest_complete_text(options_.folder));
 }
 
 void CheckpointSaver::commit(Pending& pending) {

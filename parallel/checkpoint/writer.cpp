@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/io/float_cast.h"
 #include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/folder.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -34,9 +35,10 @@ void require_finite(ConstFloatSpan piece, const StoredTensor& tensor, const Elem
   if (bad == count) return;
   fail<NumericsError>("checkpoint",
                       "{} is not saved, because '{}' is not finite at {}: lower optimizer.lr, or raise "
-                      "lr_scheduler.warmup_steps; the run can go on from an earlier checkpoint",
+                      "lr_scheduler.warmup_steps; {}",
                       std::filesystem::path(folder).stem().string(), tensor.entry.name,
-                      tensor.entry.place_of(span.first + static_cast<int64_t>(bad)));
+                      tensor.entry.place_of(span.first + static_cast<int64_t>(bad)),
+                      newest_complete_text(std::filesystem::path(folder).parent_path().string()));
 }
 
 // Passes on the elements of a run piece by piece, in the stored type, through host memory if they are

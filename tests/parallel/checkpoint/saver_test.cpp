@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 
 // A file that no file system takes: a save that fails after its tensors have been written.
 const TextFile kUnwritable{std::string(300, 'x'), ""};
@@ -264,11 +265,11 @@ TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has i
   saver.begin(checkpoint_of(rank, 7));
   CHECK(saver.unfinished_text("why") ==
         "the checkpoint of step 7 was being written and stays unfinished (why): "
-        "there is no complete one");
+        "there is no complete checkpoint");
   saver.finish();
   fs::create_directory(folder / "step-8");
   saver.begin(checkpoint_of(rank, 9));
-  CHECK_THAT(saver.unfinished_text("why"), Contains("/step-7 is the newest complete one"));
+  CHECK_THAT(saver.unfinished_text("why"), Contains("/step-7 is the newest complete checkpoint"));
 }
 
 TEST_CASE("requests that cannot be met are refused") {
@@ -320,10 +321,18 @@ TEST_CASE("weights that are not finite are not saved, and a checkpoint that has 
         saver.finish();
       });
     });
-    CHECK_THAT(messages[0], Contains("step-2 is not saved, because '") && Contains("' is not finite at ["));
+    CHECK_THAT(messages[0], Contains("step-2 is not saved, because '") && Contains("' is not finite at [") &&
+                                EndsWith("; " + folder / "step-1" + " is the newest complete checkpoint"));
     CHECK(messages[0] == messages[1]);
     CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
   }
+  TemporaryFolder empty;
+  RankGroup alone;
+  TinyRank rank(specs, {});
+  rank.fill(2);
+  static_cast<float*>(rank.parameters.shards[2].weight.data)[1] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_WITH(CheckpointSaver({.folder = empty.path()}, alone).save(checkpoint_of(rank, 2)),
+                    EndsWith("; there is no complete checkpoint"));
   save(folder.path(), {}, 2, 2);
   const SafetensorsFile file(folder / "step-2/model.safetensors");
   const SafetensorsEntry& entry = *file.find("model.norm.weight");
