@@ -9,6 +9,7 @@
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
+#include "core/text/counted.h"
 #include "core/text/number.h"
 #include "core/text/split.h"
 #include "parallel/comm/tcp.h"
@@ -223,8 +224,17 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
   if (sharing == GpuSharing::allowed) return launch.local_rank % visible;
   fail<ConfigError>("launch",
                     "{} ranks on {} would share {} GPUs, which NCCL does not support: start {} ranks per "
-                    "machine, or use comm.backend mpi or tcp",
-                    launch.local_size, host_name(), visible, visible);
+                    "machine, or use comm.backend mpi or tcp{}",
+                    launch.local_size, host_name(), visible, visible, advice_of_hidden_gpus(launch, visible));
+}
+
+std::string advice_of_hidden_gpus(const Launch& launch, int visible) {
+  if (visible >= launch.local_size) return "";
+  return fmt::format(
+      "; rank {} sees {}, and its machine has {} ranks: if it has more GPUs, show all of them to each rank "
+      "(Slurm: "
+      "--gpus-per-node in place of --gpus-per-task, and --gpu-bind=none)",
+      launch.rank, counted(visible, "GPU"), launch.local_size);
 }
 
 std::string gpu_title(int index, const Environment& environment) {

@@ -57,6 +57,10 @@ Launch detect_launch(const Environment& environment = process_environment());
 /// otherwise throws ConfigError.
 enum class GpuSharing { forbidden, allowed };
 int choose_gpu(const Launch& launch, int visible, GpuSharing sharing);
+/// For an error of NCCL's, after a semicolon: what to do if this rank sees fewer GPUs than its machine has
+/// ranks, as where Slurm hides those of the others; NCCL may then not reach them (NVIDIA/nccl#1066, #1948).
+/// Empty if it sees as many.
+std::string advice_of_hidden_gpus(const Launch& launch, int visible);
 /// "host/GPU", taking CUDA_VISIBLE_DEVICES into account: for people. Where a launcher shows each rank one GPU
 /// of its own, all of them may be "host/0".
 std::string gpu_title(int index, const Environment& environment = process_environment());

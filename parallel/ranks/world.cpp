@@ -160,8 +160,10 @@ void connect(World& world, const WorldRequest& request) {
   if (!by_nccl) return;
   const int gpu = world.training_device.index;
   require_own_gpus(bootstrap.all_gather(cuda::device_uuid(gpu)), bootstrap.all_gather(gpu_title(gpu)));
-  world.device =
-      nccl::make_world(bootstrap, world.control->shared_state(), {.gpu = gpu, .max_ctas = request.max_ctas});
+  world.device = nccl::make_world(bootstrap, world.control->shared_state(),
+                                  {.gpu = gpu,
+                                   .max_ctas = request.max_ctas,
+                                   .advice = advice_of_hidden_gpus(launch, cuda_device_count())});
 }
 
 }  // namespace

@@ -306,8 +306,8 @@ std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<R
   } catch (const CommError& error) {
     give_up(std::move(handle));
     throw CommError(fmt::format(
-        "{}; set NCCL_DEBUG=INFO for details from NCCL, or comm.backend to mpi or tcp to train without it",
-        error.what()));
+        "{}; set NCCL_DEBUG=INFO for details from NCCL, or comm.backend to mpi or tcp to train without it{}",
+        error.what(), options.advice));
   }
   rank->watch(handle);
   Communicator::Members members{"world", all_ranks(bootstrap.size()), bootstrap.rank()};

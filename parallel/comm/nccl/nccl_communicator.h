@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "parallel/comm/bootstrap.h"
 
@@ -17,6 +18,7 @@ struct WorldOptions {
   int gpu = 0;  ///< of this process
   int max_ctas =
       0;  ///< blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
+  std::string advice;  ///< added to the error if the ranks cannot be connected
 };
 
 /// The communicator of all ranks of `bootstrap`. It and what is split from it connect when made, which waits

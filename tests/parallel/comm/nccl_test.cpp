@@ -170,12 +170,13 @@ TEST_CASE("two ranks on one GPU are refused by NCCL") {
   CHECK_THROWS_WITH(run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
                                      [](Communicator& control) {
                                        CommunicatorBootstrap bootstrap(control);
-                                       nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
+                                       nccl::make_world(bootstrap, control.shared_state(),
+                                                        {.gpu = 0, .advice = "; show it all GPUs"});
                                      }),
                     Contains("[nccl] ncclCommInitRankConfig failed: ") &&
                         Contains("Duplicate GPU detected") &&
                         Contains("; set NCCL_DEBUG=INFO for details from NCCL, or comm.backend to mpi or tcp "
-                                 "to train without it"));
+                                 "to train without it; show it all GPUs"));
 }
 
 TEST_CASE("a rank that does not come ends the others' collectives") {

@@ -8,6 +8,7 @@
 
 using namespace ottava;
 using Catch::Contains;
+using Catch::EndsWith;
 
 namespace {
 
@@ -217,8 +218,14 @@ TEST_CASE("each rank has its GPU") {
   CHECK(choose_gpu(third, 4, GpuSharing::forbidden) == 2);
   CHECK(choose_gpu(third, 1, GpuSharing::forbidden) == 0);
   CHECK(choose_gpu(third, 2, GpuSharing::allowed) == 0);
-  CHECK_THROWS_WITH(choose_gpu(third, 2, GpuSharing::forbidden),
-                    Contains("4 ranks on") && Contains("would share 2 GPUs"));
+  CHECK_THROWS_WITH(
+      choose_gpu(third, 2, GpuSharing::forbidden),
+      Contains("4 ranks on") && Contains("would share 2 GPUs") && EndsWith(advice_of_hidden_gpus(third, 2)));
+  CHECK(
+      advice_of_hidden_gpus(third, 1) ==
+      "; rank 2 sees 1 GPU, and its machine has 4 ranks: if it has more GPUs, show all of them to each rank "
+      "(Slurm: --gpus-per-node in place of --gpus-per-task, and --gpu-bind=none)");
+  CHECK(advice_of_hidden_gpus(third, 4).empty());
   CHECK_THROWS_WITH(choose_gpu(third, 0, GpuSharing::allowed), Contains("sees no GPU"));
   Variables devices{{{"CUDA_VISIBLE_DEVICES", "3,GPU-77"}}};
   CHECK_THAT(gpu_title(1, devices.environment()), Catch::EndsWith("/GPU-77"));
