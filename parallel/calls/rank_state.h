@@ -44,8 +44,8 @@ class RankState {
   int64_t step() const;
   /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first
   /// step is done, `comm.train_timeout_seconds` afterwards. Progress means bytes sent or received over TCP,
-  /// whole messages (of at most 64 MiB) over MPI, whole calls over NCCL. Time for which the process is
-  /// stopped does not count (waited_time.h).
+  /// whole messages (of at most 64 MiB) over MPI, whole calls, or graphs of them, over NCCL. Time for which
+  /// the process is stopped does not count (waited_time.h).
   void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
   double timeout_seconds() const { return timeout_seconds_; }
 

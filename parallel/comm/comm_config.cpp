@@ -10,10 +10,9 @@ void declare(config::Section& s, CommConfig& c) {
   s.field("init_timeout_seconds", c.init_timeout_seconds, "timeout of startup and of the first step")
       .range(1, kMostSeconds)
       .unit("seconds");
-  s.field(
-       "train_timeout_seconds", c.train_timeout_seconds,
-       "timeout of every later collective, not counting time for which the job is suspended; the error names "
-       "the rank or connection at fault")
+  s.field("train_timeout_seconds", c.train_timeout_seconds,
+          "timeout of every later collective, or micro-batch that is a CUDA graph, not counting time for "
+          "which the job is suspended; the error names the rank or connection at fault")
       .range(1, kMostSeconds)
       .unit("seconds");
   s.field("backend", c.backend,

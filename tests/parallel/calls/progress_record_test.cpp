@@ -76,6 +76,23 @@ TEST_CASE("blame tells disagreement from a broken connection") {
   CHECK(blame({}) == "no rank has reported");
 }
 
+TEST_CASE("blame says that a graph may only take long, where no rank is behind") {
+  const std::string advice =
+      "; a graph that takes longer than comm.train_timeout_seconds looks the same: if this one may, raise "
+      "it, "
+      "or set training.cuda_graphs to off";
+  std::vector<ProgressRecord> records = {at(0, State::inside, 9, "the micro-batch"),
+                                         at(1, State::inside, 9, "the micro-batch")};
+  for (ProgressRecord& r : records) r.call.collective = Collective::graph;
+  CHECK_THAT(blame(records),
+             Catch::StartsWith("no rank is behind: all have entered the call") && Catch::EndsWith(advice));
+  ++records[0].call.place, ++records[0].collectives[kGroup];
+  CHECK_THAT(blame(records), Catch::StartsWith("no rank is behind, but data does not arrive in a call") &&
+                                 Catch::EndsWith(advice));
+  records[1].state = State::done;
+  CHECK_THAT(blame(records), Catch::StartsWith("behind: rank 1 is after CUDA graph") && !Contains(advice));
+}
+
 TEST_CASE("blame shortens long lists") {
   std::vector<ProgressRecord> records = {at(0, State::done, 8)};
   for (int r = 1; r < 512; ++r) records.push_back(at(r, State::inside, 9));
