@@ -12,7 +12,7 @@
 #include "core/text/error_text.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/all_ranks.h"
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/host_communicator.h"
 #include "parallel/comm/mpi/mpi_communicator.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/sockets/tcp_port.h"

@@ -3,7 +3,7 @@
 #include <functional>
 #include <optional>
 
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/host_communicator.h"
 
 namespace ottava::test {
 

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/text/listed.h"
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/host_communicator.h"
 #include "parallel/comm/mpi/mpi_module.h"
 
 namespace ottava::mpi {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/host_communicator.h"
 
 /// MPI as transport: moves CPU tensors, and GPU tensors through pinned host memory, so that several ranks may
 /// share a GPU.

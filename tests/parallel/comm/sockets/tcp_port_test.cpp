@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "core/host_name.h"
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/host_communicator.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/ranks/master.h"
 #include "tests/parallel/comm/communicator_conformance.h"

@@ -1,4 +1,4 @@
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/host_communicator.h"
 
 #include <map>
 #include <utility>
