@@ -122,6 +122,13 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   }
   if (const Json* causal = r.find("is_causal"); causal && !causal->as_bool(r.what("is_causal")))
     fail<FileError>(where, "is_causal is false: attention to later tokens is not supported");
+  if (const Json* dropout = r.find("attention_dropout");
+      dropout && dropout->as_number(r.what("attention_dropout")) != 0) {
+    fail<FileError>(where,
+                    "attention_dropout is {}: dropout, which transformers applies in training, is not "
+                    "supported; set it to 0 to train without (nothing else depends on it)",
+                    dropout->as_number(where));
+  }
   refuse_partial_rotary(r, where);
 }
 

@@ -138,6 +138,7 @@ TEST_CASE("HF config: null is left out, or refused, as in transformers") {
                {"torch_dtype", ""},
                {"partial_rotary_factor", ""},
                {"is_causal", ""},
+               {"attention_dropout", ""},
                {"quantization_config", ""}};
   for (const auto& [name, refused_in] : cases) {
     for (const std::string_view family : {"llama", "qwen2", "qwen3"}) {
@@ -201,6 +202,7 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
           R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32})",
           "has original_max_position_embeddings 64, but rope_scaling has 32: keep only the one");
   refused(R"("is_causal":false)", "is_causal is false: attention to later tokens is not supported");
+  refused(R"("attention_dropout":0.1)", "attention_dropout is 0.1: dropout, which transformers applies");
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types has 'sliding_attention'");
   refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");
