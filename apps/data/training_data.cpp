@@ -62,6 +62,28 @@ void require_same_data(std::string_view key, const std::string& name, const data
                            loader.fingerprint());
 }
 
+// A format that marks documents by a token means that of one tokenizer.
+void require_documents(const Experiment& e, const data::TokenLoader& loader, Communicator& control) {
+  if (!e.shape.block_causal) return;
+  const std::optional<int32_t> bos = e.tokenizer->bos_id(), eos = e.tokenizer->eos_id();
+  const auto text = [](std::optional<int32_t> id) { return id ? std::to_string(*id) : "none"; };
+  for (const auto& [path, id] : loader.corpus().first_tokens()) {
+    if (id == bos || id == eos) continue;
+    meet_before_refusing(control);  // all ranks have this file
+    fail<DataError>("data",
+                    "'{}' has llm.c's format, in which token {} begins every document, but this tokenizer's "
+                    "BOS is {} and its EOS {}, so that model.attn_mask_type block_causal cannot know them: "
+                    "make shards of the text with ottava data prepare, or set causal",
+                    path, id, text(bos), text(eos));
+  }
+}
+
+void check_data(const Experiment& e, std::string_view key, const std::string& name,
+                const data::TokenLoader& loader, Communicator& control) {
+  require_same_data(key, name, loader, control);
+  require_documents(e, loader, control);
+}
+
 // Windows of each source, counted by rank 0.
 std::vector<double> windows_of(const std::vector<data::MixedLoader::Source>& sources, Communicator& control) {
   std::vector<double> windows(sources.size());
@@ -124,7 +146,7 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   };
   if (t.mixture.empty()) {
     data::MixedLoader only(options("training.dataset_path", t.dataset_path));
-    require_same_data("training.dataset_path", "", *only.sources()[0].loader, *ranks.control);
+    check_data(e, "training.dataset_path", "", *only.sources()[0].loader, *ranks.control);
     return only;
   }
   std::vector<data::MixedLoader::Source> sources;
@@ -133,7 +155,7 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
     if (source.format) read_as(e, *source.format, own);
     if (source.text_key) own.text_key = *source.text_key;
     sources.push_back({source.name, std::make_unique<data::TokenLoader>(std::move(own))});
-    require_same_data("training.mixture", source.name, *sources.back().loader, *ranks.control);
+    check_data(e, "training.mixture", source.name, *sources.back().loader, *ranks.control);
   }
   const std::vector<double> equal(sources.size(), 1);
   data::MixedLoader mixed(
@@ -240,7 +262,7 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
     if (set.format) read_as(e, *set.format, options);
     if (set.text_key) options.text_key = *set.text_key;
     data::MixedLoader loader(std::move(options));
-    require_same_data(key, set.name, *loader.sources()[0].loader, *ranks.control);
+    check_data(e, key, set.name, *loader.sources()[0].loader, *ranks.control);
     sets.push_back({set.name, set.path, std::make_unique<BatchSource>(std::move(loader), batches)});
   };
   for (const ValidationSetConfig& set : v.datasets) open("validation.datasets", set);

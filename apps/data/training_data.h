@@ -15,7 +15,8 @@ namespace ottava {
 /// The data that an experiment trains on: training.dataset_path, or the sources of training.mixture in the
 /// order of a run that begins at step 0. If these are weighted by `repeat`, rank 0 counts their windows,
 /// which tokenizes text that was not counted before. All ranks call it. Throws what MixedLoader and its
-/// loaders throw, and ConfigError for an impossible mixture or if ranks have different files.
+/// loaders throw, ConfigError for an impossible mixture or if ranks have different files, and DataError for
+/// llm.c's files of another tokenizer if documents are to be kept apart (model.attn_mask_type block_causal).
 data::MixedLoader open_training_data(const Experiment& experiment, RankGroups& ranks);
 
 /// The order of the sources of training.mixture, which must not be empty, in a run that begins with `from`.
@@ -42,7 +43,7 @@ struct ValidationSet {
   std::unique_ptr<BatchSource> data;
 };
 /// validation.dataset_path, or each of validation.datasets; none unless validation.enable. All ranks call it.
-/// Throws what opening them and training_batches() throw, and ConfigError if ranks have different files.
+/// Throws what training_batches() and opening them throw, as for training.
 std::vector<ValidationSet> open_validation_data(const Experiment& experiment, const RankGroups& ranks);
 
 /// How a rank reads training data. Throws MemoryError, the same on all ranks, if a rank's part of the host

@@ -65,6 +65,7 @@ Corpus::Corpus(std::vector<DataFile> files, BlockSizes sizes)
         in_three_attempts({.complaint = fmt::format("'{}' could not be read", file.path)},
                           [&] { return TokenShard::open(file.path, file.format); });
     if (!shard->fingerprint().empty()) fingerprints_.emplace_back(file.path, shard->fingerprint());
+    if (const auto id = shard->first_token()) first_tokens_.emplace_back(file.path, *id);
   }
   blocks_ = std::max<int64_t>((starts_.back() + sizes_.block_bytes / 2) / sizes_.block_bytes, 1);
 }

@@ -53,6 +53,8 @@ class Corpus {
   int64_t blocks() const { return blocks_; }
   /// Tokenizers named by the shards, as (path, fingerprint).
   const std::vector<std::pair<std::string, std::string>>& fingerprints() const { return fingerprints_; }
+  /// TokenShard::first_token() of the shards that have one, as (path, id).
+  const std::vector<std::pair<std::string, int32_t>>& first_tokens() const { return first_tokens_; }
 
   /// The part of a block that lies in one file, before cuts are moved. Of a compressed file, the whole is
   /// read, whatever `end` says.
@@ -76,6 +78,7 @@ class Corpus {
   BlockSizes sizes_;
   int64_t bytes_ = 0, blocks_ = 1;
   std::vector<std::pair<std::string, std::string>> fingerprints_;
+  std::vector<std::pair<std::string, int32_t>> first_tokens_;
 };
 
 /// The part of a token shard that belongs to a block: bytes [begin, end) of the file, and where its documents

@@ -146,6 +146,10 @@ class LlmcShard : public TokenShard {
     begin_ = header_bytes;
     end_ = file_.size();
   }
+  std::optional<int32_t> first_token() const override {
+    if (delimiter_ == kNoDelimiter) return {};
+    return static_cast<int32_t>(delimiter_);
+  }
   std::vector<int64_t> document_starts(int64_t first, int64_t last) const override {
     std::vector<int64_t> starts{first};
     scan(first, last, [&](int64_t at) {

@@ -52,6 +52,9 @@ class TokenShard {
   /// The tokenizer that made the tokens; empty if the format does not say.
   const std::string& fingerprint() const { return fingerprint_; }
 
+  /// The token that begins every document where the format says so in place of a table (llm.c).
+  virtual std::optional<int32_t> first_token() const { return {}; }
+
   /// The byte where the first document at or after byte `offset` starts (end() if none does). A document that
   /// starts more than 1 MiB further on is cut at `offset`, so that blocks stay small. cut(0) = begin().
   int64_t cut(int64_t offset) const;
