@@ -181,7 +181,9 @@ void check_combinations(const Config& c, config::Problems& problems) {
   fits("training.seq_len", c.training.seq_len);
   if (problems.sound("validation") && problems.sound("evaluation") && c.validates())
     fits("validation.seq_len", c.validation.seq_len);
-  if (c.model.uses_float8() && c.training.mixed_precision_param != DType::bf16) {
+  // A level has been compared with both keys already.
+  if (c.training.mixed_precision_level.empty() && c.model.uses_float8() &&
+      c.training.mixed_precision_param != DType::bf16) {
     problems.add("training.mixed_precision_param",
                  "float32 is set, but model.converters asks for FP8, which needs bfloat16 here");
   }

@@ -263,6 +263,12 @@ TEST_CASE("mixed_precision_level fills in what is not said and refuses what cont
             "mixed_precision_level O2 means bf16, but quantize.linear.float8 is in this list"));
   CHECK(has(error("training: {mixed_precision_level: O1}\nmodel: {converters: []}"),
             "mixed_precision_level O1 means fp8, but quantize.linear.float8 is missing from this list"));
+  // Nothing follows from what the level has filled in.
+  for (const char* text : {"training: {mixed_precision_level: O1, mixed_precision_param: float32}",
+                           "training: {mixed_precision_level: O0}\nmodel: {converters: [float8]}"})
+    CHECK(has(error(text), "[config] 1 problem in "));
+  CHECK(has(error("training: {mixed_precision_param: float32}\nmodel: {converters: [float8]}"),
+            "float32 is set, but model.converters asks for FP8"));
   CHECK(has(error("training: {mixed_precision_level: O3}"),
             "expected \"\", O0, O1 or O2, got the string \"O3\""));
 }
