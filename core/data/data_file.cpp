@@ -131,8 +131,8 @@ Format format_of(const File& file, Compression compression) {
     fail<FileError>(kWhere,
                     "'{}' is no token shard: it starts with {:02x}, expected the magic of ottava, llm.c "
                     "(20240520, 20240801), or a Megatron .idx file beside it; for bare token ids, as nanoGPT "
-                    "writes them, set training.format: tokens_u16 or tokens_u32",
-                    file.path(), fmt::join(first, " "));
+                    "writes them, set its format ({}) to tokens_u16 or tokens_u32",
+                    file.path(), fmt::join(first, " "), kFormatKey);
   }
   if (contains(head, '\0')) {
     fail<FileError>(
@@ -141,9 +141,9 @@ Format format_of(const File& file, Compression compression) {
   }
   if (begins_with_json_object(head)) {
     log::info(
-        "data: '{}' is read as JSON lines because its first line is an object (set training.format: text to "
-        "read it as plain text)",
-        file.path());
+        "data: '{}' is read as JSON lines because its first line is an object (to read it as plain text, set "
+        "its format to text: {})",
+        file.path(), kFormatKey);
     return Format::json_lines;
   }
   return Format::text;

@@ -28,6 +28,9 @@ const std::vector<std::string>& format_names();
 std::optional<Format> format_named(std::string_view name);
 inline bool is_tokenized(Format format) { return format >= Format::ottava_shard; }
 
+/// What decides the format of a file, for messages.
+inline constexpr std::string_view kFormatKey = "training.format, or format of its source or set";
+
 /// The compression, by the end of the name: .gz, .zst, .zstd.
 Compression compression_of(std::string_view path);
 

@@ -251,16 +251,16 @@ void refuse_header(const File& file) {
         kWhere, "'{}' is a NumPy array with a header, expected nothing but ids: save it with ndarray.tofile",
         file.path());
   if (head.starts_with(ShardHeader::kMagic) || llmc_kind(head))
-    fail<FileError>(kWhere, "'{}' is a token shard with a header of its own: leave training.format: auto",
-                    file.path());
+    fail<FileError>(kWhere, "'{}' is a token shard with a header of its own: leave its format ({}) at auto",
+                    file.path(), kFormatKey);
 }
 
 // Nothing but ids. Whether one of them separates documents is not known.
 std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
   refuse_header(file);
   if (file.size() % token_bytes != 0) {
-    fail<FileError>(kWhere, "'{}' has {}, no whole number of tokens of {} bytes: is training.format right?",
-                    file.path(), counted(file.size(), "byte"), token_bytes);
+    fail<FileError>(kWhere, "'{}' has {}, no whole number of tokens of {} bytes: is its format ({}) right?",
+                    file.path(), counted(file.size(), "byte"), token_bytes, kFormatKey);
   }
   if (looks_twice_as_wide(file, token_bytes)) {
     fail<FileError>(kWhere, "'{}' looks like tokens of {} bytes, not {}, as each second one is nearly 0: {}",

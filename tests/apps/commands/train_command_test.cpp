@@ -313,7 +313,7 @@ TEST_CASE("what is odd about data is said before the first step") {
   for (int i = 0; i < 4000; ++i) ids += std::string{static_cast<char>(i % 251), static_cast<char>(i % 8)};
   place.write("train.bin", ids);
   CHECK(has(place.run("train tiny.yaml --training.dataset_path train.bin").output,
-            "set training.format: tokens_u16 or tokens_u32"));
+            "set its format (training.format, or format of its source or set) to tokens_u16 or tokens_u32"));
   CHECK(
       has(start_on("train.bin", " --training.format tokens_u16"), "Data: 'train.bin': 1 file, 7.8 KiB of "));
   place.write("text.parquet", std::string("PAR1\0\0", 6));

@@ -153,8 +153,10 @@ TEST_CASE("bare token ids are what the user says they are") {
                                             std::tuple{"train32.bin", u32, Format::tokens_u32}}) {
     INFO(name);
     LoaderOptions o = options(folder.write(name, bytes));
-    CHECK_THAT(message_of<FileError>([&] { TokenLoader loader(o); }),
-               Contains("set training.format: tokens_u16 or tokens_u32"));
+    CHECK_THAT(
+        message_of<FileError>([&] { TokenLoader loader(o); }),
+        Contains(
+            "set its format (training.format, or format of its source or set) to tokens_u16 or tokens_u32"));
     o.format = format;
     o.order = Order::sequential;
     TokenLoader loader(o);
@@ -167,6 +169,8 @@ TEST_CASE("bare token ids are what the user says they are") {
   }
   LoaderOptions odd = options(folder.write("odd.bin", u16 + "x"));
   odd.format = Format::tokens_u16;
-  CHECK_THAT(message_of<FileError>([&] { TokenLoader loader(odd); }),
-             Contains("no whole number of tokens of 2 bytes"));
+  CHECK_THAT(
+      message_of<FileError>([&] { TokenLoader loader(odd); }),
+      Contains("no whole number of tokens of 2 bytes: is its format (training.format, or format of its "
+               "source or set) right?"));
 }

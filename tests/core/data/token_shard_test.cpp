@@ -87,9 +87,12 @@ TEST_CASE("bare ids of another width or behind a header are not taken for ids") 
   CHECK_HAS(problem("\x93NUMPY\x01" + u16, Format::tokens_u16), "save it with ndarray.tofile");
   write_ottava(folder / "ottava.bin", byte_encoder(), {{1, 2, 3}});
   for (const Format format : {Format::tokens_u16, Format::tokens_u32}) {
-    CHECK_HAS(problem(read_file(folder / "ottava.bin"), format), "leave training.format: auto");
-    CHECK_HAS(problem(llmc<uint16_t>(20240520, 1, {{1, 2}}), format), "leave training.format: auto");
-    CHECK_HAS(problem(llmc<uint32_t>(20240801, 7, {{1, 2}}), format), "leave training.format: auto");
+    CHECK_HAS(problem(read_file(folder / "ottava.bin"), format),
+              "leave its format (training.format, or format of its source or set) at auto");
+    CHECK_HAS(problem(llmc<uint16_t>(20240520, 1, {{1, 2}}), format),
+              "leave its format (training.format, or format of its source or set) at auto");
+    CHECK_HAS(problem(llmc<uint32_t>(20240801, 7, {{1, 2}}), format),
+              "leave its format (training.format, or format of its source or set) at auto");
   }
 }
 
