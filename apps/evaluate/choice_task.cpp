@@ -6,9 +6,9 @@
 #include "core/contains.h"
 #include "core/data/byte_stream.h"
 #include "core/data/data_file.h"
-#include "core/data/json_line.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
+#include "core/io/array_of_lines.h"
 #include "core/io/json.h"
 #include "core/text/counted.h"
 
@@ -21,7 +21,7 @@ constexpr std::string_view kWhere = "evaluation";
 class Line {
  public:
   Line(std::string_view text, const std::string& place) : place_(place) {
-    if (data::begins_array(text)) refuse("{}", data::kArrayOfLines);
+    if (begins_array(text)) refuse("{}", kArrayOfLines);
     try {
       json_ = Json::parse(text, "");
     } catch (const FileError& error) {

@@ -9,6 +9,7 @@
 
 #include "core/contains.h"
 #include "core/data/chat/conversation.h"
+#include "core/io/array_of_lines.h"
 #include "core/io/utf8.h"
 #include "core/text/listed.h"
 #include "core/text/number.h"
@@ -147,11 +148,6 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
 }
 
 }  // namespace
-
-bool begins_array(std::string_view line) {
-  const size_t at = line.find_first_not_of(" \t\r");
-  return at != std::string_view::npos && line[at] == '[';
-}
 
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
   // The library takes a zero byte outside a string as the end.

@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "core/data/json_line.h"
 #include "core/error.h"
+#include "core/io/array_of_lines.h"
 #include "core/io/json.h"
 #include "core/text/listed.h"
 
