@@ -11,14 +11,9 @@
 namespace ottava {
 namespace {
 
-/// What transformers 5 refuses, or fails with, where it is null instead of left out.
+/// What transformers 5 refuses in every family, or fails with, where it is null instead of left out.
 constexpr std::string_view kNeverNull[] = {"max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
                                            "hidden_act"};
-constexpr std::pair<HfFamily, std::string_view> kNeverNullIn[] = {
-    {HfFamily::llama, "attention_bias"}, {HfFamily::llama, "mlp_bias"},
-    {HfFamily::qwen2, "head_dim"},       {HfFamily::qwen2, "use_sliding_window"},
-    {HfFamily::qwen3, "head_dim"},       {HfFamily::qwen3, "use_sliding_window"},
-    {HfFamily::qwen3, "attention_bias"}};
 
 // Looks values up with their defaults; a member that is null counts as left out, except where refuse_null()
 // says otherwise, as in transformers.

@@ -116,6 +116,10 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
     // LlamaConfig would take 1 and 2 for what a file of Qwen leaves out.
     for (const std::string_view name : {"bos_token_id", "eos_token_id"})
       if (!root.find(name)) edit.set(name, Json());
+    // A null that was taken for left out, and that the new family does not take for it.
+    for (const auto& [of, name] : kNeverNullIn)
+      if (const Json* value = root.find(name); of == now.family && value && value->is_null())
+        edit.erase(name);
   }
   bool derives_anew = was.family != now.family;
   for (const auto& [name, size] : kSizes) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "models/hf_config.h"
 
@@ -18,6 +19,12 @@ struct HfFamilyRow {
 inline constexpr HfFamilyRow kHfFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 0, 2048},
                                               {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 32, 0, 32768},
                                               {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 32, 128, 32768}};
+/// What transformers 5 refuses in some families, or fails with, where it is null instead of left out.
+inline constexpr std::pair<HfFamily, std::string_view> kNeverNullIn[] = {
+    {HfFamily::llama, "attention_bias"}, {HfFamily::llama, "mlp_bias"},
+    {HfFamily::qwen2, "head_dim"},       {HfFamily::qwen2, "use_sliding_window"},
+    {HfFamily::qwen3, "head_dim"},       {HfFamily::qwen3, "use_sliding_window"},
+    {HfFamily::qwen3, "attention_bias"}};
 inline const HfFamilyRow& row_of(HfFamily family) { return kHfFamilies[static_cast<size_t>(family)]; }
 
 }  // namespace ottava

@@ -145,7 +145,12 @@ TEST_CASE("HF config: null is left out, or refused, as in transformers") {
       const std::string text = text_of(family, fmt::format("\"{}\":null", name));
       INFO(text);
       if (refused_in.find(family) == std::string_view::npos) {
-        CHECK((parse_hf_config(text, "t") == parse_hf_config(text_of(family, "\"x\":0"), "t")));
+        HfConfig now = parse_hf_config(text, "t");
+        CHECK((now == parse_hf_config(text_of(family, "\"x\":0"), "t")));
+        for (const HfFamily other : {HfFamily::llama, HfFamily::qwen2, HfFamily::qwen3}) {
+          now.family = other;  // which may not take null
+          CHECK((parse_hf_config(edit_hf_config(text, "t", now).json, "edited") == now));
+        }
       } else {
         CHECK_THROWS_WITH(parse_hf_config(text, "c.json"),
                           "[c.json] " + std::string(name) +
