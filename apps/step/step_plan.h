@@ -24,7 +24,7 @@ struct StepPlan {
   std::vector<CostRecorder::Total> costs;     ///< of one training step
   std::vector<RecordedOperation> operations;  ///< of that step
   RecordedOrder order;                        ///< of that step
-  CommStats traffic;                          ///< of that step
+  CommStats traffic;                          ///< of that step, before which no validation made FP8 codes
   RankConnections connections = {};           ///< of record_rank() alone: of the rank with others
   double flops(Precision precision) const;
   StepFlops flops() const;
