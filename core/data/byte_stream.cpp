@@ -5,6 +5,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/io/attempts.h"
@@ -30,10 +31,12 @@ class PlainStream : public ByteStream {
 };
 
 // Compressed bytes of a file, piece by piece; shared by both decoders. A decoder cannot begin anew where a
-// piece could not be read, so that this tries again.
+// piece could not be read, so that this tries again, with the file opened anew: what was opened may stay
+// unreadable.
 class CompressedInput {
  public:
-  explicit CompressedInput(const std::string& path) : file_(File::open_for_reading(path)) {}
+  explicit CompressedInput(const std::string& path)
+      : file_(File::open_for_reading(path)), bytes_(file_.size()) {}
   const char* next() const { return buffer_.data() + used_; }
   size_t available() const { return buffer_.size() - used_; }
   void consume(size_t bytes) { used_ += bytes; }
@@ -43,7 +46,9 @@ class CompressedInput {
   bool refill() {
     if (available() > 0) return true;
     used_ = 0;
+    bool is_first = true;
     read_ += in_three_attempts({.complaint = fmt::format("'{}' could not be read", file_.path())}, [&] {
+      if (!std::exchange(is_first, false)) open_anew();
       buffer_.clear();
       return append_range(file_, read_, kInputBytes, buffer_);
     });
@@ -56,7 +61,17 @@ class CompressedInput {
   }
 
  private:
+  void open_anew() {
+    File again = File::open_for_reading(file_.path());
+    if (again.size() != bytes_) {
+      fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} before; restore it",
+                      file_.path(), again.size(), bytes_);
+    }
+    file_ = std::move(again);
+  }
+
   File file_;
+  int64_t bytes_ = 0;  ///< when it was first opened
   std::string buffer_;
   size_t used_ = 0;
   int64_t read_ = 0;

@@ -16,7 +16,8 @@
 
 // Loaded before a program (LD_PRELOAD): makes calls of the C library on files fail. OTTAVA_FAILING_CALLS says
 // which: "CALL ERRNO FIRST COUNT PAUSE PART": of the calls CALL on paths that contain PART, those from the
-// FIRST on, COUNT of them, fail with ERRNO. A pause of ten seconds, after which a call is made again, takes
+// FIRST on, COUNT of them, fail with ERRNO; of the call `stale` it is no `open` that fails, but every `pread`
+// of what it has opened. A pause of ten seconds, after which a call is made again, takes
 // PAUSE milliseconds.
 
 namespace {
@@ -54,6 +55,9 @@ bool fails(const char* call, int descriptor) {
   return ::syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1) > 0 && fails(call, path);
 }
 
+constexpr int kDescriptors = 1024;
+std::atomic<bool> is_stale[kDescriptors];
+
 template <class... Arguments>
 int system_call(long number, Arguments... arguments) {
   return static_cast<int>(::syscall(number, arguments...));
@@ -68,7 +72,10 @@ int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const int mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, int) : 0;
   va_end(rest);
-  return fails("open", path) ? -1 : system_call(SYS_openat, AT_FDCWD, path, flags, mode);
+  if (fails("open", path)) return -1;
+  const int descriptor = system_call(SYS_openat, AT_FDCWD, path, flags, mode);
+  if (descriptor >= 0 && descriptor < kDescriptors) is_stale[descriptor] = fails("stale", path);
+  return descriptor;
 }
 int stat(const char* path, struct stat* status) noexcept {
   return fails("stat", path) ? -1 : system_call(SYS_newfstatat, AT_FDCWD, path, status, 0);
@@ -83,6 +90,10 @@ int rename(const char* from, const char* to) noexcept {
   return fails("rename", from) ? -1 : system_call(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
 }
 ssize_t pread(int descriptor, void* to, size_t bytes, off_t at) {
+  if (descriptor >= 0 && descriptor < kDescriptors && is_stale[descriptor]) {
+    errno = wanted().error;
+    return -1;
+  }
   return fails("pread", descriptor) ? -1 : ::syscall(SYS_pread64, descriptor, to, bytes, at);
 }
 ssize_t pwrite(int descriptor, const void* from, size_t bytes, off_t at) {

@@ -35,6 +35,7 @@ std::vector<FailingCalls> several(const std::string& file) {
   std::vector<FailingCalls> calls;
   for (const char* call : {"open", "pread"})
     for (int first = 1; first <= 4; ++first) calls.push_back({call, file, EIO, first});
+  for (int first = 1; first <= 8; ++first) calls.push_back({"stale", file, ESTALE, first});
   return calls;
 }
 
