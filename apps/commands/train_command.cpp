@@ -97,7 +97,10 @@ int run_train_command(const TrainCommand& command) {
   return run_session(
       config,
       [&](Session& session) {
-        fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
+        {
+          const Patience patience(*session.ranks.control);  // one rank may have to look several times
+          fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
+        }
         std::vector<RunLock> locks;
         on_first_rank(session.ranks, "job", [&] {
           locks = locks_of(config, signals);

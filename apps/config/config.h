@@ -74,11 +74,11 @@ void require_inputs(const Config& config);
 
 /// Where an input is. Paths in a configuration are relative to the working directory, as in TorchTitan.
 /// Inputs (files, folders, globs, @lists), but not outputs, that are not there are looked for beside the
-/// configuration file and then in installed_folder(). Throws FileError that names the places.
+/// configuration file and then in installed_folder(), in three attempts. Throws FileError that names places.
 std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
 /// The folder of model.hf_assets_path, found in the same way. Throws FileError also if it is a file.
 std::filesystem::path find_assets(const Config& config);
-/// Whether model.hf_assets_path exists, as a folder or not.
+/// Whether model.hf_assets_path exists, as a folder or not. Throws FileError if the system cannot tell.
 bool has_assets(const Config& config);
 
 /// The resolved tree as YAML; loading it gives an equal Config. With `comments`, each key is explained.

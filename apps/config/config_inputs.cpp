@@ -10,6 +10,7 @@
 #include "apps/config/installed.h"
 #include "core/config/print.h"
 #include "core/error.h"
+#include "core/io/attempts.h"
 #include "core/io/folder.h"
 #include "core/io/system_failure.h"
 #include "core/text/listed.h"
@@ -23,11 +24,19 @@ namespace {
 
 bool is_glob(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
-// Throws FileError if the system cannot tell, as ottava::is_there() does.
-bool is_found(const fs::path& path) {
-  if (is_there(path.string())) return true;
+/// Asks of a path what the system may not be able to tell for a moment: in three attempts, until one was
+/// asked in vain, so that a start waits only once for a file server that stays away. Throws FileError if the
+/// system cannot tell, as ottava::is_there() does.
+template <class Question>
+auto ask(GivenUp& away, const fs::path& path, const Question& question) {
+  return away.attempt("inputs", {.complaint = fmt::format("'{}' could not be looked at", path.string())},
+                      [&] { return question(path.string()); });
+}
+
+bool is_found(const std::string& path) {
+  if (is_there(path)) return true;
   glob_t found{};
-  const bool matches = is_glob(path.string()) && ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
+  const bool matches = is_glob(path) && ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
   ::globfree(&found);
   return matches;
 }
@@ -36,12 +45,14 @@ bool is_found(const fs::path& path) {
 struct Found {
   fs::path path;
   std::string missing;
+  bool is_unknown = false;  ///< whether it leads anywhere
 };
 
-Found look_for(const Config& config, const std::string& path) {
+Found look_for(const Config& config, GivenUp& away, const std::string& path) {
   if (path.starts_with('@')) {  // a file that lists sources
-    Found list = look_for(config, path.substr(1));
-    return list.missing.empty() ? Found{"@" + list.path.string(), ""} : list;
+    Found list = look_for(config, away, path.substr(1));
+    if (list.missing.empty()) list.path = "@" + list.path.string();
+    return list;
   }
   if (path.empty()) return {{}, "the path is empty"};
   const fs::path& file = config.provenance.file;
@@ -53,9 +64,9 @@ Found look_for(const Config& config, const std::string& path) {
   for (const fs::path& folder : folders) {
     const fs::path place = folder / path;  // an absolute path is itself in every folder
     try {
-      if (is_found(place)) return {place, ""};
+      if (ask(away, place, is_found)) return {place, ""};
     } catch (const IoError& error) {  // it may be there, and another of its name elsewhere
-      return {{}, fmt::format("'{}' cannot be used: {}", path, error.what())};
+      return {{}, fmt::format("'{}' cannot be used: {}", path, error.what()), true};
     } catch (const FileError& error) {
       unknown = fmt::format(" ({})", error.what());
     }
@@ -68,10 +79,10 @@ Found look_for(const Config& config, const std::string& path) {
 }
 
 /// Of data. Commas separate paths on the command line alone; here a path may contain them.
-Found look_for_data(const Config& config, const std::string& path) {
-  Found found = look_for(config, path);
+Found look_for_data(const Config& config, GivenUp& away, const std::string& path) {
+  Found found = look_for(config, away, path);
   const std::vector<std::string> parts = config::parts_between_commas(path);
-  const auto is_found = [&](const std::string& part) { return look_for(config, part).missing.empty(); };
+  const auto is_found = [&](const std::string& part) { return look_for(config, away, part).missing.empty(); };
   if (!found.missing.empty() && parts.size() > 1 && std::ranges::all_of(parts, is_found))
     found.missing = fmt::format("'{}' is one path, which does not exist; write a list: {}", path,
                                 config::to_quoted_list(parts));
@@ -79,22 +90,22 @@ Found look_for_data(const Config& config, const std::string& path) {
 }
 
 /// The folder of model.hf_assets_path.
-Found look_for_assets(const Config& config) {
-  Found found = look_for(config, config.model.hf_assets_path);
+Found look_for_assets(const Config& config, GivenUp& away) {
+  const std::string& path = config.model.hf_assets_path;
+  Found found = look_for(config, away, path);
   if (!found.missing.empty()) return found;
-  std::error_code error;
-  if (fs::is_directory(found.path, error)) return found;
-  if (error) {
-    return {{},
-            fmt::format("'{}' cannot be used: cannot look at {}: {}", config.model.hf_assets_path,
-                        found.path.string(), error.message())};
+  try {
+    if (ask(away, found.path, is_folder)) return found;
+  } catch (const FileError& error) {
+    return {{}, fmt::format("'{}' cannot be used: {}", path, error.what()), true};
   }
   const fs::path folder = fs::absolute(found.path).parent_path().lexically_normal();
+  std::error_code error;
   const bool is_beside = fs::exists(folder / "tokenizer.json", error);
   return {{},
           fmt::format("'{}' is a file, expected the folder that holds tokenizer.json (for model.flavor hf "
                       "also config.json): set it to that folder{}",
-                      config.model.hf_assets_path, is_beside ? fmt::format(", '{}'", folder.string()) : "")};
+                      path, is_beside ? fmt::format(", '{}'", folder.string()) : "")};
 }
 
 /// Collects what is absent instead of stopping at the first.
@@ -102,16 +113,16 @@ class Inputs {
  public:
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
-  void need(const std::string& key, const std::string& path) { need(key, look_for(config_, path)); }
+  void need(const std::string& key, const std::string& path) { need(key, look_for(config_, away_, path)); }
   void need(const std::string& key, const Found& found) {
     lacks_more_ |= !found.missing.empty();
     add(key, found);
   }
   void need_checkpoint(const std::string& key, const std::string& path) {
-    const Found found = look_for(config_, path);
-    if (!found.missing.empty()) return need(key, path);
+    const Found found = look_for(config_, away_, path);
+    if (!found.missing.empty()) return need(key, found);
     try {
-      checkpoint::newest_step_or_itself(found.path.string());
+      ask(away_, found.path, checkpoint::newest_step_or_itself);
     } catch (const FileError& error) {  // a file, or a folder in which several are meant
       lacks_more_ = true;
       problems_.add(key, error);
@@ -120,10 +131,10 @@ class Inputs {
   /// Every path of every set.
   void need_each(const std::string& key, const auto& sets) {
     for (const auto& set : sets)
-      for (const std::string& path : set.path) need(key, look_for_data(config_, path));
+      for (const std::string& path : set.path) need(key, look_for_data(config_, away_, path));
   }
   void need_assets() {
-    const Found assets = look_for_assets(config_);
+    const Found assets = look_for_assets(config_, away_);
     if (!assets.missing.empty()) wanted_ += " --model.hf_assets_path FOLDER_WITH_TOKENIZER";
     add("model.hf_assets_path", assets);
   }
@@ -131,7 +142,9 @@ class Inputs {
   void need_text(const std::string& section, const std::string& dataset,
                  const std::vector<std::string>& paths) {
     std::string key = section + ".dataset_path";
-    const auto is_missing = [&](const std::string& path) { return !look_for(config_, path).missing.empty(); };
+    const auto is_missing = [&](const std::string& path) {
+      return !look_for(config_, away_, path).missing.empty();
+    };
     const bool lacks_some = std::ranges::any_of(paths, is_missing);
     if (paths.empty() || lacks_some) wanted_ += fmt::format(" --{} TEXT", key);
     if (paths.empty()) {
@@ -147,7 +160,7 @@ class Inputs {
           key, fmt::format("'{}' exists, but commas separate paths on the command line: write --{} {}", whole,
                            key, shell_word(list)));
     }
-    for (const std::string& path : paths) add(key, look_for_data(config_, path));
+    for (const std::string& path : paths) add(key, look_for_data(config_, away_, path));
   }
 
   void finish() const {
@@ -163,6 +176,7 @@ class Inputs {
   }
 
   const Config& config_;
+  GivenUp away_;
   config::Problems problems_;
   std::string wanted_;       ///< options that no file can bring along
   bool lacks_more_ = false;  ///< than these options give
@@ -171,17 +185,22 @@ class Inputs {
 }  // namespace
 
 fs::path find_input(const Config& config, std::string_view key, const std::string& path) {
-  Found found = look_for(config, path);
+  GivenUp away;
+  const Found found = look_for(config, away, path);
   if (!found.missing.empty()) fail<FileError>(key, "{}", found.missing);
   return found.path;
 }
 
 bool has_assets(const Config& config) {
-  return look_for(config, config.model.hf_assets_path).missing.empty();
+  GivenUp away;
+  const Found found = look_for(config, away, config.model.hf_assets_path);
+  if (found.is_unknown) fail<FileError>("model.hf_assets_path", "{}", found.missing);
+  return found.missing.empty();
 }
 
 fs::path find_assets(const Config& config) {
-  Found found = look_for_assets(config);
+  GivenUp away;
+  const Found found = look_for_assets(config, away);
   if (!found.missing.empty()) fail<FileError>("model.hf_assets_path", "{}", found.missing);
   return found.path;
 }

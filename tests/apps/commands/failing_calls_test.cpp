@@ -58,7 +58,8 @@ TEST_CASE("a start goes on where a call on its folders, its metrics or its event
       FailingCalls{"pread", "out/metrics.jsonl"}, FailingCalls{"ftruncate", "out/metrics.jsonl"},
       FailingCalls{"stat", "out/events.jsonl"}, FailingCalls{"open", "out/decisions.json.tmp"},
       FailingCalls{"fsync", "out/decisions.json.tmp"}, FailingCalls{"rename", "out/decisions.json.tmp"},
-      FailingCalls{"readdir", "configs/tokenizers/en-2256"});
+      FailingCalls{"readdir", "configs/tokenizers/en-2256"}, FailingCalls{"stat", "tokenizers/en-2256"},
+      FailingCalls{"stat", "tokenizers/en-2256", EIO, 2}, FailingCalls{"stat", "text.txt", ESTALE});
   INFO(f.call << " " << f.part);
   const Outcome went_on =
       runs.run_shell(with_failing(f, "train tiny.yaml --training.steps 4 --profiling.enable_profiling true"));
@@ -295,12 +296,18 @@ TEST_CASE("what the system cannot look at is told with the system's reason") {
     return ended.output;
   };
   for (const int first : {1, 2}) {
-    CHECK_THAT(ends({"stat", "tokenizers/en-2256", EIO, first}, "train tiny.yaml"),
-               Contains("model.hf_assets_path: '" + assets + "' cannot be used: ") &&
-                   Contains("cannot look at " + assets + ": Input/output error") && !Contains("is a file"));
+    const std::string said = ends({"stat", "tokenizers/en-2256", EIO, first, 100}, "train tiny.yaml");
+    CHECK_THAT(said, Contains("model.hf_assets_path: '" + assets + "' cannot be used: ") &&
+                         Contains("cannot look at " + assets + ": Input/output error") &&
+                         !Contains("is a file"));
+    CHECK(times_in(said, "' could not be looked at, and is tried again in 10 s: ") == 2);
   }
-  CHECK_THAT(ends({"stat", "text.txt", EIO, 1, 100}, "train tiny.yaml"),
-             Contains("'text.txt' cannot be used: [file] cannot look at text.txt: Input/output error"));
+  // Of several inputs on a file server that stays away one is waited for.
+  const std::string both =
+      ends({"stat", "text.txt", EIO, 1, 100},
+           "train tiny.yaml --validation.enable true --validation.dataset_path text.txt");
+  CHECK(times_in(both, "'text.txt' cannot be used: [file] cannot look at text.txt: Input/output error") == 2);
+  CHECK(times_in(both, "is tried again in 10 s: ") == 2);
   CHECK_THAT(ends({"stat", "en-2256/tokenizer.json", EIO, 1, 100}, "tokenizer encode " + assets + " a"),
              Contains("[file] cannot look at " + assets + "/tokenizer.json: Input/output error"));
   fs::create_directories(runs / "iteration_2");
