@@ -248,14 +248,16 @@ TEST_CASE(
     CHECK(has(error, fmt::format("the run ends after step {}, whose checkpoint is saved", steps[0].step)));
   }
   Everything whole, resumed;
+  std::vector<int64_t> resumed_at(ranks);
   run_all("whole", [&](Trainer& trainer, int rank) {
     trainer.run();
     if (rank == 0) whole = everything_of(trainer);
   });
   run_all("cut", [&](Trainer& trainer, int rank) {
-    CHECK(trainer.state().step == steps[0].step);
+    resumed_at[rank] = trainer.state().step;
     trainer.run();
     if (rank == 0) resumed = everything_of(trainer);
   });
+  CHECK(resumed_at == std::vector<int64_t>(ranks, steps[0].step));
   CHECK((resumed == whole));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 
 #include "apps/decide/decide.h"
 #include "core/cuda/fused_attention.h"
@@ -135,7 +136,7 @@ TEST_CASE("ranks that share sequences choose their attention as others do, and d
   if (!has_stand_in()) return skip(kNoStandIn);
   const TinyTraining tiny;
   auto shared = [&](const TinyTraining::Overrides& more) {
-    std::vector<std::string> choices(2);
+    std::unique_ptr<Experiment> settled_by[2];
     run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       TinyTraining::Overrides overrides =
           with({"--training.seq_len", "512", "--training.global_batch_size", "1",
@@ -145,10 +146,10 @@ TEST_CASE("ranks that share sequences choose their attention as others do, and d
       Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
       RankGroups ranks = groups_over(world, e.mesh);
       settle_decisions(e, ranks, {DeviceType::cuda, world.rank()}, DecisionSource::checkpoint);
-      choices[static_cast<size_t>(world.rank())] = chosen(e);
+      settled_by[world.rank()] = std::make_unique<Experiment>(std::move(e));
     });
-    CHECK(choices[0] == choices[1]);
-    return choices[0];
+    CHECK(chosen(*settled_by[0]) == chosen(*settled_by[1]));
+    return chosen(*settled_by[0]);
   };
   const StandIn fast("fast");
   CHECK_THAT(shared({}), Contains("cudnn: forward and backward of a layer: flash "));

@@ -158,11 +158,15 @@ TEST_CASE("stages of a pipeline over NCCL validate as one process on the CPU doe
   const std::vector<double> cpu = validated(one);
   CHECK(cpu.back() < cpu.front());
   const Layout layout{.micro_batches = 2, .pp = 2};
+  std::vector<double> losses[2];
   run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
     EngineRun run(shape_on(whole, layout), std::move(groups), {DeviceType::cuda, rank});
-    const std::vector<double> losses = validated(run);
-    for (size_t step = 0; step < cpu.size(); ++step) CHECK(losses[step] == Approx(cpu[step]).epsilon(1e-5));
+    losses[rank] = validated(run);
   });
+  for (const std::vector<double>& of_rank : losses) {
+    REQUIRE(of_rank.size() == cpu.size());
+    for (size_t step = 0; step < cpu.size(); ++step) CHECK(of_rank[step] == Approx(cpu[step]).epsilon(1e-5));
+  }
 }
 
 TEST_CASE("a step or a validation over NCCL that a rank has not joined has no result") {
