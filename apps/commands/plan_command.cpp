@@ -146,8 +146,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   }
   print_nccl(recorded, out);
   if (limit) print_verdict(recorded, *limit, recorder, out);
-  const std::string& backend = config.comm.backend;
-  if (limit && !machine && e.mesh.world_size() > 1 && (backend == "auto" || backend == "nccl"))
+  if (limit && !machine && e.mesh.world_size() > 1 && !config.comm.excludes_nccl())
     out << "  without what NCCL takes besides, which is not known for this GPU\n";
   if (saves_asynchronously(config.checkpoint)) {
     print(out, "Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",

@@ -115,7 +115,7 @@ void measure(Machine& machine, const Experiment& e) {
 }
 
 int nccl_channels(const CommConfig& comm) {
-  if (comm.backend != "auto" && comm.backend != "nccl") return 0;
+  if (comm.excludes_nccl()) return 0;
   return comm.sm_budget > 0 ? std::min(static_cast<int>(comm.sm_budget), kNcclChannels) : kNcclChannels;
 }
 

@@ -43,9 +43,7 @@ namespace {
 Device device_of_rank(const Config& config, const Launch& launch) {
   Device device = parse_device(config.training.device);
   if (!device.is_gpu() || launch.world_size == 1) return device;
-  const GpuSharing sharing = config.comm.backend == "mpi" || config.comm.backend == "tcp"
-                                 ? GpuSharing::allowed
-                                 : GpuSharing::forbidden;
+  const GpuSharing sharing = config.comm.excludes_nccl() ? GpuSharing::allowed : GpuSharing::forbidden;
   return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
 }
 
@@ -65,8 +63,8 @@ void prepare_nccl() {
 // free to run as their streams let them.
 void order_nccl(const Config& config, const Launch& launch) {
   const int gpus = cuda_device_count();
-  const bool is_staged = config.comm.backend == "mpi" || config.comm.backend == "tcp";
-  if (gpus == 0 || launch.world_size == 1 || config.training.device == "cpu" || is_staged) return;
+  if (gpus == 0 || launch.world_size == 1 || config.training.device == "cpu") return;
+  if (config.comm.excludes_nccl()) return;
   const int sms = cuda::sm_count(launch.local_rank % gpus);
   if (!may_crowd(config.parallelism, config.comm.sm_budget, sms)) return;
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);

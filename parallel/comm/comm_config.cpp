@@ -15,9 +15,10 @@ void declare(config::Section& s, CommConfig& c) {
           "which the job is suspended; the error names the rank or connection at fault")
       .range(1, kMostSeconds)
       .unit("seconds");
-  s.field("backend", c.backend,
-          "communication library; auto: nccl on GPUs if built in, else mpi or tcp, by what started the ranks")
-      .one_of({"auto", "mpi", "tcp", "nccl"});
+  using enum CommConfig::Backend;
+  s.choice(
+      "backend", c.backend, {{"auto", automatic}, {"mpi", mpi}, {"tcp", tcp}, {"nccl", nccl}},
+      "communication library; auto: nccl on GPUs if built in, else mpi or tcp, by what started the ranks");
   s.field("sm_budget", c.sm_budget,
           "SMs of each GPU reserved for collectives that overlap with computation; no call of NCCL's uses "
           "more (those of tensor, context and pipeline parallel may run beside others), and matrix products "

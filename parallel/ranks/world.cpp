@@ -26,23 +26,22 @@ constexpr const char* kHowUnderSrun =
     "start the ranks with srun --mpi=pmix, or --mpi=pmi2 for MPICH and Intel MPI (srun --mpi=list shows what "
     "this Slurm has), or set MASTER_ADDR to rank 0's machine, which needs no MPI";
 
-bool wants_nccl(const std::string& backend, Device device) {
-  if (backend == "nccl" && !device.is_gpu()) {
+using Backend = CommConfig::Backend;
+
+bool wants_nccl(Backend backend, Device device) {
+  if (backend == Backend::nccl && !device.is_gpu()) {
     const std::string why = cuda_unavailable_reason();
     fail<ConfigError>("world", "comm.backend is nccl, but the device is {}{}: use mpi, tcp or auto",
                       to_string(device), why.empty() ? "" : fmt::format(" ({})", why));
   }
-  return backend == "nccl" || (backend == "auto" && device.is_gpu() && nccl::available());
-}
-
-bool is_known(const std::string& backend) {
-  return backend == "auto" || backend == "mpi" || backend == "tcp" || backend == "nccl";
+  return backend == Backend::nccl || (backend == Backend::automatic && device.is_gpu() && nccl::available());
 }
 
 // MPI is used if it started the ranks: under mpirun, unless its module is missing and it is known where rank
 // 0 is; under srun unless that is known.
 bool wants_mpi(const Launch& launch, const WorldRequest& request) {
-  if (request.backend == "mpi" || request.backend == "tcp") return request.backend == "mpi";
+  if (request.backend == Backend::mpi) return true;
+  if (request.backend == Backend::tcp) return false;
   if (launch.launcher == Launcher::environment) return false;
   if (launch.master.address.empty()) return true;
   return launch.launcher == Launcher::mpi && mpi::available();
@@ -132,9 +131,6 @@ void require_same_place(const Communicator& mpi, const Launch& launch) {
 }
 
 void connect(World& world, const WorldRequest& request) {
-  if (!is_known(request.backend)) {
-    fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
-  }
   const Launch& launch = world.launch;
   bool by_nccl = false;
   MachineCpus cpus = own_cpus();

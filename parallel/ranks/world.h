@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "parallel/comm/comm_config.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/failure/ledger.h"
 #include "parallel/ranks/cpu_share.h"
@@ -32,9 +33,9 @@ struct World {
 
 struct WorldRequest {
   double init_timeout_seconds = 300;
-  std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "tcp", "nccl"
-  int max_ctas = 0;              ///< for NCCL: comm.sm_budget
-  double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
+  CommConfig::Backend backend = CommConfig::Backend::automatic;
+  int max_ctas = 0;          ///< for NCCL: comm.sm_budget
+  double last_seconds = 20;  ///< after a failure, how long this rank may take to end before it is ended
   /// Called while the ranks look for each other over TCP; may throw to give up (MasterBootstrap).
   std::function<void()> while_meeting = {};
   /// Called once ranks have met, before devices are chosen, with those of this machine: what it throws, all

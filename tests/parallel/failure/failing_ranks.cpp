@@ -140,9 +140,10 @@ int main(int argc, char** argv) {
     const bool asks_for_nccl = mode == "without_nccl";
     if (asks_for_nccl && launch.rank == kVictim) hide_nccl(argv);
     if (mode.starts_with("few_files")) leave_few_files(launch.rank == (mode.ends_with("0") ? 0 : kVictim));
-    const std::string backend = asks_for_nccl                              ? "nccl"
-                                : launch.launcher == Launcher::environment ? "tcp"
-                                                                           : "mpi";
+    using Backend = CommConfig::Backend;
+    const Backend backend = asks_for_nccl                              ? Backend::nccl
+                            : launch.launcher == Launcher::environment ? Backend::tcp
+                                                                       : Backend::mpi;
     // The absent rank is in no call, and nothing but its ledger can end it; nor one that hangs afterwards.
     const bool hangs = mode.starts_with("absent") || mode == "hangs_at_end";
     const double last_seconds = hangs && launch.rank == kVictim ? 1 : 20;
