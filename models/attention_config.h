@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string>
+#include <cstdint>
 
 #include "core/config/declare.h"
 
@@ -8,8 +8,11 @@ namespace ottava {
 
 /// Section `attention`. What keys mean: attention_config.cpp.
 struct AttentionConfig {
-  std::string backend = "auto";  ///< "auto", "flash", "cudnn"
-  bool deterministic = true;     ///< of cuDNN's backward
+  enum class Backend : uint8_t { automatic, flash, cudnn };
+  Backend backend = Backend::automatic;
+  bool deterministic = true;  ///< of cuDNN's backward
+  /// On a GPU; ottava's own kernels otherwise.
+  bool may_use_cudnn() const { return backend != Backend::flash; }
   bool operator==(const AttentionConfig&) const = default;
 };
 

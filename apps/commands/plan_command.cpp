@@ -138,11 +138,11 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
     out << "Optimizer: " << optimizer << "\n";
   print_float8(e, plan, out);
   print_memory(plan.memory, out);
-  if (device.is_gpu() && config.attention.backend != "flash") {
+  if (device.is_gpu() && config.attention.may_use_cudnn()) {
     print(out,
           "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
           "(attention.backend is {})\n",
-          config.attention.backend);
+          config.attention.backend == AttentionConfig::Backend::cudnn ? "cudnn" : "auto");
   }
   print_nccl(recorded, out);
   if (limit) print_verdict(recorded, *limit, recorder, out);

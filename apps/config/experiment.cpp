@@ -116,7 +116,8 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                       "prompts are not supported with the output layer in FP8: remove evaluation.prompts, "
                       "and run ottava generate on the checkpoints");
   }
-  const bool graphs = compute_capability && c.training.cuda_graphs != "off" && !shape.pipeline.is_on();
+  const bool graphs = compute_capability && c.training.cuda_graphs != TrainingConfig::CudaGraphs::off &&
+                      !shape.pipeline.is_on();
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
   Experiment e{.config = c,
                .tokenizer = std::move(tokenizer),

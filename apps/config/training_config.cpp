@@ -145,10 +145,11 @@ void declare(config::Section& s, TrainingConfig& c) {
   s.field("device", c.device, "device to train on; auto: a GPU if one is usable, else the CPU")
       .one_of({"auto", "cpu", "cuda"})
       .suggest("gpu", "cuda");
-  s.field("cuda_graphs", c.cuda_graphs,
-          "record each step as a CUDA graph and replay it; auto: where possible, else the log says why not; "
-          "on: an error where it is not possible")
-      .one_of({"auto", "on", "off"});
+  using CudaGraphs = TrainingConfig::CudaGraphs;
+  s.choice("cuda_graphs", c.cuda_graphs,
+           {{"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}},
+           "record each step as a CUDA graph and replay it; auto: where possible, else the log says why not; "
+           "on: an error where it is not possible");
   s.field("gemm_cache", c.gemm_cache,
           "folder where measurements (fastest GPU matrix product algorithms, CPU peak) are kept for later "
           "runs; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: keep none");

@@ -57,7 +57,8 @@ struct TrainingConfig {
   SkipSpikesConfig skip_spikes;
 
   std::string device = "auto";
-  std::string cuda_graphs = "auto";
+  enum class CudaGraphs : uint8_t { automatic, on, off };
+  CudaGraphs cuda_graphs = CudaGraphs::automatic;
   std::string gemm_cache = "auto";
   int64_t threads = 0;  ///< per rank; 0: chosen
   int64_t seed = 0;

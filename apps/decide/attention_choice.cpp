@@ -20,6 +20,7 @@ namespace {
 constexpr const char *kBackend = "attention.backend", *kDeterministic = "attention.deterministic",
                      *kLibrary = "attention.library";
 
+using Backend = AttentionConfig::Backend;
 using Backward = cuda::FusedAttention::Backward;
 
 /// cuDNN for this experiment, or the reason why it cannot be used.
@@ -70,7 +71,7 @@ Candidate find_cudnn(const Experiment& e, Device device, Backward backward) {
 std::vector<Candidate> find_candidates(const Experiment& e, Device device) {
   std::vector<Candidate> out;
   if (!e.config.attention.deterministic) out.push_back(find_cudnn(e, device, Backward::free));
-  if (e.config.attention.deterministic || e.config.attention.backend == "auto")
+  if (e.config.attention.deterministic || e.config.attention.backend == Backend::automatic)
     out.push_back(find_cudnn(e, device, Backward::deterministic));
   return out;
 }
@@ -175,21 +176,21 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
 }  // namespace
 
 void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
-  const std::string& wish = e.config.attention.backend;
-  if (!e.config.attention.deterministic && (!device.is_gpu() || wish == "flash"))
+  const Backend wish = e.config.attention.backend;
+  if (!e.config.attention.deterministic && (!device.is_gpu() || !e.config.attention.may_use_cudnn()))
     log::info(
         "attention.deterministic: false has no effect: only cuDNN has an attention that is not "
         "deterministic");
   if (!device.is_gpu()) {
-    if (wish == "cudnn")
+    if (wish == Backend::cudnn)
       fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash",
                         to_string(device));
     return;
   }
-  if (wish == "flash") return log::info("Attention: flash (attention.backend is flash)");
+  if (!e.config.attention.may_use_cudnn()) return log::info("Attention: flash (attention.backend is flash)");
   std::vector<Candidate> candidates = find_candidates(e, device);
-  Decisions mine{.entries = {{kBackend, wish, "attention.backend is cudnn"}}};
-  if (wish == "auto") {
+  Decisions mine{.entries = {{kBackend, "cudnn", "attention.backend is cudnn"}}};
+  if (wish == Backend::automatic) {
     for (Candidate& c : candidates) judge(c, e, ranks, device);
     if (ranks.is_first()) mine.entries = choose(e, device, candidates, saved);
     mine = of_first_rank(mine, *ranks.control);
@@ -200,8 +201,9 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
   const Backward backward =
       how && how->value == "true" ? Backward::deterministic : candidates.front().backward;
   const Candidate& candidate = *std::ranges::find(candidates, backward, &Candidate::backward);
-  refuse_together(*ranks.control, "attention",
-                  complaint_about(entry.value, wish == "auto" && saved.find(kBackend), candidate));
+  refuse_together(
+      *ranks.control, "attention",
+      complaint_about(entry.value, wish == Backend::automatic && saved.find(kBackend), candidate));
   log::info("Attention: {} ({})", entry.value == "cudnn" ? candidate.name() : entry.value, entry.reason);
   if (entry.value != "cudnn") return;
   const std::string library = cuda::cudnn_library() + " on " + cuda::device_name(device.index);

@@ -153,7 +153,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
     machine.nccl_channels = nccl_channels(planned.experiment.config.comm);
-    machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&
+    machine.has_cudnn_attention = planned.experiment.config.attention.may_use_cudnn() &&
                                   machine.device.cudnn_forward > 0 && !planned.experiment.shape.block_causal;
     return machine;
   }

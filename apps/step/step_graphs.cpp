@@ -74,9 +74,10 @@ size_t StepGraphs::nodes() const {
   return sum_of(parts_, [](const Part& p) { return p.graph.nodes(); });
 }
 
-GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world,
+GraphUse decide_graphs(TrainingConfig::CudaGraphs wish, Device device, const Communicator& world,
                        const StepTraits& steps) {
-  if (wish == "off") return {false, "off: training.cuda_graphs is off"};
+  using enum TrainingConfig::CudaGraphs;
+  if (wish == off) return {false, "off: training.cuda_graphs is off"};
   std::string obstacle;
   if (!device.is_gpu()) {
     obstacle = fmt::format("the device is {}", to_string(device));
@@ -93,8 +94,7 @@ GraphUse decide_graphs(std::string_view wish, Device device, const Communicator&
     }
     return {true, std::move(reason)};
   }
-  if (wish == "on")
-    fail<ConfigError>("training", "cuda_graphs is on, but {}: set it to auto or off", obstacle);
+  if (wish == on) fail<ConfigError>("training", "cuda_graphs is on, but {}: set it to auto or off", obstacle);
   return {false, "off: " + obstacle};
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/config/training_config.h"
 #include "core/cuda/graph.h"
 #include "parallel/comm/communicator.h"
 
@@ -71,8 +72,8 @@ struct StepTraits {
   bool has_stages = false;          ///< the rank belongs to a pipeline
   int64_t amax_history_length = 0;  ///< 0: no product has recipe delayed
 };
-/// `wish` is training.cuda_graphs: auto, on or off. Throws ConfigError if `on` is not possible.
-GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world,
+/// Throws ConfigError if the wish is `on` and that is not possible.
+GraphUse decide_graphs(TrainingConfig::CudaGraphs wish, Device device, const Communicator& world,
                        const StepTraits& steps = {});
 
 }  // namespace ottava

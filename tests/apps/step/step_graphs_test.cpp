@@ -156,30 +156,31 @@ TEST_CASE("graphs that contain NCCL's calls change no bit") {
 }
 
 TEST_CASE("whether steps are graphs is decided and said") {
+  using enum TrainingConfig::CudaGraphs;
   SoloCommunicator alone;
   auto staged = make_dry_run_world(0, 2);
   const Device cpu{DeviceType::cpu, 0}, gpu{DeviceType::cuda, 0};
-  CHECK(decide_graphs("auto", gpu, alone).on);
-  CHECK(decide_graphs("on", gpu, alone).reason ==
+  CHECK(decide_graphs(automatic, gpu, alone).on);
+  CHECK(decide_graphs(on, gpu, alone).reason ==
         "on: step 1 runs as it is, step 2 is recorded, later steps are launched");
-  CHECK(decide_graphs("auto", gpu, alone, {.amax_history_length = 16}).reason ==
+  CHECK(decide_graphs(automatic, gpu, alone, {.amax_history_length = 16}).reason ==
         "on: step 1 runs as it is, step 2 is recorded, later steps are launched; the same again from the "
         "first step whose amax history, of 16 steps, is full");
-  CHECK_FALSE(decide_graphs("off", gpu, alone).on);
-  CHECK(decide_graphs("off", gpu, alone).reason == "off: training.cuda_graphs is off");
-  CHECK(decide_graphs("auto", cpu, alone).reason == "off: the device is cpu");
-  CHECK(decide_graphs("auto", gpu, *staged).reason ==
+  CHECK_FALSE(decide_graphs(off, gpu, alone).on);
+  CHECK(decide_graphs(off, gpu, alone).reason == "off: training.cuda_graphs is off");
+  CHECK(decide_graphs(automatic, cpu, alone).reason == "off: the device is cpu");
+  CHECK(decide_graphs(automatic, gpu, *staged).reason ==
         "off: ranks exchange tensors through host memory (dry_run), which a graph cannot contain");
   CHECK_THROWS_WITH(
-      decide_graphs("on", cpu, alone),
+      decide_graphs(on, cpu, alone),
       Catch::Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
-  CHECK_THROWS_AS(decide_graphs("on", gpu, *staged), ConfigError);
+  CHECK_THROWS_AS(decide_graphs(on, gpu, *staged), ConfigError);
   // The same in a pipeline.
   const StepTraits stages{.has_stages = true};
-  CHECK_FALSE(decide_graphs("auto", gpu, alone, stages).on);
-  CHECK(decide_graphs("auto", gpu, alone, stages).reason ==
+  CHECK_FALSE(decide_graphs(automatic, gpu, alone, stages).on);
+  CHECK(decide_graphs(automatic, gpu, alone, stages).reason ==
         "off: pipeline parallelism interleaves micro-batches, so that no part of a step repeats");
-  CHECK_THROWS_WITH(decide_graphs("on", gpu, alone, stages),
+  CHECK_THROWS_WITH(decide_graphs(on, gpu, alone, stages),
                     Catch::Contains("cuda_graphs is on, but pipeline parallelism interleaves micro-batches"));
 }
 
