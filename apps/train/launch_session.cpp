@@ -205,7 +205,7 @@ void report_threads(int64_t in_config, const CpuShare& share) {
 class StopWhileMeeting {
  public:
   explicit StopWhileMeeting(const StopSignals* signals) : signals_(signals) {}
-  bool is_asked() const { return signals_ && signals_->received() != 0; }
+  bool is_asked() const { return is_signalled(signals_); }
   void look() {
     constexpr double kPatienceSeconds = 5;
     if (!is_asked()) return;

@@ -58,7 +58,7 @@ StopSignals::~StopSignals() {
 }
 
 bool is_stop_asked(const StopSignals* signals, Communicator& ranks) {
-  double asked = signals && signals->received() != 0 ? 1 : 0;
+  double asked = is_signalled(signals) ? 1 : 0;
   reduce_on_host(ranks, view_of(&asked, {1}), "stop");
   return asked > 0;
 }

@@ -31,7 +31,9 @@ class StopSignals {
   std::thread thread_;
 };
 
-/// Whether any rank was asked to stop. `signals` null: this one never is. All ranks call it.
+/// Whether this rank was asked to stop. `signals` null: it never is.
+inline bool is_signalled(const StopSignals* signals) { return signals && signals->received() != 0; }
+/// Whether any rank was. All ranks call it.
 bool is_stop_asked(const StopSignals* signals, Communicator& ranks);
 
 }  // namespace ottava

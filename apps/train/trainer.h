@@ -73,6 +73,8 @@ class Trainer {
   End end_early();
   StepOutputs timed_step();
   const HostTokens* read_tokens();
+  int64_t agree_on_step(bool has_tokens);
+  void count_step(const StepOutputs& out);
   void finish_save(bool all_are_here);
   LrScheduleOptions schedule() const;
   double learning_rate(int64_t step) const;

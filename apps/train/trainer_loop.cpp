@@ -1,19 +1,15 @@
 #include <fmt/ranges.h>
 
-#include <cmath>
-
 #include "apps/checkpoints/due_results.h"
 #include "apps/data/chat_data.h"
 #include "apps/data/resumed_data.h"
 #include "apps/devices/available_memory.h"
 #include "apps/step/global_loss.h"
-#include "apps/train/skipped_step.h"
 #include "apps/train/trainer.h"
 #include "core/error.h"
 #include "core/held_memory.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
-#include "core/text/counted.h"
 #include "core/text/split.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/comm/agree.h"
@@ -25,8 +21,15 @@ namespace {
 
 // Where this rank has not logged why the run stops.
 void log_stop_of_others(const StopSignals* signals) {
-  if (!signals || signals->received() == 0) log::info("Another rank was asked to stop");
+  if (!is_signalled(signals)) log::info("Another rank was asked to stop");
 }
+
+/// What ranks tell each other before a step, in one sum over all of them.
+struct StepExchange {
+  double valid_tokens = 0;                            ///< of the rank; summed: of the step
+  double stops = 0, has_bad_data = 0, is_unread = 0;  ///< 1 or 0; summed: how many ranks say so
+  Tensor values() { return view_of(&valid_tokens, {sizeof *this / sizeof(double)}); }
+};
 
 /// Some rank cannot read its tokens of the next step, which all ranks have agreed not to begin.
 struct Unread : DataError {
@@ -47,33 +50,43 @@ const HostTokens* Trainer::read_tokens() {
   }
 }
 
-StepOutputs Trainer::step(StepProfile* profile) {
-  const HostTokens* tokens = read_tokens();
-  // One exchange per step: how many tokens count, and whether any rank was asked to stop, has seen bad data
-  // or could not read its own.
-  double shared[4] = {static_cast<double>(data_->valid_tokens()),
-                      signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0,
-                      tokens ? 0.0 : 1.0};
+// The one exchange before a step. Returns the tokens that count, of all ranks.
+int64_t Trainer::agree_on_step(bool has_tokens) {
+  StepExchange shared{.valid_tokens = static_cast<double>(data_->valid_tokens()),
+                      .stops = is_signalled(signals_) ? 1.0 : 0.0,
+                      .has_bad_data = data_watch_->poll() ? 1.0 : 0.0,
+                      .is_unread = has_tokens ? 0.0 : 1.0};
   if (ranks_.world->size() > 1) {
     const HostSpans::Scope sharing(spans(), HostSpans::Track::host, "tokens and stop");
     // Ranks of a pipeline and of tensor parallel read the same tokens: only the first of each group counts
     // them.
-    if (ranks_.tensor_parallel.rank() != 0 || ranks_.pp->rank() != 0) shared[0] = 0;
-    reduce_on_host(*ranks_.control, view_of(shared, {4}), "tokens and stop");
+    if (ranks_.tensor_parallel.rank() != 0 || ranks_.pp->rank() != 0) shared.valid_tokens = 0;
+    reduce_on_host(*ranks_.control, shared.values(), "tokens and stop");
   }
-  stop_asked_ = shared[1] > 0;
-  data_is_bad_ = shared[2] > 0;
-  if (shared[3] > 0)
-    throw Unread(tokens ? "[data] another rank cannot read its tokens" : data_watch_->problem());
-  StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
-                    .loss_scale = loss_scale_.value(),
-                    .optimizer_step = state_.optimizer_step + 1,
-                    .valid_tokens = static_cast<int64_t>(shared[0]),
-                    .update_after = checkpoints_->end_of_copies()};
+  stop_asked_ = shared.stops > 0;
+  data_is_bad_ = shared.has_bad_data > 0;
+  if (shared.is_unread > 0)
+    throw Unread(has_tokens ? "[data] another rank cannot read its tokens" : data_watch_->problem());
+  return static_cast<int64_t>(shared.valid_tokens);
+}
+
+StepOutputs Trainer::step(StepProfile* profile) {
+  const HostTokens* tokens = read_tokens();
+  const int64_t valid_tokens = agree_on_step(tokens != nullptr);
+  const StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
+                          .loss_scale = loss_scale_.value(),
+                          .optimizer_step = state_.optimizer_step + 1,
+                          .valid_tokens = valid_tokens,
+                          .update_after = checkpoints_->end_of_copies()};
   const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
   StepOutputs out = engine_->train_step(*tokens, inputs, profile);
   out.loss_scale = inputs.loss_scale;
   if (sources_) sources_->add(*data_, out.sequence_losses);
+  count_step(out);
+  return out;
+}
+
+void Trainer::count_step(const StepOutputs& out) {
   state_.step += 1;
   state_.schedule_step += 1;
   state_.data_position += experiment_.global_batch;
@@ -86,7 +99,6 @@ StepOutputs Trainer::step(StepProfile* profile) {
   state_.consecutive_skips = is_finite ? 0 : state_.consecutive_skips + 1;
   loss_scale_.update(!is_finite);
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
-  return out;
 }
 
 // A save in flight holds the weights from before an error. Completing it takes all ranks; after an error that
@@ -312,83 +324,6 @@ void Trainer::report_gpu_memory() const {
                 besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
   const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
   besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
-}
-
-void Trainer::check_health(const StepOutputs& out) {
-  if (out.grad_norm == 0) warn_of_zero_gradient(out);
-  if (!out.skipped) return;
-  if (out.why != kNotFinite) {
-    const std::string spike = describe_spike(out, experiment_.shape.spikes);
-    events_.add("skipped", state_.step, spike);
-    if (ranks_.is_first())
-      log::warning("step {} was skipped: {}; weights and optimizer state are unchanged", state_.step, spike);
-    return;
-  }
-  vanishing_ = std::isfinite(out.grad_norm) ? describe_vanishing(out, config_.training) : "";
-  const bool vanishes = !vanishing_.empty();
-  const std::string where = vanishes ? vanishing_ : describe_skipped_step(*engine_, *ranks_.control);
-  events_.add("skipped", state_.step, where);
-  if (ranks_.is_first()) {
-    log::warning(
-        "step {} was skipped: {}; weights and optimizer state are unchanged; {}", state_.step,
-        vanishes ? "what gradients would be multiplied by vanishes" : "the gradient norm is not finite",
-        where);
-  }
-  const int64_t limit = config_.training.max_consecutive_skipped_steps;
-  if (state_.consecutive_skips <= limit) return;
-  finish_save(true);  // all ranks end here, and it may be the checkpoint to go back to
-  const std::string back = vanishes ? "" : checkpoints_->ways_back(state_.step - state_.consecutive_skips);
-  // Rank 0 may not have logged the step yet; from here on no rank needs another for what it says.
-  meet_before_refusing(*ranks_.control);
-  const std::string steps = counted(state_.consecutive_skips, "consecutive step");
-  if (vanishes) {
-    fail<NumericsError>("training",
-                        "{} {} skipped (training.max_consecutive_skipped_steps is {}), the last because {}",
-                        steps, state_.consecutive_skips == 1 ? "was" : "were", limit, vanishing_);
-  }
-  fail<NumericsError>("training",
-                      "{} had non-finite gradients (training.max_consecutive_skipped_steps is {}): lower "
-                      "optimizer.lr, raise lr_scheduler.warmup_steps, or check the data after sample {}{}",
-                      steps, limit, first_skipped_sample(), back);
-}
-
-// The norm is of all ranks, so that all come here together. Without tokens, and where their loss is 0, it is
-// right.
-void Trainer::warn_of_zero_gradient(const StepOutputs& out) {
-  if (has_zero_gradient_) return;
-  const GlobalLoss loss = global_loss(ranks_, out.loss_sum, data_->valid_tokens());
-  if (loss.mean == 0) return;
-  has_zero_gradient_ = true;
-  const std::string text = describe_zero_gradient(loss);
-  events_.add("alert", state_.step, text);
-  if (ranks_.is_first()) log::warning("step {}: {}", state_.step, text);
-}
-
-// Of the consecutive skips, some of which may be of the run before, with batches of another size.
-int64_t Trainer::first_skipped_sample() const {
-  const int64_t here = std::min(state_.consecutive_skips, steps_here_),
-                before = state_.consecutive_skips - here,
-                samples = here * experiment_.global_batch + before * begins_with_.sequences_per_step;
-  return std::max<int64_t>(state_.data_position - samples, 0);
-}
-
-void Trainer::warn_of_skips_at_end() {
-  const int64_t skips = state_.consecutive_skips;
-  if (skips == 0) return;
-  const int64_t step = state_.step - skips;
-  const std::string back = vanishing_.empty() ? checkpoints_->ways_back(step) : "";
-  if (!ranks_.is_first()) return;
-  const std::string_view were = skips == 1 ? "was" : "were";
-  if (!vanishing_.empty()) {
-    log::warning(
-        "the run ends with {} that {} skipped, the last because {}: its weights are those of step {}",
-        counted(skips, "step"), were, vanishing_, step);
-    return;
-  }
-  log::warning(
-      "the run ends with {} that had non-finite gradients and {} skipped: its weights are those of step {} "
-      "and may be broken{}",
-      counted(skips, "step"), were, step, back);
 }
 
 }  // namespace ottava

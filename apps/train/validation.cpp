@@ -76,7 +76,7 @@ Validation::Outcome Validation::run(int64_t step, const std::vector<std::string>
 }
 
 void Validation::require_all_go_on(std::string problem) {
-  double shared[2] = {signals_ && signals_->received() != 0 ? 1.0 : 0.0, problem.empty() ? 0.0 : 1.0};
+  double shared[2] = {is_signalled(signals_) ? 1.0 : 0.0, problem.empty() ? 0.0 : 1.0};
   reduce_on_host(*ranks_.control, view_of(shared, {2}), "validation goes on");
   if (shared[1] > 0) throw BrokenOff{{End::unread, std::move(problem)}};
   if (shared[0] > 0) throw BrokenOff{{End::stopped, {}}};
