@@ -42,11 +42,6 @@ constexpr std::string_view kFewFiles = "rank 0 has too few files";
 // How long rank 0 waits for its port while only connections have it: longer than one that has ended.
 constexpr double kHeldSeconds = 65;
 
-struct Visitor {
-  tcp::Connection connection;
-  WaitedTime time = WaitedTime();  ///< since it came
-};
-
 // Whether the other side closes it within that time, or has; what it has sent stays to be read.
 bool closes(const tcp::Connection& connection, std::chrono::milliseconds within) {
   pollfd end{connection.descriptor(), POLLRDHUP, 0};
@@ -120,20 +115,25 @@ std::vector<std::string> unpacked(const std::string& text) {
 
 }  // namespace
 
+struct MasterBootstrap::Visitor {
+  tcp::Connection connection;
+  WaitedTime time = WaitedTime();  ///< since it came
+};
+
 MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout_seconds,
                                  std::function<void()> while_waiting)
     : self_(self),
       master_address_(master.address),
       timeout_seconds_(timeout_seconds),
       while_waiting_(while_waiting ? std::move(while_waiting) : [] {}) {
-  if (self_.rank == 0) {
-    await_ranks(master);
-    return;
-  }
+  self_.rank == 0 ? await_ranks(master) : find_master(master);
+}
+
+void MasterBootstrap::find_master(const Master& master) {
   std::string said;  // by somebody else
   const auto is_right = [&](tcp::Connection& connection) {
     connection.send(greeting(self_.rank, self_.size));
-    const auto answer = connection.read(std::min(kAnswerSeconds, timeout_seconds), tcp::kGreetingBytes);
+    const auto answer = connection.read(std::min(kAnswerSeconds, timeout_seconds_), tcp::kGreetingBytes);
     if (answer == "welcome") return true;
     if (const auto files = answer ? files_in(*answer) : std::nullopt)
       fail<CommError>("launch", "{}", tcp::missing_files_text(0, self_.size, *files, master.address));
@@ -150,37 +150,38 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
         self_.rank, text_of(master), said, self_.size);
   };
   connections_.push_back(
-      tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds,
+      tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds_,
                       {.after_each = while_waiting_, .is_right = is_right, .after_all_wrong = refuse}));
+}
+
+// With too few files for all ranks, makes the refusal that each of them gets, and returns it in words.
+std::string MasterBootstrap::refuse_if_files_lack() {
+  const tcp::OpenFiles files = tcp::allow_open_files(self_.size);
+  if (files.allowed >= self_.size + kOwnFiles) return {};
+  std::string lack = tcp::missing_files_text(0, self_.size, files, host_name("its machine"));
+  refusal_ = fmt::format("{} {} {}", kFewFiles, files.needed, files.allowed);
+  told_.resize(self_.size);
+  log::warning("{}; each rank hears of it when it comes", lack);
+  return lack;
 }
 
 void MasterBootstrap::await_ranks(const Master& master) {
   connections_.resize(self_.size);
   if (self_.size == 1) return;
   // The others hear of other lacks once all are here.
-  const tcp::OpenFiles files = tcp::allow_open_files(self_.size);
-  std::string lack;
-  if (files.allowed < self_.size + kOwnFiles) {
-    lack = tcp::missing_files_text(0, self_.size, files, host_name("its machine"));
-    refusal_ = fmt::format("{} {} {}", kFewFiles, files.needed, files.allowed);
-    told_.resize(self_.size);
-    log::warning("{}; each rank hears of it when it comes", lack);
-  }
+  const std::string lack = refuse_if_files_lack();
   tcp::Listener listener = listen_at(master, timeout_seconds_, while_waiting_);
   double told_at = timeout_seconds_ / kFirstToldPart;
   std::list<Visitor> visitors;
   WaitedTime time;
   while (true) {
     while_waiting_();
-    std::string missing;
-    for (int r = 1; r < self_.size; ++r) {
-      if (refusal_.empty() ? !connections_[r].is_open() : !told_[r]) add_item(missing, std::to_string(r));
-    }
+    const std::string missing = missing_ranks();
     const double waited = time.seconds();
-    if (!lack.empty() && (missing.empty() || waited > timeout_seconds_))
-      fail<CommError>("launch", "{}", lack);
+    const bool is_late = waited > timeout_seconds_;
+    if (!lack.empty() && (missing.empty() || is_late)) fail<CommError>("launch", "{}", lack);
     if (missing.empty()) return;
-    if (waited > timeout_seconds_) {
+    if (is_late) {
       fail<CommError>("launch",
                       "ranks {} of {} did not connect to {} (MASTER_ADDR, MASTER_PORT) within {} s "
                       "(comm.init_timeout_seconds)",
@@ -191,33 +192,45 @@ void MasterBootstrap::await_ranks(const Master& master) {
                 timeout_seconds_, missing, self_.size, text_of(master));
       told_at *= 2;
     }
-    std::vector<pollfd> watched = {
-        {visitors.size() < tcp::kMostVisitors ? listener.descriptor() : -1, POLLIN, 0}};
-    for (const Visitor& visitor : visitors) watched.push_back({visitor.connection.descriptor(), POLLIN, 0});
-    for (const tcp::Connection& place : connections_) watched.push_back({place.descriptor(), POLLRDHUP, 0});
-    const double left = std::min(told_at, timeout_seconds_) - waited;
-    if (::poll(watched.data(), watched.size(), static_cast<int>(std::min(left * 1000 + 1, 250.0))) < 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    // A rank that ends before all are here may come again.
-    for (int r = 1; r < self_.size; ++r) {
-      if (watched[1 + visitors.size() + r].revents != 0) connections_[r].close();
-    }
-    std::erase_if(visitors, [&](Visitor& visitor) {
-      tcp::Connection& connection = visitor.connection;
-      const bool is_open = connection.read_available(tcp::kGreetingBytes);
-      const auto text = connection.next(tcp::kGreetingBytes);
-      // A rank that has not waited for the answer comes again.
-      if (text && is_open && welcome(connection, *text)) return true;
-      if (!text && is_open && connection.is_open() && visitor.time.seconds() < kGreetingSeconds) return false;
-      connection.send(fmt::format("this is rank 0 of {}", self_.size));
-      return true;
-    });
-    if (watched[0].revents == 0) continue;
-    if (tcp::Connection connection = listener.accept(); connection.is_open()) {
-      visitors.push_back({std::move(connection)});
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no descriptor is left: it waits
-    }
+    receive_visitors(listener, visitors, std::min(told_at, timeout_seconds_) - waited);
+  }
+}
+
+std::string MasterBootstrap::missing_ranks() const {
+  std::string missing;
+  for (int r = 1; r < self_.size; ++r) {
+    if (refusal_.empty() ? !connections_[r].is_open() : !told_[r]) add_item(missing, std::to_string(r));
+  }
+  return missing;
+}
+
+void MasterBootstrap::receive_visitors(tcp::Listener& listener, std::list<Visitor>& visitors,
+                                       double seconds) {
+  std::vector<pollfd> watched = {
+      {visitors.size() < tcp::kMostVisitors ? listener.descriptor() : -1, POLLIN, 0}};
+  for (const Visitor& visitor : visitors) watched.push_back({visitor.connection.descriptor(), POLLIN, 0});
+  for (const tcp::Connection& place : connections_) watched.push_back({place.descriptor(), POLLRDHUP, 0});
+  if (::poll(watched.data(), watched.size(), static_cast<int>(std::min(seconds * 1000 + 1, 250.0))) < 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  // A rank that ends before all are here may come again.
+  for (int r = 1; r < self_.size; ++r) {
+    if (watched[1 + visitors.size() + r].revents != 0) connections_[r].close();
+  }
+  std::erase_if(visitors, [&](Visitor& visitor) {
+    tcp::Connection& connection = visitor.connection;
+    const bool is_open = connection.read_available(tcp::kGreetingBytes);
+    const auto text = connection.next(tcp::kGreetingBytes);
+    // A rank that has not waited for the answer comes again.
+    if (text && is_open && welcome(connection, *text)) return true;
+    if (!text && is_open && connection.is_open() && visitor.time.seconds() < kGreetingSeconds) return false;
+    connection.send(fmt::format("this is rank 0 of {}", self_.size));
+    return true;
+  });
+  if (watched[0].revents == 0) return;
+  if (tcp::Connection connection = listener.accept(); connection.is_open()) {
+    visitors.push_back({std::move(connection)});
+  } else {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no descriptor is left: it waits
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,16 @@ class MasterBootstrap final : public Bootstrap {
   std::string own_address() const;
 
  private:
+  struct Visitor;
+  /// Rank 0's part: listens until every rank has come. The others' part is find_master().
   void await_ranks(const Master& master);
+  void find_master(const Master& master);
+  std::string refuse_if_files_lack();
+  /// "1, 2": those that have not come or, with a refusal, not heard of it.
+  std::string missing_ranks() const;
+  /// Waits up to `seconds`, but no longer than a quarter of one, for something to happen; takes in one that
+  /// knocks, answers those that have said who they are, and sends away those that do not.
+  void receive_visitors(tcp::Listener& listener, std::list<Visitor>& visitors, double seconds);
   /// Gives the visitor its place, or the refusal, if it is a rank.
   bool welcome(tcp::Connection& visitor, const std::string& greeting);
   std::string receive(int from);
