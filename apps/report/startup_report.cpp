@@ -128,19 +128,10 @@ void log_pipeline(const TrainingShape& s, const StepPlan& plan) {
         s.micro_batches == 1 ? "leaves" : "leave");
 }
 
-}  // namespace
-
-void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
+void log_model(const Experiment& e) {
   const Config& c = e.config;
   const TrainingShape& s = e.shape;
   const LlamaConfig& m = s.model;
-  log::info("Starting job: {}", c.job.description);
-  for (const std::string& note : c.provenance.notes) log::info("{}", note);
-  for (const std::string& warning : c.provenance.warnings) log::warning("{}", warning);
-  log::info("Device: {}, {}: {}", device_text(device), counted(ranks.world->size(), "rank"),
-            e.mesh.describe());
-  if (const std::string why = cuda_unavailable_reason(); c.training.device == "auto" && !why.empty())
-    log::info("  No GPU is used: {}", why);
   log::info("Model {}: {} total parameters ({}, dim {}, {} of {} over {}, ffn {}, vocabulary {}{})",
             model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
             counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim,
@@ -151,39 +142,71 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
             recompute_text(s.model_options.recompute));
   if (const std::string optimizer = optimizer_text(e); !optimizer.empty())
     log::info("Optimizer: {}", optimizer);
-  if (!s.float8_policy.decisions.empty()) {
-    log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
-    if (!s.float8.is_on())
-      log::warning("FP8: no layer runs in FP8, everything trains in {}; the reasons are given above",
-                   name_of(s.parameters.compute));
-    for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
-    if (!device.is_gpu() && s.float8.is_on())
-      log::info(
-          "FP8: on a CPU, FP8 products are emulated by bf16 products of the same codes, which is exact but "
-          "no faster");
-  }
-  // Stages of a pipeline differ.
-  const std::string here = fmt::format("rank {}", ranks.world->rank());
+}
+
+void log_float8(const Experiment& e, const StepPlan& plan, Device device) {
+  const TrainingShape& s = e.shape;
+  if (s.float8_policy.decisions.empty()) return;
+  log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
+  if (!s.float8.is_on())
+    log::warning("FP8: no layer runs in FP8, everything trains in {}; the reasons are given above",
+                 name_of(s.parameters.compute));
+  for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
+  if (!device.is_gpu() && s.float8.is_on())
+    log::info(
+        "FP8: on a CPU, FP8 products are emulated by bf16 products of the same codes, which is exact but "
+        "no faster");
+}
+
+// Stages of a pipeline differ, so that what is said of memory and compute is this rank's.
+void log_memory(const Experiment& e, const StepPlan& plan, const RankGroups& ranks) {
   log::info("Memory plan: {} on {} at the fullest moment: {}", size_text(plan.memory.total_bytes()),
-            s.pipeline.is_on() ? here : "each rank", categories_text(plan.memory));
-  if (saves_asynchronously(c.checkpoint)) log::info("{}", snapshot_text(e, ranks.coordinates));
+            e.shape.pipeline.is_on() ? fmt::format("rank {}", ranks.world->rank()) : "each rank",
+            categories_text(plan.memory));
+  if (saves_asynchronously(e.config.checkpoint)) log::info("{}", snapshot_text(e, ranks.coordinates));
+}
+
+void log_compute(const Experiment& e, const StepPlan& plan, const RankGroups& ranks) {
+  const TrainingShape& s = e.shape;
   const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
   log::info(
       "Compute: {:.3f} TFLOP on {} ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs per token {:.4g}{}",
-      flops / 1e12, s.pipeline.is_on() ? here + " in each step" : "each rank and step",
+      flops / 1e12,
+      s.pipeline.is_on() ? fmt::format("rank {} in each step", ranks.world->rank()) : "each rank and step",
       100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops,
-      100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence),
+      100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(s.model, s.sequence),
       s.block_causal ? "; attention is counted as one document, so that utilization is an upper limit" : "");
-  if (ranks.world->size() > 1) {
-    const CommStats& traffic = plan.traffic;
-    const int64_t messages = traffic.sum(Collective::send).sent_bytes;
-    log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}{}; {}",
-              size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
-              size_text(traffic.sum(Collective::all_gather).sent_bytes),
-              size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
-              size_text(traffic.sum(Collective::all_reduce).sent_bytes),
-              messages > 0 ? ", messages " + size_text(messages) : "", overlap_text(e, plan, *ranks.world));
-  }
+}
+
+void log_traffic(const Experiment& e, const StepPlan& plan, const Communicator& world) {
+  if (world.size() == 1) return;
+  const CommStats& traffic = plan.traffic;
+  const int64_t messages = traffic.sum(Collective::send).sent_bytes;
+  log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}{}; {}",
+            size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
+            size_text(traffic.sum(Collective::all_gather).sent_bytes),
+            size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
+            size_text(traffic.sum(Collective::all_reduce).sent_bytes),
+            messages > 0 ? ", messages " + size_text(messages) : "", overlap_text(e, plan, world));
+}
+
+}  // namespace
+
+void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
+  const Config& c = e.config;
+  const TrainingShape& s = e.shape;
+  log::info("Starting job: {}", c.job.description);
+  for (const std::string& note : c.provenance.notes) log::info("{}", note);
+  for (const std::string& warning : c.provenance.warnings) log::warning("{}", warning);
+  log::info("Device: {}, {}: {}", device_text(device), counted(ranks.world->size(), "rank"),
+            e.mesh.describe());
+  if (const std::string why = cuda_unavailable_reason(); c.training.device == "auto" && !why.empty())
+    log::info("  No GPU is used: {}", why);
+  log_model(e);
+  log_float8(e, plan, device);
+  log_memory(e, plan, ranks);
+  log_compute(e, plan, ranks);
+  log_traffic(e, plan, *ranks.world);
   log::info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
       "{}, sequence length {}, total steps {} (warmup {})",
