@@ -9,6 +9,7 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/json_file.h"
+#include "apps/commands/plan_json.h"
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/data/chat_data.h"

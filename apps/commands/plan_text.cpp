@@ -167,11 +167,11 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
   }
 }
 
-void print_time(const RecordedLayout& recorded, const Machine& machine, const Experiment& e,
-                std::ostream& out) {
+namespace {
+
+void print_rates(const RecordedLayout& recorded, const DeviceTable& d, const Experiment& e,
+                 std::ostream& out) {
   const StepTime& time = *recorded.time;
-  const DeviceTable& d = machine.device;
-  const int ranks = e.mesh.world_size();
   const Throughput rates =
       throughput(recorded.mean_flops,
                  {.fp32 = d.fp32_tflops * 1e12,
@@ -179,7 +179,7 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
                   .fp8 = (d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops) * 1e12},
                  {.seconds = time.seconds,
                   .tokens = static_cast<double>(e.tokens_per_step()),
-                  .ranks = ranks,
+                  .ranks = e.mesh.world_size(),
                   .model_flops_per_token = model_flops_per_token(e.shape.model, e.shape.sequence)});
   print(out,
         "Time per step: {} ({} to {}; {}, allow for {:.0f}%); {} tokens/s per rank, mfu {}, util {:.1f}%\n",
@@ -190,20 +190,25 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
     print(out,
           "  ranks of the pipeline compute nothing in {:.1f}% of it; this is the one that computes longest\n",
           100 * time.idle_share);
+}
+
+void print_where_time_goes(const StepTime& time, std::ostream& out) {
   print(out, "  compute        {:>12}\n", duration_text(time.compute));
   for (const auto& [name, part] : time.classes)
     print(out, "    {:<22} {:>12} {:>8} {}\n", name, duration_text(part.seconds), part.calls,
           call_noun(part.calls));
-  if (time.transfers > 0) {
-    print(out, "  between ranks  {:>12}, of which compute waits for {}\n", duration_text(time.transfers),
-          duration_text(time.exposed));
-    for (const auto& [name, part] : time.axes)
-      print(out, "    {:<22} {:>12} {:>8} {:<6} {} waited for\n", name, duration_text(part.seconds),
-            part.calls, call_noun(part.calls) + ",", duration_text(part.exposed));
-  }
-  out << "  longest operations:\n";
+  if (time.transfers <= 0) return;
+  print(out, "  between ranks  {:>12}, of which compute waits for {}\n", duration_text(time.transfers),
+        duration_text(time.exposed));
+  for (const auto& [name, part] : time.axes)
+    print(out, "    {:<22} {:>12} {:>8} {:<6} {} waited for\n", name, duration_text(part.seconds), part.calls,
+          call_noun(part.calls) + ",", duration_text(part.exposed));
+}
+
+void print_longest_operations(const StepPlan& plan, const Machine& machine, std::ostream& out) {
   constexpr size_t kShown = 6;
-  std::vector<OperationForecast> longest = predict_operations(recorded.plan, machine);
+  out << "  longest operations:\n";
+  const std::vector<OperationForecast> longest = predict_operations(plan, machine);
   for (const auto& [operation, one] : std::span(longest).first(std::min(kShown, longest.size()))) {
     const double all = one.seconds * operation->calls;
     print(out, "    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",
@@ -211,6 +216,11 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
           duration_text(one.seconds), duration_text(all), operation->flops / one.seconds / 1e12,
           operation->bytes / one.seconds / 1e9);
   }
+}
+
+// What the times are made of, and what they leave out.
+void print_sources(const StepTime& time, const Machine& machine, int ranks, std::ostream& out) {
+  const DeviceTable& d = machine.device;
   print(out, "  from: {:.0f}% measured, {:.0f}% between measured ones, {:.0f}% by the table {}",
         100 * time.by_source[0] / time.compute, 100 * time.by_source[1] / time.compute,
         100 * time.by_source[2] / time.compute, d.id);
@@ -219,6 +229,17 @@ void print_time(const RecordedLayout& recorded, const Machine& machine, const Ex
     print(out, "; {} a machine, network {}", counted(machine.ranks_per_node, "rank"), machine.network.id);
   print(out, "\n  error: {}\n  not in it: stragglers, throttling, reading data, saving\n",
         d.sources.find("error_percent")->second);
+}
+
+}  // namespace
+
+void print_time(const RecordedLayout& recorded, const Machine& machine, const Experiment& e,
+                std::ostream& out) {
+  const StepTime& time = *recorded.time;
+  print_rates(recorded, machine.device, e, out);
+  print_where_time_goes(time, out);
+  print_longest_operations(recorded.plan, machine, out);
+  print_sources(time, machine, e.mesh.world_size(), out);
 }
 
 void print_float8_gather(const RecordedLayout& planned, const Config& config, const LayoutRecorder& recorder,
@@ -258,43 +279,54 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config, co
     line("without, gathered again for backward", recorded({.gathers_float8 = false, .keep = KeepCodes::no}));
 }
 
+namespace {
+
+void print_none_fits(const SearchResult& result, const MemoryLimit& limit, const Config& config,
+                     std::ostream& out) {
+  out << "NONE FITS";
+  if (result.closest)
+    print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib_with_nccl(),
+          result.closest->gib_with_nccl() - limit.gib, describe(result.closest->layout),
+          options_text(keys_of(result.closest->layout)));
+  print(out, "\n  what helps: more ranks, shorter sequences, {}a device with more memory{}\n",
+        config.optimizer.state_dtype == DType::bf16 ? "" : "optimizer.state_dtype: bfloat16, ",
+        config.parallelism.pipeline_parallel_degree > 1
+            ? ""
+            : ", or a pipeline: --fix parallelism.pipeline_parallel_degree=N");
+}
+
+// The fastest layouts as a table, the first one's time in each line as what it is compared with.
+void print_best(const SearchResult& result, int64_t tokens_per_step, std::ostream& out) {
+  print(out, "{:>3} {:>10} {:>9} {:>10} {:>8} {:>9}  layout; why it is not the first\n", "", "a step",
+        "than 1", "tok/s/rank", "GiB", "exposed");
+  const double first = result.best[0].time->seconds;
+  for (size_t i = 0; i < result.best.size(); ++i) {
+    const RecordedLayout& l = result.best[i];
+    const StepTime& t = *l.time;
+    print(out, "{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1, duration_text(t.seconds),
+          100 * (t.seconds / first - 1), rate_text(tokens_per_step / t.seconds / l.layout.ranks()),
+          l.gib_with_nccl(), 100 * t.exposed / t.seconds, describe(l.layout),
+          result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
+  }
+}
+
+}  // namespace
+
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
                   const Experiment& e, std::ostream& out) {
   print(out, "{} of {}, {} estimated, {} recorded in full; each may take {:.1f} GiB ({})\n",
         counted(result.layouts, "layout"), counted(e.mesh.world_size(), "rank"), result.estimated,
         result.recorded, limit.gib, limit.of);
-  if (result.best.empty()) {
-    out << "NONE FITS";
-    if (result.closest)
-      print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib_with_nccl(),
-            result.closest->gib_with_nccl() - limit.gib, describe(result.closest->layout),
-            options_text(keys_of(result.closest->layout)));
-    print(out, "\n  what helps: more ranks, shorter sequences, {}a device with more memory{}\n",
-          e.config.optimizer.state_dtype == DType::bf16 ? "" : "optimizer.state_dtype: bfloat16, ",
-          e.config.parallelism.pipeline_parallel_degree > 1
-              ? ""
-              : ", or a pipeline: --fix parallelism.pipeline_parallel_degree=N");
-    return;
-  }
-  const StepTime& first = *result.best[0].time;
-  print(out, "{:>3} {:>10} {:>9} {:>10} {:>8} {:>9}  layout; why it is not the first\n", "", "a step",
-        "than 1", "tok/s/rank", "GiB", "exposed");
-  for (size_t i = 0; i < result.best.size(); ++i) {
-    const RecordedLayout& l = result.best[i];
-    const StepTime& t = *l.time;
-    print(out, "{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1, duration_text(t.seconds),
-          100 * (t.seconds / first.seconds - 1),
-          rate_text(e.tokens_per_step() / t.seconds / l.layout.ranks()), l.gib_with_nccl(),
-          100 * t.exposed / t.seconds, describe(l.layout), result.reasons[i].empty() ? "" : "; ",
-          result.reasons[i]);
-  }
+  if (result.best.empty()) return print_none_fits(result, limit, e.config, out);
+  print_best(result, e.tokens_per_step(), out);
   if (std::ranges::any_of(result.best, [](const RecordedLayout& l) { return l.nccl.bytes() > 0; }))
     out << "GiB are with what NCCL takes besides, assumed and not measured on several GPUs\n";
-  const double near = first.error * first.seconds;
+  const StepTime& first = *result.best[0].time;
   print(
       out,
       "Times are by {}: allow for an error of {:.0f}%, less in ratios of layouts of one model; bound by {}\n",
       machine.device.id, 100 * first.error, first.bound_by());
+  const double near = first.error * first.seconds;
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
     out << "All of them are within that error of the first: try two or three\n";
   out << "Of pipelines the file's was tried, and what --fix parallelism.pipeline_parallel_degree=N names; "
@@ -303,58 +335,6 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
   out << "The first:\n  " << options_text(keys_of(result.best[0].layout)) << '\n';
   for (const Decisions::Entry& entry : result.best[0].decisions)
     print(out, "  decided as by a run: {} = {} ({})\n", entry.name, entry.value, entry.reason);
-}
-
-Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
-               const std::optional<MemoryLimit>& limit, const Machine* machine, const MachineChoice& choice,
-               const Experiment& e) {
-  Json report, rows{Json::Array{}};
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    const RecordedLayout& l = layouts[i];
-    Json row, keys, decisions{Json::Object{}}, flops;
-    for (const auto& [key, value] : keys_of(l.layout)) keys.set(key, value);
-    for (const Decisions::Entry& entry : l.decisions) decisions.set(entry.name, entry.value);
-    for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32})
-      flops.set(name_of(precision), l.plan.flops(precision));
-    row.set("keys", std::move(keys))
-        .set("decisions", std::move(decisions))
-        .set("memory_gib", l.gib())
-        .set("nccl_gib", gib(l.nccl.bytes()))
-        .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
-    if (limit) row.set("fits", l.gib_with_nccl() <= limit->gib);
-    const CommStats& traffic = l.plan.traffic;
-    row.set("flops", std::move(flops))
-        .set("traffic", Json().set("calls", traffic.calls()).set("sent_bytes", traffic.sent_bytes()));
-    if (l.time) {
-      const StepTime& t = *l.time;
-      Json classes, axes;
-      for (const auto& [name, part] : t.classes) classes.set(name, part.seconds);
-      for (const auto& [name, part] : t.axes)
-        axes.set(name, Json().set("seconds", part.seconds).set("exposed", part.exposed));
-      row.set("time", Json()
-                          .set("median", t.seconds)
-                          .set("low", t.low())
-                          .set("high", t.high())
-                          .set("compute", t.compute)
-                          .set("transfers", t.transfers)
-                          .set("exposed", t.exposed)
-                          .set("idle_share", t.idle_share)
-                          .set("classes", std::move(classes))
-                          .set("axes", std::move(axes))
-                          .set("sources", Json()
-                                              .set("measured", t.by_source[0])
-                                              .set("interpolated", t.by_source[1])
-                                              .set("table", t.by_source[2])));
-    }
-    row.set("reason", i < reasons.size() ? reasons[i] : "");
-    rows.push(std::move(row));
-  }
-  report.set("schema", "ottava plan 1").set("device", machine ? machine->device.id : "");
-  report.set("network", machine ? machine->network.id : "")
-      .set("calibration", fmt::format("{}", fmt::join(choice.calibration, ", ")));
-  report.set("ranks", e.mesh.world_size()).set("tokens_per_step", e.tokens_per_step());
-  report.set("limit_gib", limit ? Json(limit->gib) : Json()).set("layouts", std::move(rows));
-  return report;
 }
 
 }  // namespace ottava

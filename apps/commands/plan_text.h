@@ -1,14 +1,11 @@
 #pragma once
 
-#include <optional>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "apps/predict/memory_moves.h"
 #include "apps/predict/planned_machine.h"
 #include "apps/predict/search.h"
-#include "core/io/json.h"
 
 namespace ottava {
 
@@ -41,15 +38,6 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config, co
 /// the closest, its keys and what it lacks.
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
                   const Experiment& experiment, std::ostream& out);
-
-/// For programs: {schema, device, network, calibration, ranks, tokens_per_step, limit_gib, layouts: [{keys,
-/// decisions, memory_gib, nccl_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls,
-/// sent_bytes}, time: {median, low, high, compute, transfers, exposed, idle_share, classes: {name: seconds},
-/// axes: {name: {seconds, exposed}}, sources}, reason}]}. Times in seconds. Of a GPU that
-/// no table has, `time` is absent. Without a limit, `limit_gib` is null and `fits` is absent.
-Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
-               const std::optional<MemoryLimit>& limit, const Machine* machine, const MachineChoice& choice,
-               const Experiment& experiment);
 
 /// "0.920 s", "12.3 ms", "45.0 us".
 std::string duration_text(double seconds);
