@@ -104,12 +104,18 @@ void apply_size_rule(GemmDecision& decision) {
     decision.reason += fmt::format("; torchao, not fused, would keep {} in bf16", fmt::join(apart, ", "));
 }
 
-/// Why an extent is not a multiple, with the arithmetic; empty if it is.
-std::string misfit(std::string_view what, int64_t global, int64_t local, int64_t tensor_parallel,
-                   int64_t of) {
+/// An extent of a layer's product, in all and on each tensor-parallel rank.
+struct Extent {
+  std::string_view what;
+  int64_t global = 0, local = 0;
+};
+
+/// Why it is not a multiple on a rank, with the arithmetic; empty if it is.
+std::string misfit(const Extent& extent, int64_t of, int64_t tensor_parallel) {
+  const auto& [what, global, local] = extent;
   if (local % of == 0) return "";
-  const auto ratio = [of](int64_t extent) {
-    return fmt::format("{}/{} = {:.6g}", extent, of, static_cast<double>(extent) / of);
+  const auto ratio = [of](int64_t size) {
+    return fmt::format("{}/{} = {:.6g}", size, of, static_cast<double>(size) / of);
   };
   if (local == global)
     return fmt::format("{} {} is not a multiple of {} ({})", global, what, of, ratio(global));
@@ -125,9 +131,12 @@ std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inpu
   const PolicyGemm& gemm = decision.gemm;
   const int64_t of = decision.recipe->alignment(), tp = inputs.tensor_parallel;
   std::string why;
-  if (decision.padded_rows == 0) why = misfit("rows", gemm.rows(), gemm.local_rows(), tp, of);
-  if (why.empty()) why = misfit("columns", gemm.columns, gemm.local_columns, tp, of);
-  if (why.empty()) why = misfit("tokens", inputs.local_tokens, inputs.local_tokens, 1, of);
+  const int64_t tokens = inputs.local_tokens;
+  if (decision.padded_rows == 0)
+    why = misfit({.what = "rows", .global = gemm.rows(), .local = gemm.local_rows()}, of, tp);
+  if (why.empty())
+    why = misfit({.what = "columns", .global = gemm.columns, .local = gemm.local_columns}, of, tp);
+  if (why.empty()) why = misfit({.what = "tokens", .global = tokens, .local = tokens}, of, tp);
   return why;
 }
 
