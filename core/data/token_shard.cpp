@@ -87,7 +87,7 @@ class OttavaShard : public TableShard {
 
  protected:
   std::vector<int64_t> starts_of(int64_t first, int64_t last) const override {
-    std::vector<int64_t> starts = read_array<int64_t>(file_, last - first, (end_ + 7) / 8 * 8 + first * 8);
+    std::vector<int64_t> starts = read_array<int64_t>(file_, last - first, round_up(end_, 8) + first * 8);
     for (int64_t& start : starts) {
       // Limited before it is multiplied; the caller reports what is out of order.
       if (start < 0 || start > tokens())
@@ -99,28 +99,40 @@ class OttavaShard : public TableShard {
   }
 };
 
+/// Where in a Megatron .idx file something is: behind the header the lengths of all sequences (i32), where
+/// each begins in the .bin file (i64), and the sequence with which each document begins (i64), ending with
+/// the number of sequences. A byte per sequence may follow, its mode.
+struct MegatronIndex {
+  static constexpr int64_t kHeader = 34;
+  int64_t sequences = 0, entries = 0;  ///< of the two tables of sequences, and of the table of documents
+  int64_t token_bytes = 0;             ///< in the .bin file
+  int64_t length_at(int64_t sequence) const { return kHeader + 4 * sequence; }
+  int64_t pointer_at(int64_t sequence) const { return length_at(sequences) + 8 * sequence; }
+  int64_t document_at(int64_t entry) const { return pointer_at(sequences) + 8 * entry; }
+  int64_t size() const { return document_at(entries); }  ///< without modes
+};
+
 class MegatronShard : public TableShard {
  public:
-  MegatronShard(File file, File index, int64_t token_bytes, int64_t sequences, int64_t entries)
-      : TableShard(std::move(file), token_bytes), index_(std::move(index)), sequences_(sequences) {
+  MegatronShard(File file, File index, const MegatronIndex& at)
+      : TableShard(std::move(file), at.token_bytes), index_(std::move(index)), at_(at) {
     end_ = file_.size();
-    documents_ = entries - 1;  // the table ends with the number of sequences
+    documents_ = at.entries - 1;
   }
 
  protected:
   std::vector<int64_t> starts_of(int64_t first, int64_t last) const override {
-    int64_t pointers = kHeader + 4 * sequences_, table = pointers + 8 * sequences_;
-    std::vector<int64_t> starts = read_array<int64_t>(index_, last - first, table + 8 * first);
+    std::vector<int64_t> starts = read_array<int64_t>(index_, last - first, at_.document_at(first));
     int64_t low = starts.front(), high = starts.back();
     // A run of documents takes one read of the pointers between them.
-    bool sane = low >= 0 && low <= high && high <= sequences_ && std::ranges::is_sorted(starts);
+    bool sane = low >= 0 && low <= high && high <= at_.sequences && std::ranges::is_sorted(starts);
     if (!sane)
       fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {}",
-                      index_.path(), first, last, counted(sequences_, "sequence"));
+                      index_.path(), first, last, counted(at_.sequences, "sequence"));
     std::vector<int64_t> bytes =
-        read_array<int64_t>(index_, std::min(high + 1, sequences_) - low, pointers + 8 * low);
+        read_array<int64_t>(index_, std::min(high + 1, at_.sequences) - low, at_.pointer_at(low));
     for (int64_t& start : starts) {
-      int64_t pointer = start == sequences_ ? end_ : bytes[start - low];
+      int64_t pointer = start == at_.sequences ? end_ : bytes[start - low];
       if (pointer < 0 || pointer > end_)
         fail<FileError>(kWhere, "'{}': sequence {} points to byte {} of '{}', which has {}", index_.path(),
                         start, pointer, file_.path(), end_);
@@ -129,12 +141,9 @@ class MegatronShard : public TableShard {
     return starts;
   }
 
- public:
-  static constexpr int64_t kHeader = 34;
-
  private:
   File index_;
-  int64_t sequences_;
+  MegatronIndex at_;
 };
 
 constexpr uint32_t kNoDelimiter = UINT32_MAX;
@@ -270,14 +279,13 @@ std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
   return std::make_unique<LlmcShard>(std::move(file), 0, token_bytes, kNoDelimiter);
 }
 
-std::unique_ptr<TokenShard> open_megatron(File file) {
-  File index = File::open_for_reading(megatron_idx(file.path()));
+// As far as its own file can prove it right.
+MegatronIndex read_megatron_index(const File& index) {
   std::string head;
-  append_range(index, 0, MegatronShard::kHeader, head);
-  if (!head.starts_with(kMegatronMagic)) {
+  append_range(index, 0, MegatronIndex::kHeader, head);
+  if (!head.starts_with(kMegatronMagic))
     fail<FileError>(kWhere, "'{}' does not start with MMIDIDX: it is no Megatron index", index.path());
-  }
-  if (head.size() < static_cast<size_t>(MegatronShard::kHeader))
+  if (head.size() < static_cast<size_t>(MegatronIndex::kHeader))
     fail<FileError>(kWhere, "'{}' is truncated: {}", index.path(), counted(head.size(), "byte"));
   if (auto version = load<uint64_t>(head, 9); version != 1) {
     fail<FileError>(kWhere, "'{}' has Megatron index version {}, expected 1", index.path(), version);
@@ -287,37 +295,40 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
     fail<FileError>(kWhere, "'{}' stores tokens of Megatron type {}, expected 8 (uint16) or 4 (int32)",
                     index.path(), dtype);
   }
-  int64_t token_bytes = dtype == 8 ? 2 : 4;
-  uint64_t sequences = load<uint64_t>(head, 18), entries = load<uint64_t>(head, 26);
-  uint64_t limit = index.size();
-  // Both counts are bounded before they are multiplied. One more byte per sequence holds the mode, where
-  // there is one.
-  bool fits = sequences <= limit / 12 && entries <= limit / 8 && entries >= 1;
-  uint64_t size = fits ? MegatronShard::kHeader + 12 * sequences + 8 * entries : 0;
+  uint64_t sequences = load<uint64_t>(head, 18), entries = load<uint64_t>(head, 26), limit = index.size();
+  // Both counts are bounded before they are multiplied.
+  const bool fits = sequences <= limit / 12 && entries <= limit / 8 && entries >= 1;
+  MegatronIndex at;
+  if (fits) at = {static_cast<int64_t>(sequences), static_cast<int64_t>(entries), dtype == 8 ? 2 : 4};
+  const uint64_t size = at.size();
   if (!fits || (limit != size && limit != size + sequences)) {
     fail<FileError>(kWhere, "'{}' has {}, which does not fit its {} and {}: it is truncated or damaged",
                     index.path(), counted(limit, "byte"), counted(sequences, "sequence"),
                     counted(entries, "document entry", "document entries"));
   }
-  int64_t count = sequences, expected = 0;
-  const int64_t table = MegatronShard::kHeader + 12 * count;
-  const int64_t last = read_array<int64_t>(index, 1, table + 8 * static_cast<int64_t>(entries - 1))[0];
-  if (last != count) {
+  const int64_t last = read_array<int64_t>(index, 1, at.document_at(at.entries - 1))[0];
+  if (last != at.sequences) {
     fail<FileError>(kWhere, "'{}': its document table ends with {}, expected its {}: it is damaged",
-                    index.path(), last, counted(count, "sequence"));
+                    index.path(), last, counted(at.sequences, "sequence"));
   }
-  if (count > 0) {
-    int64_t pointer = read_array<int64_t>(index, 1, MegatronShard::kHeader + 4 * count + 8 * (count - 1))[0];
-    int32_t length = read_array<int32_t>(index, 1, MegatronShard::kHeader + 4 * (count - 1))[0];
-    expected = pointer < 0 || pointer > file.size() || length < 0 ? -1 : pointer + length * token_bytes;
+  return at;
+}
+
+std::unique_ptr<TokenShard> open_megatron(File file) {
+  File index = File::open_for_reading(megatron_idx(file.path()));
+  const MegatronIndex at = read_megatron_index(index);
+  int64_t described = 0;
+  if (at.sequences > 0) {
+    int64_t pointer = read_array<int64_t>(index, 1, at.pointer_at(at.sequences - 1))[0];
+    int32_t length = read_array<int32_t>(index, 1, at.length_at(at.sequences - 1))[0];
+    described = pointer < 0 || pointer > file.size() || length < 0 ? -1 : pointer + length * at.token_bytes;
   }
-  if (expected != file.size()) {
+  if (described != file.size()) {
     fail<FileError>(kWhere,
                     "'{}' has {}, '{}' describes {}: the pair does not belong together or is truncated",
-                    file.path(), counted(file.size(), "byte"), index.path(), expected);
+                    file.path(), counted(file.size(), "byte"), index.path(), described);
   }
-  return std::make_unique<MegatronShard>(std::move(file), std::move(index), token_bytes, count,
-                                         static_cast<int64_t>(entries));
+  return std::make_unique<MegatronShard>(std::move(file), std::move(index), at);
 }
 
 }  // namespace
