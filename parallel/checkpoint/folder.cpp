@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -26,6 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kReplaced = ".old";  // of a step until the one that takes its place has its name
 constexpr std::string_view kVisible = ".visible-";  // of files that show whether ranks share the folder
 
 void remove_or_warn(const fs::path& path) {
@@ -79,13 +81,13 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
-    bool replaced = name.ends_with(".old");
+    const bool is_replaced = name.ends_with(kReplaced);
     std::string_view number = std::string_view(name).substr(kPrefix.size());
-    if (replaced) number.remove_suffix(4);
+    if (is_replaced) number.remove_suffix(kReplaced.size());
     const int64_t step = parse_number<int64_t>(number).value_or(-1);
     if (step < 0) continue;
     std::string& path = paths[step];
-    if (path.empty() || !replaced) path = folder + "/" + name;
+    if (path.empty() || !is_replaced) path = folder + "/" + name;
   }
   const bool is_absent = error == std::errc::no_such_file_or_directory;
   // Of one that is there, this says that a server has lost sight of it.
@@ -146,7 +148,8 @@ std::string newest_step_or_itself(const std::string& path) {
 }
 
 void commit_step(const std::string& folder, int64_t step) {
-  std::string path = step_folder(folder, step), temporary = path + ".tmp", old = path + ".old";
+  std::string path = step_folder(folder, step), temporary = path + ".tmp",
+              old = fmt::format("{}{}", path, kReplaced);
   if (is_taken(path)) {
     // Exchanged in one step if the file system can, so that there is always a checkpoint of this step.
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
@@ -191,38 +194,41 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
   return gone;
 }
 
+namespace {
+
+// A save that was not finished.
+void remove_unfinished(const fs::path& path) {
+  log::info("Removing {}, a save that was not finished", path.string());
+  try {
+    move_and_delete(path.string(), fs::path(path).replace_extension().string());
+  } catch (const IoError&) {
+    throw;
+  } catch (const FullDisk&) {
+    throw;
+  } catch (const FileError& error) {
+    fail<FileError>("checkpoint", "{} blocks the next save: move it away; {}", path.string(), error.what());
+  }
+}
+
+}  // namespace
+
 void remove_leftovers(const std::string& folder) {
   std::vector<fs::path> leftovers;
   for (const std::string& name : names_in(folder)) {
     const fs::path at = fs::path(folder) / name;
     if (name.starts_with(kVisible)) leftovers.push_back(at);
     if (!name.starts_with(kPrefix)) continue;
-    bool replaced = name.ends_with(".old");
-    const bool deleted = name.find(".deleted") != std::string::npos;
-    if (replaced || deleted || name.ends_with(".tmp")) leftovers.push_back(at);
-    if (!replaced) continue;
-    std::string path = folder + "/" + name.substr(0, name.size() - 4);
-    if (!is_there(path)) {
-      rename_file("checkpoint", path + ".old", path);
-      leftovers.pop_back();
-    }
-  }
-  for (const fs::path& path : leftovers) {
-    if (path.extension() != ".tmp") {
-      remove_or_warn(path);
+    const bool is_replaced = name.ends_with(kReplaced);
+    const std::string step = fs::path(at).replace_extension().string();
+    // The one that was to take its place died before it had its name.
+    if (is_replaced && !is_there(step)) {
+      rename_file("checkpoint", at.string(), step);
       continue;
     }
-    log::info("Removing {}, a save that was not finished", path.string());
-    try {
-      move_and_delete(path.string(), fs::path(path).replace_extension().string());
-    } catch (const IoError&) {
-      throw;
-    } catch (const FullDisk&) {
-      throw;
-    } catch (const FileError& error) {
-      fail<FileError>("checkpoint", "{} blocks the next save: move it away; {}", path.string(), error.what());
-    }
+    if (is_replaced || contains_text(name, ".deleted") || name.ends_with(".tmp")) leftovers.push_back(at);
   }
+  for (const fs::path& path : leftovers)
+    path.extension() == ".tmp" ? remove_unfinished(path) : remove_or_warn(path);
 }
 
 void check_shared_folder(const std::string& folder, RankGroup& group) {
