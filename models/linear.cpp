@@ -139,10 +139,7 @@ Allocation Linear::forward_in_blocks(const StepContext& c, const LinearOperand& 
   const bool gathers = gathers_input(c), keeps = saved && keeps_codes(piece);
   Float8Allocation codes;
   if (piece.float8) {
-    const Float8Product::Use use{.product = true, .weight_gradient = keeps && !gathers, .is_kept = keeps};
-    codes = !x.float8.codes ? piece.float8->quantize(c, x.values, Source::x, use)
-            : gathers       ? x.float8.codes
-                            : piece.float8->complete(c, x.float8, x.values, Source::x, use);
+    codes = gathers && x.float8.codes ? x.float8.codes : input_codes(c, piece, x, x.values, keeps);
     if (keeps) saved->pieces.push_back(gathers ? codes : kept_part(c, piece, codes));
   }
   if (saved && !keeps) saved->x = x.values;
@@ -185,22 +182,27 @@ void Linear::forward_pieces(const StepContext& c, const LinearOperand& x, const 
     const bool keeps = saved && keeps_codes(piece);
     Float8Allocation q;
     if (piece.float8) {
-      const Float8Product::Use use{
-          .product = true, .weight_gradient = keeps && !gathers_input(c), .is_kept = keeps};
-      q = x.float8.codes ? piece.float8->complete(c, x.float8, input, Source::x, use)
-                         : piece.float8->quantize(c, input, Source::x, use);
+      q = input_codes(c, piece, x, input, keeps);
       piece.float8->forward(c, q, y, columns_of(piece));
     } else {
-      const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
-      matmul(
-          c.stream,
-          {.kind = MatmulKind::forward, .a = input, .b = weight, .out = y, .out_columns = columns_of(piece)});
+      matmul(c.stream, {.kind = MatmulKind::forward,
+                        .a = input,
+                        .b = weight_of(c, piece),
+                        .out = y,
+                        .out_columns = columns_of(piece)});
     }
     if (saved && has_float8()) saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Allocation{});
   }
 }
 
-/// The part of what was quantized for y that backward reads.
+Float8Allocation Linear::input_codes(const StepContext& c, const LinearPiece& piece, const LinearOperand& x,
+                                     const Tensor& values, bool keeps) const {
+  const Float8Product::Use use{
+      .product = true, .weight_gradient = keeps && !gathers_input(c), .is_kept = keeps};
+  return x.float8.codes ? piece.float8->complete(c, x.float8, values, Source::x, use)
+                        : piece.float8->quantize(c, values, Source::x, use);
+}
+
 Float8Allocation Linear::kept_part(const StepContext& c, const LinearPiece& piece,
                                    const Float8Allocation& all) const {
   Float8Allocation kept = all;
@@ -331,10 +333,9 @@ Allocation Linear::input_product(const StepContext& c, LinearOutputGradient& gra
       piece.float8->input_gradient(c, gradient.pieces[i], sum, i > 0);
       continue;
     }
-    const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
     matmul(c.stream, {.kind = MatmulKind::input_gradient,
                       .a = gradient.dy,
-                      .b = weight,
+                      .b = weight_of(c, piece),
                       .out = sum,
                       .accumulate = i > 0,
                       .a_columns = columns_of(piece)});

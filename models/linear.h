@@ -84,10 +84,13 @@ class Linear {
   LinearOperand place_output_gradient(const StepContext& context, const Allocation& dy) const;
   /// For a dy that another rank made: with its amax, if the layer takes a producer's amax.
   LinearOperand received_output_gradient(const StepContext& context, Allocation dy) const;
+  /// Makes of dy what the two backward products read: gathered where ranks share its rows, quantized once for
+  /// both.
   LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
   /// Returns dx, of the shape of x, and does what weight_gradient() does. Column style gathers x beside the
   /// product for dx, and sums dx over ranks beside the product for the weight gradient.
   Allocation backward(const StepContext& context, LinearOutputGradient& gradient, LinearInput saved) const;
+  /// Returns dx, of the shape of x. Of `gradient` it changes only what was still arriving.
   Allocation input_gradient(const StepContext& context, LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient, or leaves that to context.deferred, which then
   /// holds the operands; nothing may write to them until it has run.
@@ -117,6 +120,15 @@ class Linear {
   Allocation finish(const StepContext& context, const Allocation& y) const;
   /// Rows of the operand, of all ranks if `is_gathered`.
   int64_t tokens_of(const StepContext& c, const LinearOperand& operand, bool is_gathered) const;
+  /// The rows of the weight that a piece multiplies, in the compute type.
+  Tensor weight_of(const StepContext& c, const LinearPiece& piece) const {
+    return c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
+  }
+  /// Codes of x for y and, where it is kept without being gathered, for the weight gradient. `values`: what x
+  /// is in the compute type, of all ranks if it is gathered so.
+  Float8Allocation input_codes(const StepContext& c, const LinearPiece& piece, const LinearOperand& x,
+                               const Tensor& values, bool keeps) const;
+  /// The part of what was quantized for y that backward reads.
   Float8Allocation kept_part(const StepContext& c, const LinearPiece& piece,
                              const Float8Allocation& all) const;
   /// dy W, of all tokens.
