@@ -11,8 +11,8 @@ namespace ottava::fp8 {
 /// keep `rows` and `steps`.
 struct AmaxHistory {
   Tensor rows;  ///< u32 [length, slots], bits of amaxes; row (steps % length) is overwritten next
-  int64_t steps =
-      0;  ///< advanced so far; while it is below length, the history fills and current scaling is used
+  /// advanced so far; while it is below length, the history fills and current scaling is used
+  int64_t steps = 0;
   int64_t margin = 0;  ///< scales are divided by 2^margin
 
   int64_t length() const { return rows.rows(); }

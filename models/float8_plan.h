@@ -27,8 +27,8 @@ struct Float8Plan {
     Travel travel = Travel::stays;
     bool takes_amax = false;   ///< its producer may raise the amax: there is one scale, for what it writes
     bool takes_codes = false;  ///< its producer may write the row-wise codes: scales are known as it writes
-    bool has_history =
-        false;  ///< scales are known from earlier steps, once there are enough; with takes_codes
+    /// scales are known from earlier steps, once there are enough; with takes_codes
+    bool has_history = false;
   };
   Operand x, dy;
   /// Whether codes of x are kept for the weight gradient (of a gathered x, the local codes); else x itself

@@ -45,7 +45,10 @@ class Float8State {
 
   const Options& options() const { return options_; }
 
+  /// Sets amaxes, flags and runs() to zero. With a full history, makes the scales of recipe `delayed` from
+  /// it.
   void begin_step(Stream& stream);
+  /// Adds the amaxes of the micro-batch before to those of the step, and sets them to zero.
   void begin_micro_batch(Stream& stream);
   /// Makes slots() those of this micro-batch (below options().in_flight) from now on. Used instead of
   /// begin_micro_batch().
@@ -82,6 +85,7 @@ class Float8State {
   const Tensor& all_non_finite() const { return non_finite_; }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 
+  /// Notes that the product ran once on this rank, for runs().
   void count_product(int64_t product, fp8::RecipeName recipe, MatmulKind kind);
   /// What has run since begin_step(), on this rank.
   const Float8Runs& runs(int64_t product) const { return runs_[product]; }

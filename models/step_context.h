@@ -29,8 +29,8 @@ struct StepContext {
   ContextParallelGroup context_parallel = {};
   StepProfile* profile = nullptr;
   Float8State* float8 = nullptr;  ///< null without FP8
-  bool is_recomputing =
-      false;  ///< backward repeats a forward pass: amaxes are known, nothing is counted twice
+  /// backward repeats a forward pass: amaxes are known, nothing is counted twice
+  bool is_recomputing = false;
   DeferredGradients* deferred = nullptr;  ///< not null: backward leaves weight gradients of products here
 
   /// Labels what happens while it lives: costs on `meta`; elsewhere times, if there is a profile.

@@ -98,8 +98,8 @@ Measured measure(Trainer& trainer, Device device, const BenchCommand& command) {
 
 struct SaveTimes {
   std::vector<double> without, with;  ///< steps, ascending
-  std::vector<double> begun,
-      written;  ///< until begin() returned; from then on until the checkpoint was complete
+  std::vector<double> begun;          ///< until begin() returned
+  std::vector<double> written;        ///< from then on until the checkpoint was complete
 };
 
 double median_of(std::vector<double>& seconds) {

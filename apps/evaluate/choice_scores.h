@@ -17,8 +17,8 @@ namespace ottava {
 struct TokenLosses {
   int64_t batch = 1, sequence = 2048;  ///< rows of a pass and their length
   int rank = 0, ranks = 1;             ///< ranks divide the passes; all make equally many
-  bool share_windows =
-      true;  ///< documents in a window do not see each other; false: each choice has its own window
+  /// documents in a window do not see each other; false: each choice has its own window
+  bool share_windows = true;
   /// Computes the losses [batch * sequence] of a pass; 0 where they do not count.
   std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
   /// Sums over all ranks that divide or share the tokens; absent: there is one rank.

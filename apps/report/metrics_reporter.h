@@ -30,9 +30,8 @@ class MetricsReporter {
     int64_t total_steps = 0;
     int64_t resumed_at = 0;  ///< records past this step belong to a run that was cut off
     bool goes_back = false;  ///< behind checkpoints that stay: what is cut off is kept apart
-    int rank = 0,
-        world_size =
-            1;  ///< rank 0 reports; the others write files of their own under metrics.save_for_all_ranks
+    /// rank 0 reports; the others write files of their own under metrics.save_for_all_ranks
+    int rank = 0, world_size = 1;
   };
   explicit MetricsReporter(Options options);
   ~MetricsReporter();

@@ -44,6 +44,8 @@ class AttentionLayer {
     Allocation qkv, attention, lse;
     LinearInput wqkv, wo;
   };
+  /// Returns the stream [n,C] after the layer. Fills `saved`; the inputs of linear layers are kept only
+  /// with Recompute::nothing.
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, Saved& saved) const;
   /// Takes the gradient of the stream after the layer and returns that before it, in the same memory unless

@@ -25,6 +25,8 @@ class FeedForwardLayer {
     Allocation gate_up;
     LinearInput w13, w2;
   };
+  /// Returns the stream [n,C] after the layer. Fills `saved`; the inputs of linear layers are kept only
+  /// with Recompute::nothing.
   ResidualStream forward(const StepContext& context, ResidualStream in, Recompute recompute,
                          Saved& saved) const;
   /// Makes again what backward needs of a recomputed block, but not the output.

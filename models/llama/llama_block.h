@@ -45,6 +45,8 @@ class LlamaBlock {
   LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size,
              LlamaBlockPieces pieces);
 
+  /// Returns the stream [n,C] after the block. Fills `saved` with what backward needs, without what
+  /// `recompute` says is made again.
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, LlamaBlockSaved& saved) const;
   /// Takes the gradient of the stream [n,C] after the block and returns that before it, in the same memory

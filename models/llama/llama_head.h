@@ -15,8 +15,8 @@ class LlamaHead {
  public:
   struct Options {
     int64_t chunk_rows = 1024;
-    bool loss_parallel =
-        true;  ///< false: each rank gathers a chunk's logits and computes the softmax by itself
+    /// false: each rank gathers a chunk's logits and computes the softmax by itself
+    bool loss_parallel = true;
     float z_loss_weight = 0;
   };
   /// How the output layer runs: in FP8 if `float8` is set, then on `padded_rows` local rows if that is more

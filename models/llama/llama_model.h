@@ -71,6 +71,7 @@ class LlamaModel {
   /// weights'. The sums and their order are the same, if micro-batches come in the same order in both.
   Allocation input_gradient(const StepContext& context, StageUnits units, const MicroBatch& batch,
                             Allocation dout, LlamaSaved& saved) const;
+  /// Accumulates the gradients that input_gradient() left in `saved`, and starts summing them over ranks.
   void weight_gradients(const StepContext& context, StageUnits units, LlamaSaved saved) const;
   /// forward() without keeping anything: adds the losses of one micro-batch to loss_sum and fills its
   /// token_losses.

@@ -96,7 +96,10 @@ class Fsdp {
   void refresh_compute_copies();
 
   // --- a step ------------------------------------------------------------------------------------
+  /// Forgets the gradients of the step before, and makes the FP8 codes of weights that have changed.
   void begin_step();
+  /// `is_last`: of the step. Only then are gradients summed over replicas and, unless
+  /// options().reduce_every_micro_batch, over shards.
   void begin_micro_batch(bool is_last);
   /// Validation and generation: nothing is kept for backward.
   void begin_forward_only();
@@ -211,8 +214,8 @@ class Fsdp {
   std::vector<Unit> units_;
   std::vector<Whole> whole_;
   std::vector<bool> summed_;  ///< the gradient shard holds something of this step
-  Communicator* head_sharers_ =
-      nullptr;  ///< tensor-parallel ranks that hold the same key/value heads; null where none do
+  /// tensor-parallel ranks that hold the same key/value heads; null where none do
+  Communicator* head_sharers_ = nullptr;
   Reduction pending_;
   std::vector<Request> copy_sums_;                        ///< all-reduces of finished shards
   std::vector<std::pair<int, Allocation>> replica_sums_;  ///< those not made in f32, by parameter

@@ -54,8 +54,8 @@ void Fsdp::scatter_gradients(int index) {
   r.unit = index;
   r.is_last = is_last_micro_batch_;
   if (unit.packing) {
-    const int64_t segment =
-        unit.packing->segment_elements();  // longer than that of the weights, of which FP8 takes some
+    // longer than that of the weights, of which FP8 takes some
+    const int64_t segment = unit.packing->segment_elements();
     r.pack = arena_.allocate("packed.gradient", options_.reduce, {segment * ranks_.dp_shard->size()},
                              MemoryCategory::unsharded);
     fill_zero(stream_, r.pack);

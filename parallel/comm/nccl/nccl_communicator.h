@@ -16,8 +16,8 @@ void require_library();
 
 struct WorldOptions {
   int gpu = 0;  ///< of this process
-  int max_ctas =
-      0;  ///< blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
+  /// blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
+  int max_ctas = 0;
   std::string advice;  ///< added to the error if the ranks cannot be connected
 };
 
