@@ -179,38 +179,48 @@ std::vector<Decisions::Entry> measured_ways() {
   return {direct.entry(Bf16Products::direct, first), widened.entry(Bf16Products::widened, second)};
 }
 
-// 64 columns for each multiprocessor: 8,192 on the largest GPUs, milliseconds on the smallest.
-Measured measured_peak(Stream& stream, Precision precision, double seconds) {
-  const bool on_gpu = stream.type() == DeviceType::cuda;
-  const int64_t edge =
-      on_gpu ? std::clamp<int64_t>(64 * cuda::sm_count(stream.device().index), 256, 8192) / 256 * 256 : 1024;
+BestRun best_float8_product(Stream& stream, int64_t edge, double seconds) {
   Workbench bench(stream.device());
-  BestRun best;
-  if (precision == Precision::fp8) {
-    fp8::ScaledMatmul product{
-        .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
-    product.workspace = bench.tensor(DType::u8, {fp8::scaled_matmul_workspace_bytes(stream, product)});
-    bench.give_workspace(stream, fp8::scaled_matmul_inner_workspace_bytes(stream, product));
-    best = best_run(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
-  } else {
-    const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
-    const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
-    const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
-    const auto measure = [&] {
-      bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
-      return best_run(stream, seconds, [&] { matmul(stream, product); });
-    };
-    best = measure();
-    if (!on_gpu && precision == Precision::bf16 && cpu::multiplies_bf16_directly()) {
-      const cpu::ProductChoice before = stream.matmul_cache().products();
-      for (cpu::Bf16Products way : {cpu::Bf16Products::direct, cpu::Bf16Products::widened}) {
-        if (way == before.matmul) continue;
-        stream.matmul_cache().set_products({.matmul = way, .attention = before.attention});
-        if (const BestRun other = measure(); other.seconds < best.seconds) best = other;
-      }
-      stream.matmul_cache().set_products(before);
-    }
+  fp8::ScaledMatmul product{
+      .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
+  product.workspace = bench.tensor(DType::u8, {fp8::scaled_matmul_workspace_bytes(stream, product)});
+  bench.give_workspace(stream, fp8::scaled_matmul_inner_workspace_bytes(stream, product));
+  return best_run(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
+}
+
+// Of f32 or bf16. A CPU that can multiply bf16 in two ways does so in both.
+BestRun best_product(Stream& stream, DType dtype, int64_t edge, double seconds) {
+  const bool on_gpu = stream.type() == DeviceType::cuda;
+  Workbench bench(stream.device());
+  const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
+  const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
+  const auto measure = [&] {
+    bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
+    return best_run(stream, seconds, [&] { matmul(stream, product); });
+  };
+  BestRun best = measure();
+  if (on_gpu || dtype != DType::bf16 || !cpu::multiplies_bf16_directly()) return best;
+  const cpu::ProductChoice before = stream.matmul_cache().products();
+  for (cpu::Bf16Products way : {cpu::Bf16Products::direct, cpu::Bf16Products::widened}) {
+    if (way == before.matmul) continue;
+    stream.matmul_cache().set_products({.matmul = way, .attention = before.attention});
+    if (const BestRun other = measure(); other.seconds < best.seconds) best = other;
   }
+  stream.matmul_cache().set_products(before);
+  return best;
+}
+
+// 64 columns for each multiprocessor: 8,192 on the largest GPUs, milliseconds on the smallest.
+int64_t peak_edge(const Stream& stream) {
+  if (stream.type() != DeviceType::cuda) return 1024;
+  return std::clamp<int64_t>(64 * cuda::sm_count(stream.device().index), 256, 8192) / 256 * 256;
+}
+
+Measured measured_peak(Stream& stream, Precision precision, double seconds) {
+  const int64_t edge = peak_edge(stream);
+  const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
+  const BestRun best = precision == Precision::fp8 ? best_float8_product(stream, edge, seconds)
+                                                   : best_product(stream, dtype, edge, seconds);
   return {2.0 * edge * edge * edge / best.seconds, best.is_disturbed};
 }
 
