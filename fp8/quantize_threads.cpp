@@ -275,7 +275,7 @@ class Quantizer {
       largest = std::max(largest, of_band);
     }
     if (is_mx) {
-      set_turned_exponents(s, groups);
+      set_transposed_exponents(s, groups);
     } else {
       std::memcpy(transposed_inverses() + s.r0 / kTile * cols_ + s.c0, groups.inverses[0],
                   width * sizeof(float));
@@ -285,7 +285,7 @@ class Quantizer {
 
   float* transposed_inverses() const { return static_cast<float*>(a_.transposed.scale_inverse.data); }
   /// The four bands of a column lie side by side, and the columns 32 apart.
-  void set_turned_exponents(const Slab& s, const ColumnGroups& groups) const {
+  void set_transposed_exponents(const Slab& s, const ColumnGroups& groups) const {
     for (int64_t tile = 0; tile < s.width; tile += kTile) {
       auto* to = static_cast<uint8_t*>(a_.transposed.scale_inverse.data) +
                  scale_index(a_.granularity, {cols_, rows_}, s.c0 + tile, s.r0);

@@ -6,6 +6,7 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/host_values.h"
 #include "core/ops/matmul/matmul.h"
+#include "core/round_up.h"
 #include "models/float8_runs.h"
 #include "parallel/comm/all_ranks.h"
 
@@ -43,7 +44,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
                                      {rows_of(shape_.validation_batch, shape_.validation_sequence).tokens()});
   }
   // FP8 products are of whole groups of 16 rows.
-  const int64_t texts = shape_.float8.is_on() ? (shape_.prompts + 15) / 16 * 16 : shape_.prompts;
+  const int64_t texts = shape_.float8.is_on() ? round_up(shape_.prompts, 16) : shape_.prompts;
   if (shape_.prompts > 0)
     token_pass_ = std::make_unique<TokenPass>(arena, shape_.model, shape_.parameters.compute,
                                               TokenPass::Size{texts, shape_.sample_length});

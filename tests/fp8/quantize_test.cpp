@@ -25,7 +25,7 @@ TEST_CASE(
         if (size.cols > 16384 && !in_pieces) continue;
         const auto values = spread_values(size.rows * size.cols, 5);
         const auto want = reference_quantize(values, size.rows, size.cols, recipe);
-        const auto turned_want =
+        const auto transposed_want =
             reference_quantize(test::transposed(values, size.rows, size.cols), size.cols, size.rows, recipe);
         for (DType dtype : {DType::f32, DType::bf16}) {
           INFO(size.rows << " x " << size.cols << " " << name_of(dtype));
@@ -33,7 +33,7 @@ TEST_CASE(
           Quantizing both(stream, values, size, recipe, dtype);
           quantize(stream, both.args);
           CHECK(is_exactly(want, both.out.codes(), both.out.inverses()));
-          CHECK(is_exactly(turned_want, both.transposed.codes(), both.transposed.inverses()));
+          CHECK(is_exactly(transposed_want, both.transposed.codes(), both.transposed.inverses()));
           CHECK(both.counters.download_as<int64_t>() ==
                 std::vector<int64_t>{size.rows * size.cols, want.underflow, want.saturation});
           CHECK(both.non_finite.download_as<uint32_t>()[0] == 0);
@@ -48,20 +48,20 @@ TEST_CASE(
           CHECK(plain.out.inverses() == both.out.inverses());
           CHECK(plain.largest.download_as<uint32_t>()[0] == largest_bits(values));
 
-          Quantizing turned_only(stream, values, size, recipe, dtype);
-          turned_only.args.out = {};
-          turned_only.args.counters = {};
-          turned_only.args.largest = {};
-          quantize(stream, turned_only.args);
-          CHECK(turned_only.counters.download_as<int64_t>()[0] == 0);
-          CHECK(turned_only.largest.download_as<uint32_t>()[0] == 0);
-          turned_only.args.counters = turned_only.counters;
-          turned_only.args.largest = turned_only.largest;
-          quantize(stream, turned_only.args);
-          CHECK(turned_only.largest.download_as<uint32_t>()[0] == largest_bits(values));
-          CHECK(turned_only.transposed.codes() == both.transposed.codes());
-          CHECK(turned_only.transposed.inverses() == both.transposed.inverses());
-          CHECK(turned_only.counters.download_as<int64_t>()[1] == turned_want.underflow);
+          Quantizing transposed_only(stream, values, size, recipe, dtype);
+          transposed_only.args.out = {};
+          transposed_only.args.counters = {};
+          transposed_only.args.largest = {};
+          quantize(stream, transposed_only.args);
+          CHECK(transposed_only.counters.download_as<int64_t>()[0] == 0);
+          CHECK(transposed_only.largest.download_as<uint32_t>()[0] == 0);
+          transposed_only.args.counters = transposed_only.counters;
+          transposed_only.args.largest = transposed_only.largest;
+          quantize(stream, transposed_only.args);
+          CHECK(transposed_only.largest.download_as<uint32_t>()[0] == largest_bits(values));
+          CHECK(transposed_only.transposed.codes() == both.transposed.codes());
+          CHECK(transposed_only.transposed.inverses() == both.transposed.inverses());
+          CHECK(transposed_only.counters.download_as<int64_t>()[1] == transposed_want.underflow);
         }
       }
     });
