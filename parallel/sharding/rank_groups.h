@@ -21,15 +21,15 @@ struct RankGroups {
   std::unique_ptr<Communicator> world;
   std::unique_ptr<Communicator> pp;            ///< ranks that hold the stages of one pipeline, in order
   std::unique_ptr<Communicator> dp_replicate;  ///< ranks that hold the same pieces (HSDP, DDP)
-  std::unique_ptr<Communicator>
-      dp_shard;                      ///< ranks that hold the pieces of a parameter (FSDP): dp_shard x cp
+  /// ranks that hold the pieces of a parameter (FSDP): dp_shard x cp
+  std::unique_ptr<Communicator> dp_shard;
   std::unique_ptr<Communicator> cp;  ///< ranks that see parts of the same sequences
   std::unique_ptr<Communicator> tp;  ///< ranks that share each matrix product
   /// ranks that hold one replica of a pipeline stage's parameters: dp_shard x cp x tp; without stages
   /// `replica` itself
   std::shared_ptr<Communicator> stage;
-  std::shared_ptr<Communicator>
-      replica;  ///< ranks that hold one replica of all parameters: pp x dp_shard x cp x tp
+  /// ranks that hold one replica of all parameters: pp x dp_shard x cp x tp
+  std::shared_ptr<Communicator> replica;
   std::unique_ptr<Communicator> control_cp;  ///< the ranks of `cp`; moves host memory
   TensorParallelGroup tensor_parallel;
   ContextParallelGroup context_parallel;
