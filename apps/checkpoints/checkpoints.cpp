@@ -171,24 +171,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state, Contents wh
   resumes_ = loaded.has_value();
   only_looks_ = loaded && config_.load_only;
   if (loaded) {
-    take_state(*loaded, engine.parameters().specs(), state);
-    take_history(loaded->path, engine);
-    log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
-    if (const std::string& type = loaded->manifest.tensors[0].type;
-        what == Contents::weights_only && type != "F32") {
-      log::info("Its weights were exported as {}: results may differ from those with the run's own, float32",
-                type);
-    }
-    if (begins_branch()) state.branch = branch_of(config_);
-    if (branch_begin_) {
-      log::info(
-          "It belongs to the branch that this configuration began ({}), which is continued; to begin the "
-          "branch anew, move its checkpoints away",
-          state.branch);
-    }
-    if (saver_) saver_->go_on_after(state.step);
-    if (saver_) look_at_later_ones(state.step);
-    log_changes(loaded->path);
+    go_on_from(*loaded, what, engine, state);
   } else {
     if (!config_.initial_load_path || config_.initial_load_model_only) initialise();
     const std::optional<std::string> start = initial_path();
@@ -198,6 +181,28 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state, Contents wh
     if (!start) return;
   }
   engine.parameters().refresh_compute_copies();
+}
+
+void Checkpoints::go_on_from(const checkpoint::LoadedCheckpoint& loaded, Contents what,
+                             TrainingEngine& engine, TrainingState& state) {
+  take_state(loaded, engine.parameters().specs(), state);
+  take_history(loaded.path, engine);
+  log::info("Loaded checkpoint {} ({} tokens seen)", loaded.path, state.tokens_seen);
+  if (const std::string& type = loaded.manifest.tensors[0].type;
+      what == Contents::weights_only && type != "F32") {
+    log::info("Its weights were exported as {}: results may differ from those with the run's own, float32",
+              type);
+  }
+  if (begins_branch()) state.branch = branch_of(config_);
+  if (branch_begin_) {
+    log::info(
+        "It belongs to the branch that this configuration began ({}), which is continued; to begin the "
+        "branch anew, move its checkpoints away",
+        state.branch);
+  }
+  if (saver_) saver_->go_on_after(state.step);
+  if (saver_) look_at_later_ones(state.step);
+  log_changes(loaded.path);
 }
 
 std::optional<std::string> Checkpoints::initial_path() {

@@ -35,12 +35,14 @@ class Checkpoints {
   /// Whether the run starts from a checkpoint of its folder but will save none (checkpoint.load_only), so
   /// that the record there is not its own.
   bool only_looks() const { return only_looks_; }
+  enum class Contents : uint8_t {
+    all,
+    weights_only  ///< no moments are read, for a run that makes no step; the checkpoint may have none
+  };
   /// Loads weights, moments and state from the newest whole checkpoint, else what initial_load_path gives.
   /// What neither gives, or what exclude_from_loading names, begins as in a new run; `state` then stays as
   /// given. For a branch that continues everything is loaded, since exclude_from_loading was followed when it
   /// began.
-  /// `what`: weights_only reads no moments, for a run that makes no step; the checkpoint may have none.
-  enum class Contents : uint8_t { all, weights_only };
   void load(TrainingEngine& engine, TrainingState& state, Contents what = Contents::all);
 
   /// Whether a checkpoint of the run's own folder was loaded.
@@ -81,6 +83,8 @@ class Checkpoints {
 
  private:
   bool excludes(std::string_view what) const;
+  void go_on_from(const checkpoint::LoadedCheckpoint& loaded, Contents what, TrainingEngine& engine,
+                  TrainingState& state);
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
   void take_state(const checkpoint::LoadedCheckpoint& from, const std::vector<ParameterSpec>& specs,
                   TrainingState& state);

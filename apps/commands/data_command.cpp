@@ -151,6 +151,51 @@ void check(const DataPrepareOptions& options) {
   }
 }
 
+/// Documents, one after the other, into shards of about so many tokens.
+class ShardedOutput {
+ public:
+  ShardedOutput(std::string folder, const TextEncoder& encoder, int64_t tokens_per_shard, std::ostream& out)
+      : folder_(std::move(folder)), encoder_(encoder), tokens_per_shard_(tokens_per_shard), out_(out) {}
+
+  void append(const std::vector<int32_t>& document) {
+    if (!shard_)
+      shard_ = std::make_unique<ShardWriter>(fmt::format("{}/tokens-{:05}.bin", folder_, totals_.shards),
+                                             encoder_);
+    shard_->append(document);
+    if (shard_->tokens() >= tokens_per_shard_) finish();
+  }
+  /// Of the last shard, if there is one.
+  void finish() {
+    if (!shard_) return;
+    shard_->finish();
+    print(out_, "tokens-{:05}.bin: {}, {}\n", totals_.shards, counted(shard_->documents(), "document"),
+          counted(shard_->tokens(), "token"));
+    totals_.documents += shard_->documents();
+    totals_.tokens += shard_->tokens();
+    ++totals_.shards;
+    shard_.reset();
+  }
+  /// Shards, documents and tokens that have been finished.
+  const DataPrepareTotals& totals() const { return totals_; }
+
+ private:
+  std::string folder_;
+  const TextEncoder& encoder_;
+  int64_t tokens_per_shard_;
+  std::ostream& out_;
+  std::unique_ptr<ShardWriter> shard_;
+  DataPrepareTotals totals_;
+};
+
+void refuse_tokenized(const Corpus& corpus) {
+  for (const DataFile& file : corpus.files()) {
+    if (is_tokenized(file.format)) {
+      fail<DataError>(kPrepare, "'{}' is already tokenized ({}); expected text or JSON lines", file.path,
+                      name_of(file.format));
+    }
+  }
+}
+
 BadRecords bad_records_of(const DataPrepareOptions& options) {
   if (options.bad_records == "error") return BadRecords::error;
   if (options.bad_records == "skip") return BadRecords::skip;
@@ -165,43 +210,25 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   TextEncoder text_encoder =
       make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), DocumentMarks{});
   Corpus corpus(find_data_files(options.sources, format_named(options.format)), {.max_text_bytes = 32 << 10});
-  for (const DataFile& file : corpus.files()) {
-    if (is_tokenized(file.format)) {
-      fail<DataError>(kPrepare, "'{}' is already tokenized ({}); expected text or JSON lines", file.path,
-                      name_of(file.format));
-    }
-  }
+  refuse_tokenized(corpus);
   DocumentEncoder encoder(corpus, text_encoder, options.text_key, bad_records);
   OutputFolder folder(options.output, out);
 
-  DataPrepareTotals totals;
-  std::unique_ptr<ShardWriter> shard;
-  auto finish_shard = [&] {
-    shard->finish();
-    print(out, "tokens-{:05}.bin: {}, {}\n", totals.shards, counted(shard->documents(), "document"),
-          counted(shard->tokens(), "token"));
-    totals.documents += shard->documents();
-    totals.tokens += shard->tokens();
-    ++totals.shards;
-    shard.reset();
-  };
+  ShardedOutput shards(folder.path(), text_encoder, options.tokens_per_shard, out);
+  int64_t text_bytes = 0;
   Segment segment;
   for (int64_t block = 0; block < corpus.blocks(); ++block) {
     for (BlockReader reader(corpus, block); !reader.finished();) {
       reader.next(segment);
       const EncodedSegment encoded = encoded_segment(encoder, segment);
-      totals.bytes += encoded.text_bytes;
-      for (const std::vector<int32_t>& tokens : encoded.tokens) {
-        if (tokens.empty()) continue;  // a bad record, or a text without a token
-        if (!shard)
-          shard = std::make_unique<ShardWriter>(
-              fmt::format("{}/tokens-{:05}.bin", folder.path(), totals.shards), text_encoder);
-        shard->append(tokens);
-        if (shard->tokens() >= options.tokens_per_shard) finish_shard();
-      }
+      text_bytes += encoded.text_bytes;
+      for (const std::vector<int32_t>& tokens : encoded.tokens)
+        if (!tokens.empty()) shards.append(tokens);  // else a bad record, or a text without a token
     }
   }
-  if (shard) finish_shard();
+  shards.finish();
+  DataPrepareTotals totals = shards.totals();
+  totals.bytes = text_bytes;
   totals.bad_records = encoder.bad_records();
   const std::string left_out =
       totals.bad_records == 0

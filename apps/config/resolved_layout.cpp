@@ -136,13 +136,15 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp
   }
 }
 
-void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
+namespace {
+
+// What no pipeline can do.
+void check_pipeline(const Config& c, int ranks, const LlamaConfig& model) {
   const ParallelismConfig& p = c.parallelism;
-  if (ranks == 1) return;
   auto refuse = [&](std::string_view what) {
     fail<ConfigError>("pipeline", "pipeline_parallel_degree is {}, {}", ranks, what);
   };
-  if (shape.model.tied_embeddings)
+  if (model.tied_embeddings)
     refuse(
         "but the model ties its output layer to its embedding, and the two are in different stages: set "
         "model.tie_embeddings to false, or use data and tensor parallelism");
@@ -162,6 +164,14 @@ void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
         c.training.local_batch_size, p.pipeline_parallel_microbatch_size,
         c.training.local_batch_size % p.pipeline_parallel_microbatch_size,
         std::gcd(c.training.local_batch_size, p.pipeline_parallel_microbatch_size));
+}
+
+}  // namespace
+
+void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
+  const ParallelismConfig& p = c.parallelism;
+  if (ranks == 1) return;
+  check_pipeline(c, ranks, shape.model);
   shape.micro_batches *= c.training.local_batch_size / p.pipeline_parallel_microbatch_size;
   if (shape.micro_batches > kMostMicroBatches)
     fail<ConfigError>("pipeline",

@@ -50,9 +50,9 @@ std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpoin
 }
 
 // Keys and values of whole sequences travel in every layer, so these ranks are within a machine.
-bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
-  const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
-  return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
+bool may_share_sequences(const Layout& ranks, const Experiment& e, const Machine& machine) {
+  const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(ranks.cp) == 0; };
+  return ranks.tp * ranks.cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
          (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
 }
 
@@ -77,8 +77,17 @@ class Lister {
       if (!tries_pipeline(pp)) continue;
       for (const int64_t tp : divisors(world / pp)) {
         if (tp > machine_.ranks_per_node) continue;
-        for (const int64_t shards : divisors(world / pp / tp))
-          for (const int64_t cp : divisors(shards)) add_batches(pp, tp, shards, cp);
+        for (const int64_t shards : divisors(world / pp / tp)) {
+          for (const int64_t cp : divisors(shards)) {
+            Layout ranks = given_;
+            ranks.pp = pp;
+            ranks.tp = tp;
+            ranks.cp = cp;
+            ranks.dp_shard = shards / cp;
+            ranks.dp_replicate = world / pp / tp / shards;
+            add_batches(ranks);
+          }
+        }
       }
     }
     return std::move(out_);
@@ -94,20 +103,17 @@ class Lister {
            (between_machines && pp <= std::min(kMost, e_.shape.model.layers));
   }
 
-  void add_batches(int64_t pp, int64_t tp, int64_t shards, int64_t cp) {
-    if (cp > 1 && !shares_sequences(e_, machine_, tp, cp)) return;
+  // The rest of a layout, ranks given.
+  void add_batches(const Layout& ranks) {
+    const bool shares = ranks.cp > 1;
+    if (shares && !may_share_sequences(ranks, e_, machine_)) return;
     for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given_.local_batch}) {
       // Ranks should have a sequence each rather than share one, as long as there are enough.
-      if (cp > 1 && batch > 1 && batch != given_.local_batch) continue;
-      Layout layout = given_;
-      layout.tp = tp;
-      layout.pp = pp;
-      layout.cp = cp;
-      layout.dp_shard = shards / cp;
-      layout.dp_replicate = e_.mesh.world_size() / pp / tp / shards;
+      if (shares && batch > 1 && batch != given_.local_batch) continue;
+      Layout layout = ranks;
       layout.local_batch = batch;
       if (given_.global_batch % (layout.dp_replicate * layout.dp_shard * batch) != 0) continue;
-      if (is_asked_for(pp, given_, fixed_) || is_plain_pipeline(layout, given_, e_.shape.model.layers))
+      if (is_asked_for(ranks.pp, given_, fixed_) || is_plain_pipeline(layout, given_, e_.shape.model.layers))
         add_variants(layout);
     }
   }

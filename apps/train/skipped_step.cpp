@@ -35,11 +35,6 @@ struct Account {
   }
 };
 
-Suspicion suspicion_of(bool loss, bool operands, bool gradients) {
-  using enum Suspicion;
-  return loss ? own_loss : operands ? own_operand : gradients ? own_gradient : none;
-}
-
 Account account_of(TrainingEngine& engine, int rank) {
   const std::vector<float> sums = engine.loss_after_each_micro_batch();
   const auto bad = std::ranges::find_if(sums, [](float sum) { return !std::isfinite(sum); });
@@ -58,8 +53,11 @@ Account account_of(TrainingEngine& engine, int rank) {
   }
   if (!operands.empty()) text += ", FP8 operands not finite: " + operands;
   text += gradients.empty() ? ", gradients finite" : ", gradients not finite in " + gradients;
-  return {suspicion_of(bad != sums.end(), !operands.empty(), !gradients.empty()), !operands.empty(),
-          std::move(text)};
+  const Suspicion suspicion = bad != sums.end()    ? Suspicion::own_loss
+                              : !operands.empty()  ? Suspicion::own_operand
+                              : !gradients.empty() ? Suspicion::own_gradient
+                                                   : Suspicion::none;
+  return {.suspicion = suspicion, .names_operands = !operands.empty(), .text = std::move(text)};
 }
 
 }  // namespace

@@ -31,10 +31,10 @@ std::string scaling_text(const std::optional<RopeScaling>& s) {
 }
 
 // In the order in which resolve_model() decides.
-std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c, bool has_base,
-                                  bool has_tokenizer) {
-  const std::string base = has_base ? "config.json" : "flavor " + c.flavor;
-  const std::string rope = has_base || !c.dim ? base : "default";
+std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c,
+                                  const std::optional<LlamaConfig>& config_json, int64_t tokenizer_vocab) {
+  const std::string base = config_json ? "config.json" : "flavor " + c.flavor;
+  const std::string rope = config_json || !c.dim ? base : "default";
   std::vector<ModelValue> out;
   // `given`: a key that may be absent, or whether it is set.
   auto add = [&](const char* name, const auto& value, const auto& given, std::string_view otherwise) {
@@ -47,7 +47,8 @@ std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c, bo
   add("head_dim", m.head_dim, c.head_dim, c.dim || c.n_heads ? "dim / n_heads" : base);
   add("ffn_dim", m.ffn_dim, c.ffn_dim,
       c.dim || c.ffn_dim_multiplier || c.multiple_of ? "8 dim / 3, rounded up" : base);
-  add("vocab_size", m.vocab_size, c.vocab_size > 0, has_base || !has_tokenizer ? base : "the tokenizer");
+  add("vocab_size", m.vocab_size, c.vocab_size > 0,
+      config_json || tokenizer_vocab == 0 ? base : "the tokenizer");
   add("rope_theta", m.rope_theta, c.rope_theta, rope);
   add("rope_scaling", scaling_text(m.rope_scaling), c.rope_scaling != RopeScalingConfig{}, rope);
   add("norm_eps", m.norm_eps, c.norm_eps, base);
@@ -108,7 +109,7 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
   }
   validate(out);
   hf_family_of(out);  // of none could a checkpoint be saved
-  if (values) *values = values_of(out, c, base.has_value(), tokenizer_vocab > 0);
+  if (values) *values = values_of(out, c, base, tokenizer_vocab);
   return out;
 }
 
