@@ -69,12 +69,8 @@ inline ScaledMatmul product(MatmulKind kind, const Operand& a, const Operand& b,
           .emulate = emulate};
 }
 
-inline std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, int64_t m, int64_t n,
-                              const std::vector<float>* before = nullptr) {
-  DeviceBuffer out(stream, dtype, {m, n});
-  if (before) out.upload(*before);
-  args.out = out;
-  args.accumulate = before != nullptr;
+/// Runs the product with the workspaces that it asks for.
+inline void run_with_workspaces(Stream& stream, ScaledMatmul args) {
   DeviceBuffer workspace(stream, DType::u8, {scaled_matmul_workspace_bytes(stream, args)});
   // The most that a GPU may use is far more than these products need, and slow to fill without a GPU.
   const int64_t inner_bytes =
@@ -83,6 +79,15 @@ inline std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, in
   set_matmul_workspace(stream, inner);
   args.workspace = workspace;
   scaled_matmul(stream, args);
+}
+
+inline std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, int64_t m, int64_t n,
+                              const std::vector<float>* before = nullptr) {
+  DeviceBuffer out(stream, dtype, {m, n});
+  if (before) out.upload(*before);
+  args.out = out;
+  args.accumulate = before != nullptr;
+  run_with_workspaces(stream, args);
   return out.floats();
 }
 

@@ -218,13 +218,7 @@ TEST_CASE("scaled_matmul writes a block of columns, and nothing beside it") {
           DeviceBuffer out(stream, dtype, {m, width},
                            std::vector<float>(static_cast<size_t>(m * width), 7.0f));
           args.out = out;
-          DeviceBuffer workspace(stream, DType::u8, {scaled_matmul_workspace_bytes(stream, args)});
-          const int64_t inner_bytes =
-              std::min(scaled_matmul_inner_workspace_bytes(stream, args) + 64, int64_t{1} << 20);
-          DeviceBuffer inner(stream, DType::u8, {inner_bytes});
-          set_matmul_workspace(stream, inner);
-          args.workspace = workspace;
-          scaled_matmul(stream, args);
+          run_with_workspaces(stream, args);
           std::vector<float> block;
           const std::vector<float> got = out.floats();
           for (size_t i = 0; i < got.size(); ++i) {
