@@ -74,6 +74,41 @@ double compute_seconds(const ReplayProgram& program, const std::vector<ReplayedS
   return sum;
 }
 
+// Where the time of one rank goes. `replayed` are its requests, in the order of the plan's.
+StepTime time_of_rank(const StepPlan& plan, const std::vector<ReplayedStep>& replayed,
+                      const Machine& machine) {
+  const std::vector<PredictedTime> times = times_of(plan, machine);
+  std::vector<std::string> classes;
+  for (const RecordedOperation& o : plan.operations) classes.push_back(class_of(o));
+  StepTime out;
+  auto add = [](StepTime::Part& part, double seconds) { part.seconds += seconds, ++part.calls; };
+  for (size_t i = 0; i < replayed.size(); ++i) {
+    const RecordedEvent& event = plan.order.events[i];
+    const size_t index = event.index;
+    const double seconds = replayed[i].end - replayed[i].begin;
+    const std::string& label = plan.order.labels[event.label];
+    if (event.kind == RecordedEvent::Kind::operation) {
+      out.compute += seconds;
+      out.by_source[static_cast<size_t>(times[index].source)] += seconds;
+      add(out.classes[classes[index]], seconds);
+      add(out.labels[label], seconds);
+      continue;
+    }
+    const RecordedTransfer& transfer = plan.order.transfers[index];
+    if (transfer.ranks == 1) continue;
+    StepTime::Part& part = out.axes[fmt::format("{} {}", transfer.axis, transfer.calls[0].collective)];
+    if (event.kind == RecordedEvent::Kind::issue) {
+      out.transfers += seconds;
+      add(part, seconds);
+    } else {
+      out.exposed += seconds;
+      part.exposed += seconds;
+      out.labels[label].exposed += seconds;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<ReplayProgram> programs_of(std::span<const StepPlan> roles, const Machine& machine) {
@@ -98,42 +133,10 @@ StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine) {
     busy += seconds;
     if (seconds > most) most = seconds, longest = role;
   }
-  const StepPlan& plan = roles[longest];
-  const std::vector<PredictedTime> times = times_of(plan, machine);
-  const ReplayProgram& program = programs[longest];
-  std::vector<std::string> classes;
-  for (const RecordedOperation& o : plan.operations) classes.push_back(class_of(o));
-  StepTime out;
+  StepTime out = time_of_rank(roles[longest], replayed.programs[longest], machine);
   out.seconds = replayed.seconds;
-  if (roles.size() > 1) out.idle_share = 1 - busy / (out.seconds * roles.size());
   out.error = machine.device.error_percent / 100;
-  auto add = [](StepTime::Part& part, double seconds, double exposed) {
-    part.seconds += seconds, part.exposed += exposed, ++part.calls;
-  };
-  for (size_t i = 0; i < program.size(); ++i) {
-    const RecordedEvent& event = plan.order.events[i];
-    const size_t index = event.index;
-    const double seconds = replayed.programs[longest][i].end - replayed.programs[longest][i].begin;
-    const std::string& label = plan.order.labels[event.label];
-    if (event.kind == RecordedEvent::Kind::operation) {
-      out.compute += seconds;
-      out.by_source[static_cast<size_t>(times[index].source)] += seconds;
-      add(out.classes[classes[index]], seconds, 0);
-      add(out.labels[label], seconds, 0);
-      continue;
-    }
-    const RecordedTransfer& transfer = plan.order.transfers[index];
-    if (transfer.ranks == 1) continue;
-    StepTime::Part& part = out.axes[fmt::format("{} {}", transfer.axis, transfer.calls[0].collective)];
-    if (event.kind == RecordedEvent::Kind::issue) {
-      out.transfers += seconds;
-      add(part, seconds, 0);
-    } else {
-      out.exposed += seconds;
-      part.exposed += seconds;
-      out.labels[label].exposed += seconds;
-    }
-  }
+  if (roles.size() > 1) out.idle_share = 1 - busy / (out.seconds * roles.size());
   return out;
 }
 

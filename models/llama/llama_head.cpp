@@ -89,24 +89,26 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
     const Tensor y_chunk = y.slice(begin, begin + n);
     Float8Allocation kept;
     project(c, y_chunk, ce.forward.logits, backward, kept);
-    {
-      StepContext::Scope scope(c, "cross_entropy");
-      if (c.tensor_parallel.size() == 1) {
-        cross_entropy(c.stream, ce);
-      } else {
-        softmax(c, ce.forward);
-        cross_entropy_backward(c.stream, ce);
-      }
-    }
+    differentiate(c, ce);
     if (backward) project_backward(c, ce.dlogits, kept, y_chunk);
   }
   sum_into(c.stream, losses, loss.sum);
   if (z_losses) sum_into(c.stream, z_losses, loss.z_loss_sum);
-  if (loss.sequence_sums.empty()) return;
-  fill_zero(c.stream, loss.sequence_sums);
-  const int64_t sequences = loss.sequence_sums.numel(), length = rows / sequences;
+  if (!loss.sequence_sums.empty()) sum_sequences(c, losses, loss.sequence_sums);
+}
+
+void LlamaHead::differentiate(const StepContext& c, const CrossEntropyBackward& chunk) const {
+  StepContext::Scope scope(c, "cross_entropy");
+  if (c.tensor_parallel.size() == 1) return cross_entropy(c.stream, chunk);
+  softmax(c, chunk.forward);
+  cross_entropy_backward(c.stream, chunk);
+}
+
+void LlamaHead::sum_sequences(const StepContext& c, const Tensor& losses, const Tensor& sums) const {
+  fill_zero(c.stream, sums);
+  const int64_t sequences = sums.numel(), length = losses.numel() / sequences;
   for (int64_t b = 0; b < sequences; ++b)
-    sum_into(c.stream, losses.slice(b * length, (b + 1) * length), loss.sequence_sums.slice(b, b + 1));
+    sum_into(c.stream, losses.slice(b * length, (b + 1) * length), sums.slice(b, b + 1));
 }
 
 void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep,

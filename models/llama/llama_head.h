@@ -50,7 +50,12 @@ class LlamaHead {
     Allocation y;  ///< [N,C] of all ranks
   };
   Normalised normalise(const StepContext& context, ResidualStream in) const;
+  /// Losses of a chunk's logits and, where it has room for it, their gradient.
+  void differentiate(const StepContext& context, const CrossEntropyBackward& chunk) const;
+  /// A chunk's row_max, row_sum and row_target, over the vocabulary of all tensor-parallel ranks.
   void softmax(const StepContext& context, const CrossEntropy& chunk) const;
+  /// sums [B] = the sums of the losses [N] of each sequence.
+  void sum_sequences(const StepContext& context, const Tensor& losses, const Tensor& sums) const;
   enum class Pass { training, evaluation };
   void chunks(const StepContext& context, const Normalised& in, const Loss& loss, Pass pass) const;
   void project(const StepContext& context, const Tensor& y, const Tensor& logits, bool keep,
