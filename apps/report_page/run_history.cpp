@@ -198,7 +198,59 @@ void read_events(const std::string& folder, RunHistory& run) {
   run.restarts = std::max(0, starts - 1);
 }
 
-// Of slices of category kernel; the benchmark's labels, and calls by axis.
+/// Sums over the slices of a trace: kernels, the benchmark's labels, and calls by axis. Of each the mean per
+/// step.
+class TracedSums {
+ public:
+  TracedSums(const std::string& path, double steps) : path_(path), steps_(steps) {}
+
+  void add(const Json& event) {
+    const Json* category = event.find("cat");
+    if (!category) return;
+    const std::string& kind = category->as_string(path_);
+    if (kind != "kernel" && kind != "operation") return;
+    const std::string& name = event.at("name", path_).as_string(path_);
+    const Json& args = event.at("args", path_);
+    const bool is_call = name.starts_with("nccl");
+    const std::string label = is_call ? label_of_call(args) : name;
+    TracedTime::Operation& sum = sums_[label];
+    sum.name = label;
+    sum.is_call = is_call;
+    if (const Json* flops = args.find("planned FLOPs")) {
+      sum.flops += flops->as_number(path_) / steps_;
+      sum.bytes += args.at("planned bytes", path_).as_number(path_) / steps_;
+    }
+    if (kind != "kernel") return;
+    const int64_t begin = std::llround(event.at("ts", path_).as_number(path_) * 1e3),
+                  length = std::llround(event.at("dur", path_).as_number(path_) * 1e3);
+    sum.milliseconds += length * 1e-6 / steps_;
+    if (is_call) sum.bytes += args.at("sent bytes", path_).as_number(path_) / steps_;
+    (is_call ? communication_ : compute_).push_back({begin, begin + length});
+    end_ = std::max(end_, begin + length);
+  }
+  int64_t end_ns() const { return end_; }
+  TimeSplit split() const { return split_time(compute_, communication_); }
+  /// The longest first.
+  std::vector<TracedTime::Operation> operations() && {
+    std::vector<TracedTime::Operation> out;
+    for (auto& [name, sum] : sums_) out.push_back(std::move(sum));
+    std::ranges::sort(out, std::greater{}, &TracedTime::Operation::milliseconds);
+    return out;
+  }
+
+ private:
+  std::string label_of_call(const Json& args) const {
+    return fmt::format("{} ({})", args.at("Collective name", path_).as_string(path_),
+                       args.at("Process Group Name", path_).as_string(path_));
+  }
+
+  const std::string& path_;
+  double steps_;
+  std::map<std::string, TracedTime::Operation> sums_;
+  std::vector<Interval> compute_, communication_;
+  int64_t end_ = 0;
+};
+
 TracedTime traced_time(const std::string& path) {
   const Json json = Json::parse(gunzip(read_file(path), path), path);
   const Json& about = json.at("ottava", path);
@@ -206,45 +258,16 @@ TracedTime traced_time(const std::string& path) {
     fail<FileError>("trace", "{} has a schema other than 1", path);
   const Json::Array& steps = about.at("steps", path).as_array(path);
   if (steps.empty()) fail<FileError>("trace", "{} names no steps", path);
-  const double count = steps.size();
-  std::map<std::string, TracedTime::Operation> sums;
-  std::vector<Interval> compute, communication;
-  int64_t end = 0;
-  for (const Json& e : json.at("traceEvents", path).as_array(path)) {
-    const Json* category = e.find("cat");
-    if (!category) continue;
-    const std::string& kind = category->as_string(path);
-    if (kind != "kernel" && kind != "operation") continue;
-    const std::string& name = e.at("name", path).as_string(path);
-    const Json& args = e.at("args", path);
-    const bool is_call = name.starts_with("nccl");
-    const std::string label = is_call
-                                  ? fmt::format("{} ({})", args.at("Collective name", path).as_string(path),
-                                                args.at("Process Group Name", path).as_string(path))
-                                  : name;
-    TracedTime::Operation& sum = sums[label];
-    sum.name = label;
-    sum.is_call = is_call;
-    if (const Json* flops = args.find("planned FLOPs")) {
-      sum.flops += flops->as_number(path) / count;
-      sum.bytes += args.at("planned bytes", path).as_number(path) / count;
-    }
-    if (kind != "kernel") continue;
-    const int64_t begin = std::llround(e.at("ts", path).as_number(path) * 1e3),
-                  length = std::llround(e.at("dur", path).as_number(path) * 1e3);
-    sum.milliseconds += length * 1e-6 / count;
-    if (is_call) sum.bytes += args.at("sent bytes", path).as_number(path) / count;
-    (is_call ? communication : compute).push_back({begin, begin + length});
-    end = std::max(end, begin + length);
-  }
-  TracedTime out{.split = split_time(compute, communication)};
-  if (const Json* origin = json.find("baseTimeNanoseconds")) out.end = (origin->as_number(path) + end) * 1e-9;
+  TracedSums sums(path, steps.size());
+  for (const Json& event : json.at("traceEvents", path).as_array(path)) sums.add(event);
+  TracedTime out{.split = sums.split()};
+  if (const Json* origin = json.find("baseTimeNanoseconds"))
+    out.end = (origin->as_number(path) + sums.end_ns()) * 1e-9;
   const int64_t first = steps.front().as_integer(path), last = steps.back().as_integer(path);
   out.about = fmt::format(
       "Rank 0 in {}, from {}",
       first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last), path);
-  for (auto& [name, sum] : sums) out.operations.push_back(std::move(sum));
-  std::ranges::sort(out.operations, std::greater{}, &TracedTime::Operation::milliseconds);
+  out.operations = std::move(sums).operations();
   return out;
 }
 
