@@ -13,6 +13,7 @@
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/data/chat_data.h"
+#include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/decide.h"
 #include "apps/predict/decided_step.h"
@@ -66,6 +67,29 @@ void print_decisions(const Experiment& e, Device device, const RecordedLayout& p
         print_outcome(other.value,
                       recorded_layout(planned.layout, sample_roles(other.shape, device, e.mesh), nullptr));
     }
+  }
+}
+
+// Under auto a measurement chooses attention's kernels, which change no other memory and no traffic.
+void print_attention_choice(const Experiment& e, Device device, const RecordedLayout& planned,
+                            const Machine* machine, std::ostream& out) {
+  if (!device.is_gpu() || e.config.attention.backend != AttentionConfig::Backend::automatic) return;
+  if (!objection_to_cudnn(e).empty()) return;
+  const bool is_first_cudnn = machine && machine->has_cudnn_attention;
+  const auto time_of = [&](bool is_cudnn) -> std::string {
+    if (!machine || machine->device.cudnn_forward == 0) return {};
+    Machine other = *machine;
+    other.has_cudnn_attention = is_cudnn;
+    const RecordedLayout timed =
+        recorded_layout(planned.layout, sample_roles(e.shape, device, e.mesh), &other);
+    return fmt::format("; {} a step", duration_text(timed.time->seconds));
+  };
+  print(out,
+        "Left to the run: attention.backend, decided by the time of a layer's attention on the GPU, if "
+        "cuDNN's workspace fits; this plan is the first of\n");
+  for (const bool is_cudnn : {is_first_cudnn, !is_first_cudnn}) {
+    print(out, "  {:<20} {:.3f} GiB of memory{}{}\n", is_cudnn ? "cudnn" : "flash", planned.gib(),
+          is_cudnn ? " and cuDNN's workspace, whose size is known where it runs" : "", time_of(is_cudnn));
   }
 }
 
@@ -139,12 +163,8 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
     out << "Optimizer: " << optimizer << "\n";
   print_float8(e, plan, out);
   print_memory(plan.memory, out);
-  if (device.is_gpu() && config.attention.may_use_cudnn()) {
-    print(out,
-          "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
-          "(attention.backend is {})\n",
-          config.attention.backend == AttentionConfig::Backend::cudnn ? "cudnn" : "auto");
-  }
+  if (device.is_gpu() && config.attention.backend == AttentionConfig::Backend::cudnn)
+    out << "  without the workspace of cuDNN's attention, whose size is known where it runs\n";
   print_nccl(recorded, out);
   if (limit) print_verdict(recorded, *limit, recorder, out);
   if (limit && !machine && e.mesh.world_size() > 1 && !config.comm.excludes_nccl())
@@ -163,6 +183,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
         limit ? "" : ", and whether it fits");
   print_float8_gather(recorded, config, recorder, out);
   print_decisions(e, device, recorded, out);
+  print_attention_choice(e, device, recorded, machine, out);
   if (!command.trace.empty()) write_trace(command.trace, {device, e}, *machine, out);
   write_json_file(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
@@ -259,6 +280,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   const int asked = command.machine.compute_capability;
   const PlannedExperiment planned =
       plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
+  require_possible_attention(planned.experiment, planned.device);
   check_chats_if_there(planned.experiment);
   std::optional<Machine> machine;
   if (table && command.machine.calibration.empty()) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 
+#include "apps/decide/attention_choice.h"
 #include "apps/report/throughput.h"
 #include "core/metrics/step_line.h"
 #include "core/text/counted.h"
@@ -79,7 +80,7 @@ void print_context_parallel(const Experiment& e, std::ostream& out) {
         ": in forward nothing travels beside attention, in backward gathers travel beside wo's products{}\n",
         tp > 1 ? "; with fewer tensor-parallel ranks each has several heads" : "");
   }
-  if (e.compute_capability && e.config.attention.may_use_cudnn() && !e.shape.block_causal)
+  if (e.compute_capability && e.config.attention.may_use_cudnn() && objection_to_cudnn(e).empty())
     print(
         out,
         "  cuDNN's attention takes {:.3f} GiB more, which this plan is without: its bf16 gradients of "

@@ -43,19 +43,11 @@ std::vector<RecordedOperation> attention_of(const Experiment& e, Device device,
   return std::move(plan.operations);
 }
 
-std::string objection(const Experiment& e) {
-  const TrainingShape& s = e.shape;
-  if (s.parameters.compute != DType::bf16)
-    return fmt::format("cuDNN's attention needs bfloat16, but training.mixed_precision_param is {}",
-                       name_of(s.parameters.compute));
-  if (s.block_causal) return "cuDNN's attention does not support model.attn_mask_type block_causal";
-  if (!cuda::cudnn_is_built())
-    return "this program was built without cuDNN's attention (which needs cudnn.h and cudnn_frontend.h)";
-  return {};
-}
-
 Candidate find_cudnn(const Experiment& e, Device device, Backward backward) {
-  Candidate out{.backward = backward, .why_not = objection(e)};
+  Candidate out{.backward = backward, .why_not = objection_to_cudnn(e)};
+  if (out.why_not.empty() && !cuda::cudnn_is_built())
+    out.why_not =
+        "this program was built without cuDNN's attention (which needs cudnn.h and cudnn_frontend.h)";
   if (!out.why_not.empty()) return out;
   try {
     auto fused = std::make_shared<cuda::FusedAttention>(device.index, backward);
@@ -175,18 +167,31 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
 
 }  // namespace
 
+std::string objection_to_cudnn(const Experiment& e) {
+  const TrainingShape& s = e.shape;
+  if (s.parameters.compute != DType::bf16)
+    return fmt::format("cuDNN's attention needs bfloat16, but training.mixed_precision_param is {}",
+                       name_of(s.parameters.compute));
+  if (s.block_causal) return "cuDNN's attention does not support model.attn_mask_type block_causal";
+  return {};
+}
+
+void require_possible_attention(const Experiment& e, Device device) {
+  if (e.config.attention.backend != AttentionConfig::Backend::cudnn) return;
+  const std::string objection =
+      device.is_gpu() ? objection_to_cudnn(e) : fmt::format("the device is {}", to_string(device));
+  if (!objection.empty())
+    fail<ConfigError>("attention", "backend is cudnn, but {}: set it to auto or flash", objection);
+}
+
 void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   const Backend wish = e.config.attention.backend;
   if (!e.config.attention.deterministic && (!device.is_gpu() || !e.config.attention.may_use_cudnn()))
     log::info(
         "attention.deterministic: false has no effect: only cuDNN has an attention that is not "
         "deterministic");
-  if (!device.is_gpu()) {
-    if (wish == Backend::cudnn)
-      fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash",
-                        to_string(device));
-    return;
-  }
+  require_possible_attention(e, device);
+  if (!device.is_gpu()) return;
   if (!e.config.attention.may_use_cudnn()) return log::info("Attention: flash (attention.backend is flash)");
   std::vector<Candidate> candidates = find_candidates(e, device);
   Decisions mine{.entries = {{kBackend, "cudnn", "attention.backend is cudnn"}}};

@@ -1,10 +1,16 @@
 #pragma once
 
-#include <string_view>
+#include <string>
 
 #include "apps/config/experiment.h"
 
 namespace ottava {
+
+/// Why cuDNN's attention cannot compute this step on any GPU; empty if nothing speaks against it.
+std::string objection_to_cudnn(const Experiment& experiment);
+
+/// Throws ConfigError if attention.backend is cudnn, which the device or the step excludes.
+void require_possible_attention(const Experiment& experiment, Device device);
 
 /// Settles attention.backend. If cuDNN computes attention, experiment.shape.model_options.fused_attention is
 /// set and planned for the shapes of the step and of validation. The choice is recorded in

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
@@ -154,7 +155,8 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
     machine.nccl_channels = nccl_channels(planned.experiment.config.comm);
     machine.has_cudnn_attention = planned.experiment.config.attention.may_use_cudnn() &&
-                                  machine.device.cudnn_forward > 0 && !planned.experiment.shape.block_causal;
+                                  machine.device.cudnn_forward > 0 &&
+                                  objection_to_cudnn(planned.experiment).empty();
     return machine;
   }
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -277,6 +277,53 @@ TEST_CASE("262,144 tokens of the 8B shape fit on 8 ranks that share the sequence
   }
 }
 
+TEST_CASE("which attention a GPU will use is left to the run, with the time of both") {
+  const Overrides longer = changed_to(small_model_on_gpu({}), {"--training.seq_len", "16384"});
+  const auto plan = [&](const Overrides& keys) {
+    return printed({.overrides = changed_to(longer, keys), .machine = {.device = "h200_sxm"}});
+  };
+  const std::string left = "Left to the run: attention.backend, ";
+  const std::string text = plan({});
+  INFO(text);
+  const std::string choice = text.substr(std::min(text.find(left), text.size()));
+  CHECK_THAT(choice,
+             Contains("this plan is the first of\n  cudnn ") &&
+                 Contains(" GiB of memory and cuDNN's workspace, whose size is known where it runs; ") &&
+                 Contains("\n  flash "));
+  CHECK_THAT(text, Contains("attention by cuDNN"));
+  const auto seconds = [&](const char* name) {
+    const std::string line = choice.substr(choice.find(name));
+    return line.substr(line.find("; ") + 2, line.find(" a step") - line.find("; ") - 2);
+  };
+  CHECK_THAT(text, Contains("Time per step: " + seconds("\n  cudnn ")));
+  CHECK(seconds("\n  cudnn ") != seconds("\n  flash "));
+  const std::string ours = plan({"--attention.backend", "flash"});
+  CHECK_THAT(ours, !Contains(left) && Contains("Time per step: " + seconds("\n  flash ")));
+  CHECK_THAT(
+      plan({"--attention.backend", "cudnn"}),
+      !Contains(left) &&
+          Contains("  without the workspace of cuDNN's attention, whose size is known where it runs\n"));
+}
+
+TEST_CASE("a plan takes cuDNN's attention only where a run can") {
+  const std::pair<Overrides, const char*> cases[] = {
+      {{"--model.attn_mask_type", "block_causal"},
+       "cuDNN's attention does not support model.attn_mask_type block_causal"},
+      {{"--training.mixed_precision_param", "float32"},
+       "cuDNN's attention needs bfloat16, but training.mixed_precision_param is f32"}};
+  for (const auto& [keys, why] : cases) {
+    PlanCommand command{.overrides = changed_to(small_model_on_gpu({}), keys),
+                        .machine = {.device = "h200_sxm"}};
+    INFO(why);
+    CHECK_THAT(printed(command), !Contains("attention.backend") && Contains("attention by our kernels"));
+    command.overrides.insert(command.overrides.end(), {"--attention.backend", "cudnn"});
+    CHECK_THROWS_WITH(printed(command),
+                      fmt::format("[attention] backend is cudnn, but {}: set it to auto or flash", why));
+  }
+  CHECK_THROWS_WITH(printed({.overrides = small_model({"--attention.backend", "cudnn"})}),
+                    "[attention] backend is cudnn, but the device is cpu: set it to auto or flash");
+}
+
 TEST_CASE("a plan says where context parallel ranks have nothing to hide their transfers behind") {
   const auto plan = [](const char* tp) {
     return printed({.overrides = changed_to(small_model_on_gpu({"--parallelism.context_parallel_degree", "2",

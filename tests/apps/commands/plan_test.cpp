@@ -93,8 +93,8 @@ TEST_CASE("a plan takes the memory of what a run would decide with the memory th
   const TemporaryFolder folder;
   const std::string file = folder / "plan.json";
   const Overrides overrides =
-      changed_to(small_model_on_gpu(
-                     {"--training.global_batch_size", "8", "--model.converters", "[quantize.linear.float8]"}),
+      changed_to(small_model_on_gpu({"--training.global_batch_size", "8", "--model.converters",
+                                     "[quantize.linear.float8]", "--attention.backend", "flash"}),
                  {"--model.n_layers", "12"});
   const Experiment e = resolve_experiment(load_config("", overrides), nullptr, 2, 90);
   const auto bytes = [&](bool reduces_often, bool keeps_codes) {
