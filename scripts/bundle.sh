@@ -13,11 +13,11 @@
 set -euo pipefail
 
 cuda=ON headers="" fetch=""
-case "$*" in
-  "") ;;
-  --cpu) cuda=OFF ;;
-  --fetch-cudnn) fetch=yes ;;
-  --cudnn-headers\ *) headers=$(realpath -m "$2") ;;
+case "$#:$*" in
+  0:) ;;
+  1:--cpu) cuda=OFF ;;
+  1:--fetch-cudnn) fetch=yes ;;
+  2:--cudnn-headers\ ?*) headers=$(realpath -m "$2") ;;
   *) echo "bundle.sh: '$*' is unknown: --cpu, --fetch-cudnn, --cudnn-headers DIRECTORY or nothing was expected" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
