@@ -37,27 +37,36 @@ def torch_attention(c):
     return lines[-1] if lines else {"error": f"no figures: {tail(out, 1)}"}
 
 
+KERNEL_COLUMNS = ["operation", "MB", "GFLOP", "us", "planned us", "rate", "of the peak", "calls"]
+
+
+def planned_cells(k):
+    """What is predicted of a call, measured or not: bytes, FLOPs and time."""
+    return (f"{k['bytes'] / 1e6:.2f}" if k["bytes"] else "", f"{k['flops'] / 1e9:.3f}" if k["flops"] else "",
+            f"{k['planned_seconds'] * 1e6:.1f}" if "planned_seconds" in k else "")
+
+
 def kernel_rows(report, torch):
-    """Rows of the table; PyTorch's attention is rated with the FLOPs that ours counts."""
+    """Rows of KERNEL_COLUMNS; PyTorch's attention is rated with the FLOPs that ours counts."""
     rows = []
     for k in report["kernels"]:
         name = f"{k['name']}: {k['operands']}" if len(k["operands"]) < 80 else k["name"]
+        mb, gflop, planned = planned_cells(k)
         if "seconds" not in k:
-            rows.append((name, k.get("error", "not measured"), "", "", "", k["calls"]))
+            rows.append((name, mb, gflop, k.get("error", "not measured"), planned, "", "", k["calls"]))
             continue
-        planned = f"{k['planned_seconds'] * 1e6:.1f}" if "planned_seconds" in k else ""
         rate = f"{k['bytes'] / k['seconds'] / 1e9:.0f} GB/s" if k["bound"] == "copy" else f"{k['flops'] / k['seconds'] / 1e12:.2f} TFLOP/s"
-        rows.append((name, f"{k['seconds'] * 1e6:.1f}", planned, rate, f"{100 * k['share_of_peak']:.0f}%", k["calls"]))
+        rows.append((name, mb, gflop, f"{k['seconds'] * 1e6:.1f}", planned, rate, f"{100 * k['share_of_peak']:.0f}%", k["calls"]))
     flops = {k["name"]: k["flops"] for k in report["kernels"]}
     for backend in ("cudnn", "flash"):
         item = torch.get(backend, {"error": torch.get("error", "not measured")})
         for way in ("forward", "backward"):
             name = f"attention {way}, PyTorch with {'cuDNN' if backend == 'cudnn' else 'its flash attention'}"
             if "error" in item:
-                rows.append((name, item["error"], "", "", "", ""))
+                rows.append((name, "", "", item["error"], "", "", "", ""))
                 continue
             rate = flops[f"attention_{way}"] / item[f"{way}_seconds"]
-            rows.append((name, f"{item[f'{way}_seconds'] * 1e6:.1f}", "", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%", ""))
+            rows.append((name, "", f"{flops[f'attention_{way}'] / 1e9:.3f}", f"{item[f'{way}_seconds'] * 1e6:.1f}", "", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%", ""))
     return rows
 
 
@@ -103,7 +112,7 @@ def kernels(c):
     measured = sum("seconds" in k for k in report["kernels"])
     text = (f"{measured} of {len(report['kernels'])} operations were measured. Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
             f" (the fastest of the algorithms that cuBLASLt proposes). FP8 recipes that are multiplied here: {', '.join(recipes) or 'none'}.\n\n"
-            + table(["operation", "us", "planned us", "rate", "of the peak", "calls"], kernel_rows(report, report["torch_attention"])))
+            + table(KERNEL_COLUMNS, kernel_rows(report, report["torch_attention"])))
     if any("error" in k for k in report["kernels"] if ", cuDNN" not in k["name"]):  # a library that may be missing
         raise Failed(text, report)
     if measured == 0:

@@ -432,17 +432,21 @@ class Goals(unittest.TestCase):
         def kernel(name, bound, share, **more):
             return {"name": name, "operands": "bf16 [4]", "calls": 2, "bound": bound, "share_of_peak": share, "bytes": 1e9, "flops": 1e12, "seconds": 1e-3, **more}
         failed = {"name": "adamw", "operands": "f32 [4]", "calls": 1, "bound": "copy", "bytes": 1e9, "flops": 0, "error": "no memory"}
+        late = {"name": "sum_into", "operands": "f32 [4]", "calls": 3, "bound": "copy", "bytes": 2e4, "flops": 0, "planned_seconds": 2e-6}
         report = {"copy_bytes_per_second": 4e12, "gemm_flops_per_second": 8e14, "kernels": [
             kernel("matmul forward", "gemm", 1), kernel("rope", "copy", 0.86, planned_seconds=8e-4), kernel("amax", "copy", 0.84),
             kernel("clip_factor", "copy", 0.01, bytes=8), kernel("column_amax", "copy", 0.7, bytes=2.5e8),
-            kernel("attention_forward", "gemm", 0.34), kernel("attention_backward", "gemm", 0.19), failed]}
+            kernel("attention_forward", "gemm", 0.34), kernel("attention_backward", "gemm", 0.19), failed, late]}
         verdict = {g["goal"].split(":")[0]: g["verdict"] for g in goals.kernel_goals(report)}
         self.assertEqual(verdict, {"rope": "met", "amax": "not met", "attention_forward": "met", "attention_backward": "not met", "adamw": "not measured"})
         rows = speed.kernel_rows(report, {"cudnn": {"forward_seconds": 2.5e-3, "backward_seconds": 5e-3}, "flash": {"error": "no kernel"}})
-        self.assertIn(("rope: bf16 [4]", "1000.0", "800.0", "1000 GB/s", "86%", 2), rows)
-        self.assertIn(("adamw: f32 [4]", "no memory", "", "", "", 1), rows)
-        self.assertIn(("attention forward, PyTorch with cuDNN", "2500.0", "", "400.00 TFLOP/s", "50%", ""), rows)
-        self.assertIn(("attention backward, PyTorch with its flash attention", "no kernel", "", "", "", ""), rows)
+        self.assertEqual(speed.KERNEL_COLUMNS, ["operation", "MB", "GFLOP", "us", "planned us", "rate", "of the peak", "calls"])
+        self.assertIn(("rope: bf16 [4]", "1000.00", "1000.000", "1000.0", "800.0", "1000 GB/s", "86%", 2), rows)
+        self.assertIn(("adamw: f32 [4]", "1000.00", "", "no memory", "", "", "", 1), rows)
+        self.assertIn(("sum_into: f32 [4]", "0.02", "", "not measured", "2.0", "", "", 3), rows)
+        self.assertIn(("attention forward, PyTorch with cuDNN", "", "1000.000", "2500.0", "", "400.00 TFLOP/s", "50%", ""), rows)
+        self.assertIn(("attention backward, PyTorch with its flash attention", "", "", "no kernel", "", "", "", ""), rows)
+        self.assertEqual({len(row) for row in rows}, {len(speed.KERNEL_COLUMNS)})
 
     def test_memory(self):
         self.assertEqual(goals.memory_goal(None)["verdict"], "not measured")
