@@ -71,7 +71,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
             {"async_with_pinned_mem", Async::async_with_pinned_mem}},
            "how checkpoints are written; disabled: training waits; async: in the background from a copy in "
            "host memory; async_with_pinned_mem: in the background from a copy in pinned memory, which a GPU "
-           "fills during the next step");
+           "fills during the next step, and on a CPU the same as async");
   s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint,
           "also save after step 1, to make sure that saving works");
 
