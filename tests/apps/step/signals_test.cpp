@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -25,6 +26,8 @@ using Catch::Contains;
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr int kStopSignals[] = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 
 enum class Target { process, group, everyone };
 
@@ -133,9 +136,9 @@ TEST_CASE("a signal at any moment leaves a whole checkpoint, and the next start 
   StoppedRuns runs(launcher);
   const int count = rounds();
   for (int round = 0; round < count; ++round) {
-    for (int signal : {SIGTERM, SIGUSR1, SIGINT}) runs.stop_one(signal, static_cast<Target>(round % 3));
+    for (int signal : kStopSignals) runs.stop_one(signal, static_cast<Target>(round % 3));
   }
-  runs.finish(3 * count);
+  runs.finish(static_cast<int>(std::size(kStopSignals)) * count);
 }
 
 TEST_CASE("a rank that waits for others in vain is stopped by a signal, and says so") {
