@@ -21,8 +21,8 @@ struct PanelProduct {
   int64_t a_row = 0, a_depth = 0;
   const float* b = nullptr;  ///< panels
   int64_t b_panel = 0;       ///< elements from one panel to the next
-  int64_t b_depth =
-      kPanelColumns;  ///< from one of a panel's rows to the next; more where B is a row-major matrix
+  /// from one of a panel's rows to the next; more where B is a row-major matrix
+  int64_t b_depth = kPanelColumns;
   float* c = nullptr;
   int64_t c_row = 0;  ///< elements from one row to the next
   int64_t m = 0, n = 0, k = 0;

@@ -17,8 +17,8 @@ struct WholePacking {
   int64_t seq_len = 0;
   int32_t pad_id = 0;
   bool share_windows = true;  ///< false: each document has a window of its own
-  std::span<const int32_t> order =
-      {};  ///< of documents: which of equally long ones comes first; empty: 0, 1, ...
+  /// of documents: which of equally long ones comes first; empty: 0, 1, ...
+  std::span<const int32_t> order = {};
   std::optional<PhiloxStream> windows = {};  ///< permutes the windows; absent: as they were opened
 };
 struct WholePacked {

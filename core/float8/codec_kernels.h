@@ -39,8 +39,8 @@ struct EncodeRow {
   int64_t n = 0, block = 0;
   const float* scales = nullptr;
   int64_t scales_stride = 1;
-  bool in_range =
-      false;  ///< no element times its scale is infinite, NaN or would be rounded past the largest number
+  /// no element times its scale is infinite, NaN or would be rounded past the largest number
+  bool in_range = false;
   bool powers_of_two = false;  ///< all scales are powers of two
   uint8_t* out = nullptr;
   QuantizeCounts* counts = nullptr;  ///< added to, unless null

@@ -12,8 +12,8 @@ struct StepMetrics {
   int64_t step = 0;
   double global_avg_loss = 0;  ///< over all tokens of the step
   double global_max_loss = 0;  ///< largest of the ranks' means
-  std::optional<double> z_loss =
-      {};                ///< over all tokens; not part of the losses above; absent if there is none
+  /// over all tokens; not part of the losses above; absent if there is none
+  std::optional<double> z_loss = {};
   double grad_norm = 0;  ///< global, before clipping
   double learning_rate = 0;
   int64_t tokens_seen = 0;              ///< since the beginning of training, all ranks

@@ -45,8 +45,8 @@ struct AdamwTensor {
   float weight_decay = 0;
   float lr_factor = 1;  ///< multiplies the learning rate of this tensor
   uint64_t key = 0;     ///< identifies the tensor for stochastic rounding
-  int64_t first_element =
-      0;  ///< number of element 0 among all elements of that key; the others count up from it
+  /// number of element 0 among all elements of that key; the others count up from it
+  int64_t first_element = 0;
 };
 struct AdamwHyper {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;

@@ -30,8 +30,8 @@ struct Matmul {
   MatmulKind kind = MatmulKind::forward;
   Tensor a, b, out;
   bool accumulate = false;
-  MatmulResult result =
-      MatmulResult::any;  ///< symmetric: neither accumulated nor scaled, no blocks of columns
+  /// symmetric: neither accumulated nor scaled, no blocks of columns
+  MatmulResult result = MatmulResult::any;
   /// A factor, in host memory, for the sums before they are rounded or added. Only where
   /// matmul_takes_scale(); null: 1.
   const float* scale = nullptr;
