@@ -273,7 +273,7 @@ TEST_CASE("rank 0's algorithms are everybody's") {
   CHECK(decided_by_two({}).entries.size() > 10);
 }
 
-TEST_CASE("a rank that begins with another algorithm than rank 0 gives it up") {
+TEST_CASE("rank 0's algorithms are everybody's, also of a rank that began with another") {
   if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   if (!cuda_host::matmuls_on_dull_numbers)
     return skip("only on the stand-in both ranks measure the same times");
