@@ -117,13 +117,6 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   }
   if (const Json* causal = r.find("is_causal"); causal && !causal->as_bool(r.what("is_causal")))
     fail<FileError>(where, "is_causal is false: attention to later tokens is not supported");
-  if (const Json* dropout = r.find("attention_dropout");
-      dropout && dropout->as_number(r.what("attention_dropout")) != 0) {
-    fail<FileError>(where,
-                    "attention_dropout is {}: dropout, which transformers applies in training, is not "
-                    "supported; set it to 0 to train without (nothing else depends on it)",
-                    dropout->as_number(where));
-  }
   refuse_partial_rotary(r, where);
 }
 
@@ -254,6 +247,8 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.rms_norm_eps = r.positive("rms_norm_eps", 1e-6);
   config.tie_word_embeddings = r.flag("tie_word_embeddings");
   config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
+  if (const Json* dropout = r.find("attention_dropout"))
+    config.attention_dropout = dropout->as_number(r.what("attention_dropout"));
   read_rope(r, where, config);
   if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
   config.eos_token_ids = eos_token_ids(root, where);

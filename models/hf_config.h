@@ -36,15 +36,16 @@ struct HfConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   std::string dtype = "float32";  ///< of the stored weights: "float32", "bfloat16", "float16"
+  double attention_dropout = 0;   ///< in training alone, which refuses it
   bool operator==(const HfConfig&) const = default;
 };
 
 /// Reads the text of a config.json: both the older form (rope_theta, rope_scaling, torch_dtype) and the newer
 /// one (rope_parameters, dtype); rope_theta may be inside of rope_scaling too. Throws FileError that begins
 /// with `where` for malformed text, and for every setting that would change the mathematics and is not
-/// supported (another family, rope type, activation, biases, sliding windows, dropout, quantized
-/// weights, RoPE settings that are not known). No such setting is ignored. A null counts as left out where
-/// `transformers` takes it so, and is refused where it does not.
+/// supported (another family, rope type, activation, biases, sliding windows, quantized weights, RoPE
+/// settings that are not known). No such setting is ignored. A null counts as left out where `transformers`
+/// takes it so, and is refused where it does not.
 HfConfig parse_hf_config(std::string_view text, std::string_view where);
 
 /// The text of a config.json that `transformers` reads, in the older form, which all its versions know.

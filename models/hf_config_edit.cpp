@@ -162,7 +162,7 @@ std::string to_json(const HfConfig& c) {
   for (const auto& [name, size] : kSizes) root.set(std::string(name), c.*size);
   root.set("hidden_act", "silu").set("rms_norm_eps", c.rms_norm_eps).set("rope_theta", c.rope_theta);
   root.set("rope_scaling", scaling_json(c.rope_scaling));
-  root.set("attention_bias", false).set("attention_dropout", 0.0);
+  root.set("attention_bias", false).set("attention_dropout", c.attention_dropout);
   if (c.family == HfFamily::llama) root.set("mlp_bias", false);
   root.set("tie_word_embeddings", c.tie_word_embeddings);
   root.set("bos_token_id", bos_json(c.bos_token_id)).set("eos_token_id", eos_json(c.eos_token_ids));

@@ -24,6 +24,15 @@ void check_positions(const std::string& path, int64_t longest, std::string_view 
       longest, most, path, key);
 }
 
+// Generation and evaluation know no dropout, so that only training has to refuse it.
+void refuse_dropout(const HfConfig& hf, const std::string& path) {
+  if (hf.attention_dropout == 0) return;
+  fail<FileError>(path,
+                  "attention_dropout is {}: dropout, which transformers applies in training, is not "
+                  "supported; set it to 0 to train without (nothing else depends on it)",
+                  hf.attention_dropout);
+}
+
 }  // namespace
 
 std::optional<std::string> source_config_path(const Config& config) {
@@ -43,7 +52,9 @@ LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vec
   const std::string_view key = longest > c.training.seq_len ? "validation.seq_len" : "training.seq_len";
   std::optional<LlamaConfig> base;
   if (const std::optional<std::string> path = source_config_path(c)) {
-    base = llama_config_of(parse_hf_config(read_file(*path), *path));
+    const HfConfig hf = parse_hf_config(read_file(*path), *path);
+    refuse_dropout(hf, *path);
+    base = llama_config_of(hf);
     if (!c.model.max_seq_len) check_positions(*path, longest, key);
   }
   return resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, {longest, key}, values);

@@ -13,7 +13,7 @@ namespace ottava {
 /// The model of section `model` for this run: that of its flavor, or of the config.json in hf_assets_path,
 /// with the keys that are set replaced. `tokenizer` may be null; the vocabulary must then come from the
 /// configuration or the flavor. `values`, if given, receives every property with its origin. Throws
-/// ConfigError, FileError.
+/// ConfigError, and FileError also for a config.json with dropout.
 LlamaConfig resolved_model(const Config& config, const Tokenizer* tokenizer,
                            std::vector<ModelValue>* values = nullptr);
 

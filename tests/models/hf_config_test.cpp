@@ -207,7 +207,8 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
           R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32})",
           "has original_max_position_embeddings 64, but rope_scaling has 32: keep only the one");
   refused(R"("is_causal":false)", "is_causal is false: attention to later tokens is not supported");
-  refused(R"("attention_dropout":0.1)", "attention_dropout is 0.1: dropout, which transformers applies");
+  refused(R"("attention_dropout":"0.1")", "attention_dropout");
+  CHECK(parse_hf_config(llama_with(R"("attention_dropout":0.1)"), "t").attention_dropout == 0.1);
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types has 'sliding_attention'");
   refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");
@@ -345,7 +346,8 @@ TEST_CASE(
   const HfConfig plain = parse_hf_config(source, "config.json");
   // What a new member does not compile in needs a row for it.
   [[maybe_unused]] const auto& [family, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size,
-                                vocab_size, positions, eps, theta, scaling, is_tied, bos, eos, dtype] = plain;
+                                vocab_size, positions, eps, theta, scaling, is_tied, bos, eos, dtype,
+                                attention_dropout] = plain;
   const struct {
     const char* member;
     void (*change)(HfConfig&);
@@ -367,6 +369,7 @@ TEST_CASE(
       {"bos_token_id", [](HfConfig& c) { c.bos_token_id = 5; }, false, false},
       {"eos_token_ids", [](HfConfig& c) { c.eos_token_ids = {6}; }, false, false},
       {"dtype", [](HfConfig& c) { c.dtype = "bfloat16"; }, false},
+      {"attention_dropout", [](HfConfig& c) { c.attention_dropout = 0.1; }, false, false},
   };
   for (const auto& [member, change, is_computed, is_edited] : rows) {
     INFO(member);

@@ -211,6 +211,21 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
                     " --validation.enable true --validation.seq_len 48 --validation.dataset_path text.txt",
                 {"48 tokens are longer than max_position_embeddings 32", "lower validation.seq_len, or"});
 
+  // Dropout is of training alone: what has it still generates, and its weights are a start.
+  damaged("config.json", [](const std::string& path) {
+    std::string text = read_file(path);
+    const std::string none = "\"attention_dropout\": 0.0";
+    REQUIRE(has(text, none));
+    write_file_synced(path, text.replace(text.find(none), none.size(), "\"attention_dropout\": 0.1"));
+  });
+  fs::remove(place / "bad/manifest.json");
+  place.refuses("--model.flavor hf --model.hf_assets_path bad",
+                {"[bad/config.json] attention_dropout is 0.1: dropout, which transformers applies in "
+                 "training, is not supported; set it to 0"});
+  CHECK(place.run("generate --checkpoint bad --prompt hello --max-tokens 2").exit_code == 0);
+  CHECK(place.run("train tiny.yaml --job.dump_folder other --checkpoint.initial_load_path bad").exit_code ==
+        0);
+
   // The run's own checkpoints: all broken, so it says so instead of starting over.
   for (const std::string& step : steps_in(place / "good/checkpoint"))
     fs::resize_file(place / ("good/checkpoint/" + step + "/model.safetensors"), 1000);
