@@ -176,12 +176,13 @@ std::string objection_to_cudnn(const Experiment& e) {
   return {};
 }
 
-void require_possible_attention(const Experiment& e, Device device) {
+void require_possible_attention(const Experiment& e, Device device, Communicator* ranks) {
   if (e.config.attention.backend != AttentionConfig::Backend::cudnn) return;
   const std::string objection =
       device.is_gpu() ? objection_to_cudnn(e) : fmt::format("the device is {}", to_string(device));
-  if (!objection.empty())
-    fail<ConfigError>("attention", "backend is cudnn, but {}: set it to auto or flash", objection);
+  if (objection.empty()) return;
+  if (ranks) meet_before_refusing(*ranks);
+  fail<ConfigError>("attention", "backend is cudnn, but {}: set it to auto or flash", objection);
 }
 
 void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
@@ -190,7 +191,7 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
     log::info(
         "attention.deterministic: false has no effect: only cuDNN has an attention that is not "
         "deterministic");
-  require_possible_attention(e, device);
+  require_possible_attention(e, device, ranks.control.get());
   if (!device.is_gpu()) return;
   if (!e.config.attention.may_use_cudnn()) return log::info("Attention: flash (attention.backend is flash)");
   std::vector<Candidate> candidates = find_candidates(e, device);

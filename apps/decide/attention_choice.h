@@ -9,8 +9,9 @@ namespace ottava {
 /// Why cuDNN's attention cannot compute this step on any GPU; empty if nothing speaks against it.
 std::string objection_to_cudnn(const Experiment& experiment);
 
-/// Throws ConfigError if attention.backend is cudnn, which the device or the step excludes.
-void require_possible_attention(const Experiment& experiment, Device device);
+/// Throws ConfigError if attention.backend is cudnn, which the device or the step excludes; in a run all of
+/// its `ranks` call it, and do so once all know.
+void require_possible_attention(const Experiment& experiment, Device device, Communicator* ranks = nullptr);
 
 /// Settles attention.backend. If cuDNN computes attention, experiment.shape.model_options.fused_attention is
 /// set and planned for the shapes of the step and of validation. The choice is recorded in

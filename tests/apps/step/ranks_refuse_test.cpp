@@ -40,6 +40,8 @@ TEST_CASE("what does not fit the ranks is refused on all of them") {
       {"--training.global_batch_size 9",
        "global_batch_size 9 is not a multiple of local_batch_size 1 x 2 data-parallel ranks = 2 (remainder "
        "1)"},
+      {"--attention.backend cudnn",
+       "[attention] backend is cudnn, but the device is cpu: set it to auto or flash"},
   }));
   check_refused(launch(2, job.train(options)), 2, text);
 }
