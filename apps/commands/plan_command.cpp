@@ -6,6 +6,8 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <span>
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/json_file.h"
@@ -19,6 +21,7 @@
 #include "apps/predict/decided_step.h"
 #include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
+#include "apps/predict/step_time.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/cuda/blas_plans.h"
@@ -70,26 +73,35 @@ void print_decisions(const Experiment& e, Device device, const RecordedLayout& p
   }
 }
 
-// Under auto a measurement chooses attention's kernels, which change no other memory and no traffic.
-void print_attention_choice(const Experiment& e, Device device, const RecordedLayout& planned,
-                            const Machine* machine, std::ostream& out) {
-  if (!device.is_gpu() || e.config.attention.backend != AttentionConfig::Backend::automatic) return;
-  if (!objection_to_cudnn(e).empty()) return;
+// Under auto a measurement chooses attention's kernels, which change no traffic.
+bool is_attention_open(const Experiment& e, Device device) {
+  return device.is_gpu() && e.config.attention.backend == AttentionConfig::Backend::automatic &&
+         objection_to_cudnn(e).empty();
+}
+
+// Of the same step with the other kind of attention; nothing where the table has no cuDNN.
+std::optional<StepTime> time_with_other_attention(std::span<const StepPlan> roles, const Machine* machine) {
+  if (!machine || machine->device.cudnn_forward == 0) return std::nullopt;
+  Machine other = *machine;
+  other.has_cudnn_attention = !machine->has_cudnn_attention;
+  return predict_step(roles, other);
+}
+
+// `otherwise`: what time_with_other_attention() gives.
+void print_attention_choice(const Experiment& e, const RecordedLayout& planned, const Machine* machine,
+                            const std::optional<StepTime>& otherwise, std::ostream& out) {
   const bool is_first_cudnn = machine && machine->has_cudnn_attention;
-  const auto time_of = [&](bool is_cudnn) -> std::string {
-    if (!machine || machine->device.cudnn_forward == 0) return {};
-    Machine other = *machine;
-    other.has_cudnn_attention = is_cudnn;
-    const RecordedLayout timed =
-        recorded_layout(planned.layout, sample_roles(e.shape, device, e.mesh), &other);
-    return fmt::format("; {} a step", duration_text(timed.time->seconds));
-  };
+  const int64_t gradients = bytes_of_cudnn_gradients(e);
+  const std::string more =
+      gradients > 0 ? fmt::format(", {:.3f} more for its gradients,", gib(gradients)) : "";
   print(out,
         "Left to the run: attention.backend, decided by the time of a layer's attention on the GPU, if "
         "cuDNN's workspace fits; this plan is the first of\n");
   for (const bool is_cudnn : {is_first_cudnn, !is_first_cudnn}) {
+    const auto& time = is_cudnn == is_first_cudnn ? planned.time : otherwise;
     print(out, "  {:<20} {:.3f} GiB of memory{}{}\n", is_cudnn ? "cudnn" : "flash", planned.gib(),
-          is_cudnn ? " and cuDNN's workspace, whose size is known where it runs" : "", time_of(is_cudnn));
+          is_cudnn ? more + " and cuDNN's workspace, whose size is known where it runs" : "",
+          otherwise ? fmt::format("; {} a step", duration_text(time->seconds)) : "");
   }
 }
 
@@ -152,6 +164,9 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   const LayoutRecorder recorder(config, open, machine, limit_gib);
   const Device device = open.device;
   auto [e, roles] = decided_step(open.experiment, device, limit_gib, machine);
+  const bool is_open = is_attention_open(e, device);
+  const std::optional<StepTime> otherwise =
+      is_open ? time_with_other_attention(roles, machine) : std::nullopt;
   RecordedLayout recorded = recorded_layout(layout_of(e), std::move(roles), machine);
   recorded.decisions = e.decisions.entries;
   const StepPlan& plan = recorded.plan;
@@ -183,7 +198,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
         limit ? "" : ", and whether it fits");
   print_float8_gather(recorded, config, recorder, out);
   print_decisions(e, device, recorded, out);
-  print_attention_choice(e, device, recorded, machine, out);
+  if (is_open) print_attention_choice(e, recorded, machine, otherwise, out);
   if (!command.trace.empty()) write_trace(command.trace, {device, e}, *machine, out);
   write_json_file(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }

@@ -65,11 +65,18 @@ void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& record
          "dots: idle)\n";
 }
 
+namespace {
+
+int64_t key_heads_of_rank(const Experiment& e) {
+  return std::max<int64_t>(e.shape.model.kv_heads / e.mesh.size(MeshAxis::tp), 1);
+}
+
+}  // namespace
+
 void print_context_parallel(const Experiment& e, std::ostream& out) {
   const int cp = e.mesh.size(MeshAxis::cp), tp = e.mesh.size(MeshAxis::tp);
   if (cp == 1) return;
-  const int64_t heads = std::max<int64_t>(e.shape.model.kv_heads / tp, 1),
-                at_once = AttentionLayer::heads_at_once(heads);
+  const int64_t heads = key_heads_of_rank(e), at_once = AttentionLayer::heads_at_once(heads);
   print(out, "Context parallel: {} share each sequence; keys and values of {} of {} at a time",
         counted(cp, "rank"), at_once, counted(heads, "key/value head"));
   if (at_once < heads) {
@@ -81,11 +88,17 @@ void print_context_parallel(const Experiment& e, std::ostream& out) {
         tp > 1 ? "; with fewer tensor-parallel ranks each has several heads" : "");
   }
   if (e.compute_capability && e.config.attention.may_use_cudnn() && objection_to_cudnn(e).empty())
-    print(
-        out,
-        "  cuDNN's attention takes {:.3f} GiB more, which this plan is without: its bf16 gradients of "
-        "those\n",
-        gib(2 * e.shape.batch * e.shape.sequence * at_once * e.shape.model.head_dim * size_of(DType::bf16)));
+    print(out,
+          "  cuDNN's attention takes {:.3f} GiB more, which this plan is without: its bf16 gradients of "
+          "those\n",
+          gib(bytes_of_cudnn_gradients(e)));
+}
+
+int64_t bytes_of_cudnn_gradients(const Experiment& e) {
+  if (e.mesh.size(MeshAxis::cp) == 1) return 0;
+  const LlamaConfig& m = e.shape.model;
+  return 2 * e.shape.batch * e.shape.sequence * AttentionLayer::heads_at_once(key_heads_of_rank(e)) *
+         m.head_dim * size_of(DType::bf16);
 }
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {

@@ -16,6 +16,9 @@ void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& record
 /// How ranks share sequences, how much of their traffic runs beside attention, and memory that this plan does
 /// not include; nothing without context parallel.
 void print_context_parallel(const Experiment& experiment, std::ostream& out);
+/// Of context parallel: what cuDNN's attention takes more than ours, its bf16 gradients of gathered keys and
+/// values; 0 without.
+int64_t bytes_of_cudnn_gradients(const Experiment& experiment);
 /// Memory by category, the largest allocations, and each phase.
 void print_memory(const MemoryPlan& memory, std::ostream& out);
 /// What NCCL takes besides, if it is used, and by what assumption.
