@@ -67,14 +67,18 @@ void require_documents(const Experiment& e, const data::TokenLoader& loader, Com
   if (!e.shape.block_causal) return;
   const std::optional<int32_t> bos = e.tokenizer->bos_id(), eos = e.tokenizer->eos_id();
   const auto text = [](std::optional<int32_t> id) { return id ? std::to_string(*id) : "none"; };
+  // As of Hugging Face's gpt2, whose files leave it to a class of transformers.
+  const std::string_view name_it =
+      bos || eos ? ""
+                 : "name that token bos_token in tokenizer_config.json if it begins documents here too, ";
   for (const auto& [path, id] : loader.corpus().first_tokens()) {
     if (id == bos || id == eos) continue;
     meet_before_refusing(control);  // all ranks have this file
     fail<DataError>("data",
                     "'{}' has llm.c's format, in which token {} begins every document, but this tokenizer's "
                     "BOS is {} and its EOS {}, so that model.attn_mask_type block_causal cannot know them: "
-                    "make shards of the text with ottava data prepare, or set causal",
-                    path, id, text(bos), text(eos));
+                    "{}make shards of the text with ottava data prepare, or set causal",
+                    path, id, text(bos), text(eos), name_it);
   }
 }
 

@@ -67,4 +67,8 @@ TEST_CASE("llm.c's files of another tokenizer are refused where their documents 
                        "--model.hf_assets_path",  write_gpt2_tokenizer(tiny / "tokenizer"),
                        "--training.steps",        "1"};
   CHECK(tiny.start("gpt2", gpt2 + apart)->run() == Trainer::End::completed);
+  std::ofstream(tiny / "tokenizer/tokenizer_config.json") << "{}";
+  CHECK_THAT(message_of([&] { tiny.start("nameless", gpt2 + apart); }),
+             Contains("this tokenizer's BOS is none and its EOS none") &&
+                 Contains("cannot know them: name that token bos_token in tokenizer_config.json if it "));
 }
