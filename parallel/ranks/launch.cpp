@@ -232,8 +232,7 @@ std::string advice_of_hidden_gpus(const Launch& launch, int visible) {
   if (visible >= launch.local_size) return "";
   return fmt::format(
       "; rank {} sees {}, and its machine has {} ranks: if it has more GPUs, show all of them to each rank "
-      "(Slurm: "
-      "--gpus-per-node in place of --gpus-per-task, and --gpu-bind=none)",
+      "(Slurm: --gpus-per-node in place of --gpus-per-task, and --gpu-bind=none)",
       launch.rank, counted(visible, "GPU"), launch.local_size);
 }
 

@@ -79,8 +79,7 @@ TEST_CASE("blame tells disagreement from a broken connection") {
 TEST_CASE("blame says that a graph may only take long, where no rank is behind") {
   const std::string advice =
       "; a graph that takes longer than comm.train_timeout_seconds looks the same: if this one may, raise "
-      "it, "
-      "or set training.cuda_graphs to off";
+      "it, or set training.cuda_graphs to off";
   std::vector<ProgressRecord> records = {at(0, State::inside, 9, "the micro-batch"),
                                          at(1, State::inside, 9, "the micro-batch")};
   for (ProgressRecord& r : records) r.call.collective = Collective::graph;
