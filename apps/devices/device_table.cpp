@@ -155,11 +155,16 @@ bool has_words(std::string_view text, std::string_view part) {
   return false;
 }
 
+/// Whether a GPU is a part of one (Multi-Instance GPU): "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+bool is_slice(std::string_view name) { return has_words(name, "MIG"); }
+
 /// Characters of the longest of the table's driver_names that is in the name; 0 if none is.
 size_t longest_part(const DeviceTable& table, std::string_view driver_name) {
   size_t longest = 0;
-  for (const std::string& part : table.driver_names)
-    if (has_words(driver_name, part)) longest = std::max(longest, part.size());
+  for (const std::string& part : table.driver_names) {
+    if (has_words(driver_name, part) && is_slice(part) == is_slice(driver_name))
+      longest = std::max(longest, part.size());
+  }
   return longest;
 }
 

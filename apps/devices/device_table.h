@@ -41,12 +41,13 @@ DeviceTable find_device(std::string_view name);
 NetworkTable find_network(std::string_view name);
 
 /// The built-in table of the GPU with this name in its driver, if there is one: that which has the longest of
-/// the `driver_names` that are in it word by word, so that a GH200 is no H200.
+/// the `driver_names` that are in it word by word, so that a GH200 is no H200. A slice of a GPU (MIG) has
+/// none: it has a part of the GPU's speed.
 std::optional<DeviceTable> device_of_driver(std::string_view driver_name);
 /// The same with the name and the memory of this GPU: those of one table may have more or less.
 std::optional<DeviceTable> device_of_driver(std::string_view driver_name, size_t memory_bytes);
 /// Whether a GPU with this name in its driver is of `table`, which may be the user's own: no built-in table
-/// has a longer part of the name.
+/// has a longer part of the name. A slice is of a table whose `driver_names` say MIG.
 bool is_of(const DeviceTable& table, std::string_view driver_name);
 
 }  // namespace ottava

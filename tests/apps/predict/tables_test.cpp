@@ -192,6 +192,10 @@ TEST_CASE("every table of the repository is built in, with a source for each fig
   // With a Grace CPU they are others.
   CHECK_FALSE(device_of_driver("NVIDIA GH200 480GB"));
   CHECK_FALSE(device_of_driver("NVIDIA GB200"));
+  // Slices have a part of it all.
+  for (const char* slice :
+       {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA H200 MIG 7g.141gb"})
+    CHECK_FALSE(device_of_driver(slice));
 }
 
 TEST_CASE("a GPU of a table has its own memory and name") {
@@ -222,6 +226,9 @@ TEST_CASE("what was measured is of a table only if no other table names the GPU 
   CHECK_FALSE(is_of(mine, pcie));
   CHECK(
       is_of(find_device(file_with(folder, "base: h100_sxm\ndriver_names: [GH200]\n")), "NVIDIA GH200 480GB"));
+  const std::string slice = "NVIDIA H100 80GB HBM3 MIG 1g.10gb";
+  CHECK_FALSE(is_of(find_device("h100_sxm"), slice));
+  CHECK(is_of(find_device(file_with(folder, "base: h100_sxm\ndriver_names: [MIG 1g.10gb]\n")), slice));
 }
 
 TEST_CASE("what the optimizer does is a class, also Muon's part of it, and so is what FP8 adds") {
