@@ -14,7 +14,7 @@ TOOLS = ("memcheck", "racecheck")
 # Where a tool cannot bear the step, it watches cases of ours, in which the libraries multiply nothing.
 CASES = ("rms_norm_forward agrees*", "rms_norm_backward agrees*", "rope rotates*", "swiglu_forward agrees*", "cross_entropy agrees*",
          "embedding_backward adds*", "grad_norm_squared sums*", "rms_norm_backward in FP8: codes*")
-SECONDS_OF_CASES = 20  # at most for a pattern
+SECONDS_OF_CASES = 20  # for a pattern; more where the stage has more
 TOOL_FAULT = "Internal Sanitizer Error"
 
 
@@ -103,22 +103,27 @@ def sanitizer(c):
         return watch_cases(tool, says) if TOOL_FAULT in out else (verdict, says)
 
     def watch_cases(tool, fault):
-        """Of those that time allows; the first that is wrong is told, and so are those that were not watched to their end."""
-        watched, late, failing = [], [], []
-        for cases in CASES:
+        """Of those that time allows, whatever becomes of the others; which were not watched to their end is told, too."""
+        watched, wrong, late, failing = [], [], [], []
+        for i, cases in enumerate(CASES):
+            share = c.seconds_left() / (len(CASES) - i)
             try:
                 out = c.run([found, "--tool", tool, *options, c.program("ottava_device_tests"), cases], check=False,
-                            env={"OTTAVA_TEST_DEVICES": c.device}, seconds=SECONDS_OF_CASES)
+                            env={"OTTAVA_TEST_DEVICES": c.device}, seconds=max(SECONDS_OF_CASES, share))
             except TimedOut:
                 late.append(cases)
                 continue
             verdict, says = read_sanitizer(tool, out, "All tests passed")
             if verdict == "FAILED":
-                return verdict, f"{cases}: {says}"
-            (watched if verdict == "ok" else failing).append(cases)
+                wrong.append(f"{cases}: {says}")
+            else:
+                (watched if verdict == "ok" else failing).append(cases)
         parts = [f"{what} {', '.join(cases)}; " for what, cases in (("nothing wrong in the cases", watched), ("the time was up in", late),
                                                                     ("the tool fails in", failing)) if cases]
-        return "ok" if watched else "not run", f"{''.join(parts)}of a step {fault}"
+        said = f"{''.join(parts)}of a step {fault}"
+        if wrong:
+            return "FAILED", "\n\n".join([*wrong, said])
+        return "ok" if watched else "not run", said
 
     with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
         answers = dict(zip(TOOLS, pool.map(watch, TOOLS)))

@@ -135,14 +135,18 @@ class Sanitizer(unittest.TestCase):
         race = ("All tests passed\n========= Error: Race reported at void ottava::k(float *)+0x10\n=========\n"
                 "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
 
-        def racecheck(of_step, of_cases):
-            c = Check(dry=False, programs=".", seconds=60)
+        given = []
+
+        def racecheck(of_step, of_cases, seconds=60):
+            given.clear()
+            c = Check(dry=False, programs=".", seconds=seconds)
             self.addCleanup(c.close)
             c.program = lambda name: name
 
-            def run(command, **_):
+            def run(command, seconds=None, **_):
                 if "racecheck" not in command:
                     return "Training completed\n========= ERROR SUMMARY: 0 errors"
+                given.append(seconds)
                 answer = of_cases(command[-1]) if "ottava_device_tests" in command else of_step
                 if isinstance(answer, Exception):
                     raise answer
@@ -158,12 +162,18 @@ class Sanitizer(unittest.TestCase):
         verdict, says = racecheck(fault, lambda cases: TimedOut("not done") if "rms" in cases else f"All tests passed\n{clean}")
         self.assertEqual(verdict, "ok")
         self.assertIn("; the time was up in rms_norm_forward agrees*, rms_norm_backward agrees*, rms_norm_backward in FP8: codes*; of a step", says)
-        with self.assertRaisesRegex(Failed, "swiglu_forward agrees.: .*1 in our kernels"):
-            racecheck(fault, lambda cases: race if "swiglu" in cases else TimedOut("not done"))
+        # What is wrong in one keeps none from being watched.
+        with self.assertRaisesRegex(Failed, r"(?s)rms_norm_forward agrees.: .*1 in our kernels.*\n\nswiglu_forward agrees.: .*1 in our kernels.*"
+                                            r"\n\nnothing wrong in the cases rms_norm_backward agrees.*; the time was up in grad_norm_squared sums.*; of a step"):
+            racecheck(fault, lambda cases: race if "_forward" in cases else TimedOut("not done") if "norm_sq" in cases else f"All tests passed\n{clean}")
         for answer, why in ((fault, "the tool fails in"), (TimedOut("not done"), "the time was up in")):
             verdict, says = racecheck(fault, lambda cases: answer)
             self.assertEqual(verdict, "not run")
             self.assertRegex(says, f"^{why} rms_norm_forward .*; of a step racecheck itself fails")
+        # Each has its share of what time is left.
+        self.assertEqual(given[1:6], [sanitizer.SECONDS_OF_CASES] * 5)
+        racecheck(fault, lambda cases: TimedOut("not done"), seconds=800)
+        self.assertGreater(min(given[1:]), 99)
 
     def test_only_faults_in_our_kernels_are_red(self):
         verdict, says = sanitizer.read_sanitizer("memcheck", MEMCHECK.format("ottava::cuda"))
