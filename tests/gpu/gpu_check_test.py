@@ -351,6 +351,18 @@ class Steps(unittest.TestCase):
             self.assertIn(f"{lean}: FP8 >= 1.40 x own BF16", asked)
             self.assertFalse([g for g in asked if lean in g and "PyTorch" in g])  # which has FP32 moments
 
+    def test_memory_that_runs_out_beyond_the_plan_is_red_and_the_lighter_step_is_measured(self):
+        fourth, full = "--activation_checkpoint.selective_ac_option 4", "[cuda] GPU 0 cannot allocate 147188612608 bytes: 1 of 2 bytes are free"
+        for answer in (full, "[graphs] cudaGraphInstantiate failed: out of memory", "[matmul] Matmul failed: CUBLAS_STATUS_ALLOC_FAILED"):
+            c = Bench([(("bench train", fourth), Failed(f"exit code 1: ottava bench train\nottava: {answer}")), (("bench train",), BENCH)], 140.4, torch=False)
+            with self.assertRaises(Failed) as red:
+                speed.steps(c)
+            self.assertIn(f"\n\n8B, seq 8192, bf16, with fewer blocks recomputed: ottava: {answer}\n\n8B, seq 8192, 4 micro-batches, bf16, ", str(red.exception))
+            items = red.exception.data["ottava"]
+            self.assertEqual(len(items), len(shapes.benchmark_of(140).ours))
+            self.assertEqual({i["tokens_per_second"] for i in items}, {20227})
+            self.assertEqual(sum("beyond_the_plan" in i for i in items), 2)
+
     def test_where_too_little_memory_is_free_more_blocks_of_the_8b_are_recomputed_in_every_precision(self):
         lean, fourth = "8B, seq 8192", "--activation_checkpoint.selective_ac_option 4"
         crowded = BENCH.replace("cudnn (forward", "flash ([memory] with its workspace the step takes 139.9 GiB, of 137.8 free; (forward").replace(
