@@ -45,16 +45,20 @@ constexpr int kLayoutsShown = 10;  // by --search, unless asked for more
 
 // What memory decides, and what is left to the start of the run: the step of every outcome, each of the rank
 // that is then the fullest.
-void print_decisions(const Experiment& e, Device device, const RecordedLayout& planned, std::ostream& out) {
+void print_decisions(const Experiment& e, Device device, const RecordedLayout& planned,
+                     const Machine* machine, std::ostream& out) {
+  size_t width = 20;
   const auto print_outcome = [&](const std::string& value, const RecordedLayout& l) {
     const StepPlan& plan = l.plan;
-    print(out, "  {:<20} {:.3f} GiB of memory{}; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
-          value, l.gib(),
+    print(out,
+          "  {:<{}} {:.3f} GiB of memory{}{}; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
+          value, width, l.gib(),
           e.shape.pipeline.is_on() ? fmt::format(" on rank {}", first_rank_of_role(e.mesh, l.role)) : "",
+          l.time ? fmt::format(", {} a step", duration_text(l.time->seconds)) : "",
           plan.flops(Precision::fp8) / 1e12, plan.flops(Precision::bf16) / 1e12,
           with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
     if (const WeightQuantizing made = weight_quantizing(plan); made.calls > 0)
-      print(out, "  {:<20} {} of gathered weights, {:.3f} GiB read and written\n", "",
+      print(out, "  {:<{}} {} of gathered weights, {:.3f} GiB read and written\n", "", width,
             counted(made.calls, "quantization"), gib(made.bytes));
   };
   for (const auto& [name, by, outcomes] : open_decisions(e)) {
@@ -63,12 +67,14 @@ void print_decisions(const Experiment& e, Device device, const RecordedLayout& p
       print(out, "Decided as by a run: {} = {} ({})\n", name, decided->value, decided->reason);
     else
       print(out, "Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
+    width = 20;
+    for (const OpenDecision::Outcome& one : outcomes) width = std::max(width, one.value.size());
     const std::string& value = decided ? decided->value : outcomes[0].value;
     print_outcome(value, planned);
     for (const OpenDecision::Outcome& other : outcomes) {
       if (other.value != value)
         print_outcome(other.value,
-                      recorded_layout(planned.layout, sample_roles(other.shape, device, e.mesh), nullptr));
+                      recorded_layout(planned.layout, sample_roles(other.shape, device, e.mesh), machine));
     }
   }
 }
@@ -197,7 +203,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
         "Time{}: unknown, because no table has this GPU; set --device to a table or to a file of your own\n",
         limit ? "" : ", and whether it fits");
   print_float8_gather(recorded, config, recorder, out);
-  print_decisions(e, device, recorded, out);
+  print_decisions(e, device, recorded, machine, out);
   if (is_open) print_attention_choice(e, recorded, machine, otherwise, out);
   if (!command.trace.empty()) write_trace(command.trace, {device, e}, *machine, out);
   write_json_file(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));

@@ -141,6 +141,10 @@ bool leaves_reduction_open(const Experiment& e) {
          !e.shape.pipeline.is_on() && e.shape.micro_batches > 1 && e.mesh.shards() > 1;
 }
 
+bool leaves_recompute_open(const Experiment& e) {
+  return e.config.activation_checkpoint.mode == ActivationCheckpointConfig::Mode::automatic;
+}
+
 Decisions read_auto_decisions(const Config& c) {
   const std::string path =
       find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();

@@ -49,6 +49,8 @@ inline constexpr int64_t kFewestLossTokens = 1024;
 /// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): the configuration
 /// leaves it open, and there are several micro-batches and shards.
 bool leaves_reduction_open(const Experiment& experiment);
+/// True if the run decides what is recomputed: activation_checkpoint.mode is auto.
+bool leaves_recompute_open(const Experiment& experiment);
 /// Reads the file quantize.linear.float8.auto_decisions. Throws FileError.
 Decisions read_auto_decisions(const Config& config);
 

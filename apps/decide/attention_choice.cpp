@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/text/gib.h"
 #include "core/text/listed.h"
+#include "models/llama/resolve_model.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {
@@ -81,6 +82,8 @@ void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) 
   TrainingShape shape = e.shape;
   shape.model_options.fused_attention = c.fused;
   if (leaves_reduction_open(e)) shape.parameters.reduce_every_micro_batch = true;
+  if (leaves_recompute_open(e))
+    shape.model_options.recompute = recompute_choices(shape.model.layers).back().blocks;
   if (leaves_weight_codes_open(e)) shape.parameters.keeps_float8_codes = false;
   const MemoryNeed need = memory_need(e, shape, ranks, device);
   if (need.bytes <= need.available) return;

@@ -29,7 +29,8 @@ namespace {
 
 constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
                      *kKeepCodes = "quantize.linear.float8.keep_weight_codes",
-                     *kLossChunks = "model.loss_chunk_tokens", *kFreeMemory = "the memory that is free";
+                     *kRecompute = "activation_checkpoint.mode", *kLossChunks = "model.loss_chunk_tokens",
+                     *kFreeMemory = "the memory that is free";
 
 std::string with_s(int64_t count, std::string_view noun) { return fmt::format("{} {}s", count, noun); }
 
@@ -74,7 +75,7 @@ std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<do
 struct MemoryDecision {
   OpenDecision open;
   const char *gain, *item;   ///< "less traffic", "whole gradients"; the item is of all but the last
-  const char* after_change;  ///< what --redecide brings
+  const char* after_change;  ///< what --redecide brings; null: every start decides for itself
 };
 
 struct MemoryOption {
@@ -96,6 +97,20 @@ MemoryDecision reduction_decision(const Experiment& e) {
                         .item = "whole gradients",
                         .after_change = "which changes the order of gradient sums"},
                        e, {.option = &FsdpOptions::reduce_every_micro_batch, .with_most_memory = false});
+}
+
+// No result depends on it, so that a start with less memory than the checkpoint's run had goes on with more
+// recomputation.
+MemoryDecision recompute_decision(const Experiment& e) {
+  MemoryDecision out{.open = {.name = kRecompute, .by = kFreeMemory},
+                     .gain = "the fastest that fits",
+                     .item = "less recomputation",
+                     .after_change = nullptr};
+  for (RecomputeChoice& choice : recompute_choices(e.shape.model.layers)) {
+    out.open.outcomes.push_back({std::move(choice.name), e.shape});
+    out.open.outcomes.back().shape.model_options.recompute = std::move(choice.blocks);
+  }
+  return out;
 }
 
 MemoryDecision weight_codes_decision(const Experiment& e) {
@@ -188,7 +203,7 @@ void take(const Decisions::Entry& decided, const MemoryDecision& d, Experiment& 
 void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
                       const Decisions& saved) {
   const auto need = [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); };
-  const Decisions::Entry* before = saved.find(d.open.name);
+  const Decisions::Entry* before = d.after_change ? saved.find(d.open.name) : nullptr;
   if (before) require_followable(d, *before, need);
   e.decisions.entries.push_back(before ? *before : decide(d, need));
   e.decisions = of_first_rank(e.decisions, *ranks.control);
@@ -197,11 +212,12 @@ void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks,
   log_decision(entry, before != nullptr);
 }
 
-// The decisions about whole gradients and codes. Gradients come first, since they change what a step
-// computes; kept codes change only what it costs.
+// The decisions about whole gradients, recomputation and codes. Gradients come first, since they change what
+// a step computes; the others change only what it costs, kept codes least.
 void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
   if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
   if (leaves_reduction_open(e)) settle(reduction_decision(e));
+  if (leaves_recompute_open(e)) settle(recompute_decision(e));
   if (leaves_weight_codes_open(e)) settle(weight_codes_decision(e));
 }
 
@@ -260,6 +276,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
   std::ranges::move(open_cpu_products(e), std::back_inserter(out));
   std::ranges::move(open_overlap(e), std::back_inserter(out));
   if (leaves_reduction_open(e)) out.push_back(reduction_decision(e).open);
+  if (leaves_recompute_open(e)) out.push_back(recompute_decision(e).open);
   if (leaves_weight_codes_open(e)) out.push_back(weight_codes_decision(e).open);
   if (leaves_loss_chunks_open(e)) {
     out.push_back(loss_chunk_decision(e).open);

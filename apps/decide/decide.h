@@ -61,11 +61,14 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 /// parallelism.fsdp_reduce_every_microbatch: once per step if all ranks have the memory for whole gradients,
 /// since that is less traffic; else after every micro-batch.
 ///
+/// activation_checkpoint.mode auto, after that and at every start: the first of recompute_choices() for which
+/// all ranks have the memory.
+///
 /// quantize.linear.float8.keep_weight_codes, after that: codes of weights that are gathered in the compute
 /// type are kept through the step if all ranks have the memory; else they are made again after every gather.
 /// The codes are the same either way.
 ///
-/// model.loss_chunk_tokens, on a GPU, after these two: the most of 4096, 2048 and 1024 tokens for whose
+/// model.loss_chunk_tokens, on a GPU, after these: the most of 4096, 2048 and 1024 tokens for whose
 /// logits all ranks have the memory. The output layer's gradient is read and written once per chunk: 1024
 /// tokens add a fifth to the time of its products, 4096 a twentieth.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);

@@ -45,7 +45,8 @@ std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpoin
   std::vector<ActivationCheckpointConfig> out;
   for (const Mode mode : {Mode::none, Mode::selective, Mode::full})
     out.push_back({.mode = mode, .selective_ac_option = "op"});
-  if (given.mode == Mode::selective && !given.per_op()) out.push_back(given);
+  out.push_back({.mode = Mode::selective, .selective_ac_option = "all_but_attention"});
+  if (given.mode == Mode::selective && given.every_nth_block() > 0) out.push_back(given);
   return out;
 }
 

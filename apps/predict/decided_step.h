@@ -27,7 +27,7 @@ auto decide_and_record(const Experiment& given, Device device, std::optional<dou
                        const Record& record, const Bytes& bytes, const BytesBesides& bytes_besides) {
   const auto decided = [](const TrainingShape& s) {
     return std::tuple(s.parameters.reduce_every_micro_batch, s.parameters.keeps_float8_codes,
-                      s.model_options.loss_chunk_rows);
+                      s.model_options.loss_chunk_rows, s.model_options.recompute);
   };
   using Recorded = decltype(record(given.shape));
   std::optional<std::pair<decltype(decided(given.shape)), Recorded>> last;

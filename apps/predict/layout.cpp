@@ -22,7 +22,17 @@ std::string name_of(ParallelismConfig::Reduce reduce) {
 }
 std::string name_of(ActivationCheckpointConfig::Mode mode) {
   using Mode = ActivationCheckpointConfig::Mode;
-  return mode == Mode::none ? "none" : mode == Mode::selective ? "selective" : "full";
+  switch (mode) {
+    case Mode::none:
+      return "none";
+    case Mode::selective:
+      return "selective";
+    case Mode::full:
+      return "full";
+    case Mode::automatic:
+      break;
+  }
+  return "auto";
 }
 
 const char* level_of(const Layout& l) { return l.float8.empty() ? "O2" : "O1"; }

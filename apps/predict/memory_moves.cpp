@@ -20,8 +20,14 @@ std::optional<Layout> recompute_cheap(Layout l) {
   l.recompute = {.mode = Mode::selective, .selective_ac_option = "op"};
   return l;
 }
+std::optional<Layout> recompute_all_but_attention(Layout l) {
+  if (l.recompute.mode == Mode::full || l.recompute.mode == Mode::automatic) return {};
+  if (l.recompute.mode == Mode::selective && l.recompute.all_but_attention()) return {};
+  l.recompute = {.mode = Mode::selective, .selective_ac_option = "all_but_attention"};
+  return l;
+}
 std::optional<Layout> recompute_all(Layout l) {
-  if (l.recompute.mode == Mode::full) return {};
+  if (l.recompute.mode == Mode::full || l.recompute.mode == Mode::automatic) return {};
   l.recompute.mode = Mode::full;
   return l;
 }
@@ -72,8 +78,12 @@ std::optional<Layout> wider_cp(Layout l) {
   l.dp_shard /= 2;
   return l;
 }
-constexpr Change kChanges[] = {recompute_cheap, recompute_all,  halve_moments,  halve_batch, one_sequence,
-                               reduce_often,    reshard_always, shard_replicas, wider_tp,    wider_cp};
+constexpr Change kChanges[] = {recompute_cheap, recompute_all_but_attention,
+                               recompute_all,   halve_moments,
+                               halve_batch,     one_sequence,
+                               reduce_often,    reshard_always,
+                               shard_replicas,  wider_tp,
+                               wider_cp};
 
 std::optional<RecordedLayout> try_record(const Layout& layout, const LayoutRecorder& recorder) {
   try {

@@ -29,15 +29,17 @@ namespace ottava {
 namespace {
 
 std::string recompute_text(const std::vector<Recompute>& blocks) {
-  int64_t elementwise = 0, whole = 0;
-  for (Recompute r : blocks) {
-    elementwise += r == Recompute::elementwise;
-    whole += r == Recompute::block;
-  }
+  const auto count = [&](Recompute r) { return std::ranges::count(blocks, r); };
+  const auto elementwise = count(Recompute::elementwise), whole = count(Recompute::block),
+             but_attention = count(Recompute::all_but_attention);
+  const std::string of = fmt::format("of {}", counted(blocks.size(), "block"));
+  if (elementwise > 0 && but_attention > 0)
+    return fmt::format("all but attention is recomputed in {} {}, norms and activations in the others",
+                       but_attention, of);
   if (elementwise > 0) return "norms and activations are recomputed";
+  if (but_attention > 0) return fmt::format("all but attention is recomputed in {} {}", but_attention, of);
   if (whole == 0) return "nothing is recomputed";
-  return fmt::format("{} of {} {} recomputed", whole, counted(blocks.size(), "block"),
-                     whole == 1 ? "is" : "are");
+  return fmt::format("{} {} {} recomputed", whole, of, whole == 1 ? "is" : "are");
 }
 
 // With one rank there is no sum between ranks, and sums over micro-batches are f32.

@@ -29,13 +29,20 @@ AttentionLayer::AttentionLayer(const LlamaConfig& config, const LlamaBlockParame
       wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or_one(std::move(pieces.wo), config.dim),
           {.x = Producer::values, .dy = Producer::codes}, pieces.wo_overlap) {}
 
+void AttentionLayer::Saved::drop_all_but_input(bool keeps_attention) {
+  Saved kept;
+  kept.norm.x = std::move(norm.x);
+  if (keeps_attention) kept.attention = std::move(attention), kept.lse = std::move(lse);
+  *this = std::move(kept);
+}
+
 ResidualStream AttentionLayer::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                        Recompute recompute, Saved& saved) const {
   const bool keeps = recompute == Recompute::nothing;
   LinearInput *of_wqkv = keeps ? &saved.wqkv : nullptr, *of_wo = keeps ? &saved.wo : nullptr;
   const LinearOperand x = norm_.forward(c, std::move(in), wqkv_, of_wqkv, saved.norm);
   project(c, batch, x, of_wqkv, saved);
-  attend(c, batch, saved);
+  if (!saved.attention) attend(c, batch, saved);
   return {saved.norm.x, wo_.forward(c, {.values = saved.attention}, of_wo)};
 }
 

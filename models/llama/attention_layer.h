@@ -43,9 +43,11 @@ class AttentionLayer {
     Allocation projected, qk_rstd;  ///< qkv before QK-norm, only with it
     Allocation qkv, attention, lse;
     LinearInput wqkv, wo;
+    /// What a recomputed block keeps: its input and, if asked for, attention's output.
+    void drop_all_but_input(bool keeps_attention);
   };
   /// Returns the stream [n,C] after the layer. Fills `saved`; the inputs of linear layers are kept only
-  /// with Recompute::nothing.
+  /// with Recompute::nothing. Attention that `saved` has already is not computed again.
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, Saved& saved) const;
   /// Takes the gradient of the stream after the layer and returns that before it, in the same memory unless

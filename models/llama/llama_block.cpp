@@ -13,10 +13,9 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
                                    Recompute recompute, LlamaBlockSaved& saved) const {
   ResidualStream middle = attention_.forward(c, batch, std::move(in), recompute, saved.attention);
   ResidualStream out = feed_forward_.forward(c, std::move(middle), recompute, saved.feed_forward);
-  if (recompute == Recompute::block) {
-    Allocation x = std::move(saved.attention.norm.x);
-    saved = {};
-    saved.attention.norm.x = std::move(x);
+  if (recomputes_products(recompute)) {
+    saved.attention.drop_all_but_input(recompute == Recompute::all_but_attention);
+    saved.feed_forward = {};
   }
   return out;
 }

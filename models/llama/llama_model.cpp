@@ -28,7 +28,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
   }
   backward_uses_.assign(parameters_.units, WeightUse::backward);
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (options_.recompute[i] == Recompute::block) backward_uses_[i + 1] = WeightUse::both;
+    if (recomputes_products(options_.recompute[i])) backward_uses_[i + 1] = WeightUse::both;
   }
   if (stream.is_meta()) return;
   std::vector<float> table(rope_table_.numel());

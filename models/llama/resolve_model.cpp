@@ -58,6 +58,17 @@ std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c,
   return out;
 }
 
+using Mode = ActivationCheckpointConfig::Mode;
+
+std::vector<Recompute> in_all(int64_t layers, Recompute what) { return std::vector<Recompute>(layers, what); }
+
+// In `some` of `every` blocks, spread evenly; the last of each `every` is among them.
+std::vector<Recompute> in_some(int64_t some, int64_t every, Recompute what, std::vector<Recompute> blocks) {
+  for (int64_t i = 0; i < std::ssize(blocks); ++i)
+    if ((i + 1) * some / every > i * some / every) blocks[i] = what;
+  return blocks;
+}
+
 }  // namespace
 
 LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base,
@@ -114,17 +125,34 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
 }
 
 std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& c, int64_t layers) {
-  using Mode = ActivationCheckpointConfig::Mode;
-  std::vector<Recompute> out(layers, Recompute::nothing);
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (c.mode == Mode::full) out[i] = Recompute::block;
-    if (c.mode != Mode::selective) continue;
-    if (c.per_op()) {
-      out[i] = Recompute::elementwise;
-    } else if ((i + 1) % c.every_nth_block() == 0) {
-      out[i] = Recompute::block;
-    }
+  switch (c.mode) {
+    case Mode::none:
+      return in_all(layers, Recompute::nothing);
+    case Mode::full:
+      return in_all(layers, Recompute::block);
+    case Mode::automatic:
+      return recompute_choices(layers).front().blocks;
+    case Mode::selective:
+      break;
   }
+  if (c.per_op()) return in_all(layers, Recompute::elementwise);
+  if (c.all_but_attention()) return in_all(layers, Recompute::all_but_attention);
+  return in_some(1, c.every_nth_block(), Recompute::block, in_all(layers, Recompute::nothing));
+}
+
+std::vector<RecomputeChoice> recompute_choices(int64_t layers) {
+  std::vector<RecomputeChoice> out{{"none", in_all(layers, Recompute::nothing)},
+                                   {"op", in_all(layers, Recompute::elementwise)}};
+  struct Part {
+    int64_t some, every;
+  };
+  for (const auto& [some, every] : {Part{1, 8}, Part{1, 4}, Part{1, 2}, Part{3, 4}}) {
+    if (every > layers) continue;
+    out.push_back({fmt::format("op, all but attention of {} in {} blocks", some, every),
+                   in_some(some, every, Recompute::all_but_attention, out[1].blocks)});
+  }
+  out.push_back({"all_but_attention", in_all(layers, Recompute::all_but_attention)});
+  out.push_back({"full", in_all(layers, Recompute::block)});
   return out;
 }
 

@@ -36,8 +36,17 @@ LlamaConfig resolve_model(const ModelConfig& config, const std::optional<LlamaCo
                           int64_t tokenizer_vocab, LongestSequence longest,
                           std::vector<ModelValue>* values = nullptr);
 
-/// What each block computes again: nothing (none), elementwise outputs (selective "op"), every n-th block
-/// whole (selective n), or all blocks whole (full).
+/// What each block computes again: nothing (none), elementwise outputs (selective "op"), all but attention
+/// (selective "all_but_attention"), every n-th block whole (selective n), or all blocks whole (full). Of auto
+/// it is the first of recompute_choices().
 std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& config, int64_t layers);
+
+/// What activation_checkpoint.mode auto chooses from, with what each block computes again: the fastest, which
+/// takes most memory, comes first, the one that takes least comes last.
+struct RecomputeChoice {
+  std::string name;  ///< "op, all but attention of 1 in 4 blocks"
+  std::vector<Recompute> blocks;
+};
+std::vector<RecomputeChoice> recompute_choices(int64_t layers);
 
 }  // namespace ottava

@@ -285,7 +285,7 @@ def steps(c):
     data = {side: [{"shape": shape, "precision": precision, **item} for (shape, precision), item in items.items()]
             for side, items in (("ottava", ours), ("torch", torch))}
     data |= {"shapes": list(benchmark.shapes), "raced": benchmark.raced(), "auto": benchmark.auto(), "debug": DEBUG, "gpu_gib": c.gpu_gib()}
-    beyond = [f"{shape}, {precision}, with fewer blocks recomputed: {item['beyond_the_plan']}"
+    beyond = [f"{shape}, {precision}, with less recomputed: {item['beyond_the_plan']}"
               for (shape, precision), item in ours.items() if "beyond_the_plan" in item]
     if beyond or any("error" in item for item in ours.values()):
         raise Failed("\n\n".join([text, *beyond]), data)

@@ -64,10 +64,11 @@ class Formula {
  private:
   const ParameterSpec& spec(int p) const { return specs_[static_cast<size_t>(p)]; }
   Shape slice(const ParameterSpec& s) const { return tensor_parallel_shape(s, at_.tp_size); }
-  bool recomputes(size_t block) const {
+  Recompute recompute_of(size_t block) const {
     const auto& recompute = shape_.model_options.recompute;
-    return block < recompute.size() && recompute[block] == Recompute::block;
+    return block < recompute.size() ? recompute[block] : Recompute::nothing;
   }
+  bool recomputes(size_t block) const { return recomputes_products(recompute_of(block)); }
 
   void add(const char* axis, Collective collective, int64_t calls, int64_t bytes) {
     if (calls == 0) return;
@@ -329,7 +330,7 @@ class Formula {
                                                : 1,
                   elements = 2 * tokens_ * kv_heads * shape_.model.head_dim * (cp_ - 1);
     int64_t layers = shape_.model.layers, forwards = layers;
-    for (size_t i = 0; i < table_.blocks.size(); ++i) forwards += recomputes(i);
+    for (size_t i = 0; i < table_.blocks.size(); ++i) forwards += recompute_of(i) == Recompute::block;
     const auto move = [&](Collective collective, int64_t times, int64_t bytes) {
       const int64_t all = shape_.micro_batches * times;
       add("cp", collective, all * groups, all * bytes);

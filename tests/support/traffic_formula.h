@@ -51,7 +51,7 @@ SentTotals sent_totals(const CommStats& stats);
 ///                               precision: a message per peer and bucket (parallel/sharding/muon_owners.h)
 ///     keys, values  cp, (c-1)/c of what is moved, in up to 4 groups of heads; a rank's N tokens are 1/c
 ///                   of its sequences, and K = 2 N c H_kv/t D:
-///         gathers  (2 L + L_recomputed) K in the compute type
+///         gathers  (2 L + L_recomputed with their attention) K in the compute type
 ///         sums     L K f32
 SentTotals traffic_by_formula(const TrainingShape& shape, const Layout& layout, int rank);
 

@@ -197,6 +197,16 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
                        Contains("activation_checkpoint.mode: full") &&
                        Contains("optimizer.state_dtype: bfloat16") && Contains("; fits, ") &&
                        !Contains("none of them fits"));
+  const std::string kept = text({.overrides = {"--activation_checkpoint.mode", "auto"},
+                                 .world_size = 8,
+                                 .machine = {.device = "h100_sxm", .limit_gib = 45}});
+  CHECK_THAT(kept,
+             Contains("\nFits: ") &&
+                 Contains("\nDecided as by a run: activation_checkpoint.mode = op, all but attention of 1 in "
+                          "8 blocks (the fastest that fits, and ") &&
+                 Contains("\n  none                                   ") &&
+                 Contains(" a step; 0.0000 TFLOP in fp8, ") && Contains("\n  op     ") &&
+                 Contains("\n  full     "));
   CHECK_THAT(text({.world_size = 1, .machine = {.device = "rtx_4090", .limit_gib = 0.5}}),
              Contains("none of them fits; the closest lacks "));
   const std::string float8 = text({.overrides = {"--model.converters", "[quantize.linear.float8]"},

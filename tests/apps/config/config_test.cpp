@@ -130,8 +130,9 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
     CHECK(epochs_without(checkpoint) == "no error");
   CHECK(error("checkpoint: {initial_load_path: else, last_save_model_only: true}") == "no error");
   CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
-            "expected op or an integer >= 1, got the string \"0\""));
-  CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));
+            "expected op, all_but_attention or an integer >= 1, got the string \"0\""));
+  CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"),
+            "expected op, all_but_attention or an integer >= 1"));
   CHECK(has(error("validation: {steps: 0}"), "validation.steps: expected -1 or an integer >= 1, got"));
   CHECK(has(error("quantize: {linear: {float8: {margin: 2}}}"),
             "only recipe delayed uses this key; recipe_name is tensorwise, and no entry of "
@@ -279,6 +280,8 @@ TEST_CASE("values that have two spellings", "[config]") {
   CHECK(parse("activation_checkpoint: {selective_ac_option: '3'}").activation_checkpoint.every_nth_block() ==
         3);
   CHECK(parse("activation_checkpoint: {selective_ac_option: op}").activation_checkpoint.per_op());
+  CHECK(parse("activation_checkpoint: {selective_ac_option: all_but_attention}")
+            .activation_checkpoint.all_but_attention());
   CHECK(parse("training: {loss_scale: 1024}").training.constant_loss_scale() == 1024.0);
   CHECK(parse("training: {loss_scale: none}").training.constant_loss_scale() == 1.0);
   CHECK(parse("training: {loss_scale: dynamic}").training.constant_loss_scale() == std::nullopt);

@@ -1,9 +1,12 @@
 #include "apps/decide/decide.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 
+#include "apps/step/step_plan.h"
 #include "core/log.h"
 #include "tests/apps/decide/settled_by_two.h"
 #include "tests/support/temporary_folder.h"
@@ -128,6 +131,59 @@ TEST_CASE("codes of gathered FP8 weights are kept where whole ones fit, else mad
   // A checkpoint's decision is followed.
   small.write(4, to_json({.made_for = kept.decisions.made_for, .entries = {{kCodes, "false", "before"}}}));
   CHECK_FALSE(small.settle(kSaved, fp8).shape.parameters.keeps_float8_codes);
+}
+
+TEST_CASE("mode auto recomputes as little as fits, by every start's memory") {
+  constexpr const char* kMode = "activation_checkpoint.mode";
+  const std::vector<std::string> automatic{std::string("--") + kMode, "auto"};
+  const Job small(Job::Size::small), impossible(Job::Size::impossible);
+  const Experiment all_kept = small.settle(kSaved, automatic),
+                   none_fits = impossible.settle(kSaved, automatic);
+  REQUIRE(all_kept.decisions.find(kMode));
+  CHECK(all_kept.decisions.find(kMode)->value == "none");
+  CHECK_THAT(all_kept.decisions.find(kMode)->reason,
+             Contains("the fastest that fits, and ") && Contains("MiB free suffice"));
+  CHECK(all_kept.shape.model_options.recompute == std::vector(6, Recompute::nothing));
+  REQUIRE(none_fits.decisions.find(kMode));
+  CHECK(none_fits.decisions.find(kMode)->value == "full");
+  CHECK_THAT(none_fits.decisions.find(kMode)->reason, Contains("less recomputation would take "));
+  CHECK(none_fits.shape.model_options.recompute == std::vector(126, Recompute::block));
+  CHECK_FALSE(small.settle(kSaved, {automatic[0], "full"}).decisions.find(kMode));
+  small.write(4, to_json({.made_for = all_kept.decisions.made_for, .entries = {{kMode, "full", "before"}}}));
+  CHECK(small.settle(kSaved, automatic).decisions.find(kMode)->value == "none");
+}
+
+TEST_CASE("what mode auto chooses from takes less the slower it is") {
+  std::vector<std::string> config{
+      "--activation_checkpoint.mode", "auto", "--model.flavor", "8B", "--training.seq_len", "8192",
+      "--training.local_batch_size",  "1"};
+  const Experiment open = resolve_experiment(load_config("", config), nullptr, 1);
+  const std::vector<OpenDecision> decisions = open_decisions(open);
+  const auto mode = std::ranges::find(decisions, "activation_checkpoint.mode", &OpenDecision::name);
+  REQUIRE(mode != decisions.end());
+  std::vector<std::string> names;
+  std::vector<int64_t> bytes;
+  const auto need = [&](const TrainingShape& shape) {
+    return record_first_rank(shape, {DeviceType::cpu, 0}, open.mesh).memory.total_bytes();
+  };
+  for (const auto& [name, shape] : mode->outcomes) names.push_back(name), bytes.push_back(need(shape));
+  CHECK(names == std::vector<std::string>{
+                     "none", "op", "op, all but attention of 1 in 8 blocks",
+                     "op, all but attention of 1 in 4 blocks", "op, all but attention of 1 in 2 blocks",
+                     "op, all but attention of 3 in 4 blocks", "all_but_attention", "full"});
+  const auto& half = mode->outcomes[4].shape.model_options.recompute;
+  CHECK(half[0] == Recompute::elementwise);
+  CHECK(half[1] == Recompute::all_but_attention);
+  CHECK(std::ranges::count(half, Recompute::all_but_attention) == 16);
+  CHECK(std::ranges::is_sorted(bytes, std::greater()));
+  // Each is chosen where there is room for it and not for the one before.
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Experiment e = decided_by_memory(open, [&](const TrainingShape& shape) {
+      return MemoryNeed{.bytes = need(shape), .available = bytes[i], .share = 1};
+    });
+    CHECK(e.decisions.find("activation_checkpoint.mode")->value == names[i]);
+    CHECK(e.shape.model_options.recompute == mode->outcomes[i].shape.model_options.recompute);
+  }
 }
 
 TEST_CASE("what memory allows is what will be decided, and is not recorded") {

@@ -34,6 +34,7 @@ inline Experiment settled_by_two(const Config& config, DecisionSource source) {
   CHECK(settled[0]->decisions == settled[1]->decisions);
   CHECK(first.parameters.reduce_every_micro_batch == second.parameters.reduce_every_micro_batch);
   CHECK(first.cpu_products == second.cpu_products);
+  CHECK(first.model_options.recompute == second.model_options.recompute);
   return std::move(*settled[0]);
 }
 

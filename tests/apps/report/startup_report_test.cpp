@@ -59,6 +59,17 @@ TEST_CASE("the report says model, precision, memory, compute and schedule") {
   CHECK_THAT(text, !Contains("Traffic: "));
 }
 
+TEST_CASE("the report says what is recomputed") {
+  const auto selective = [](const char* option) {
+    return report(1, {"--activation_checkpoint.mode", "selective",
+                      "--activation_checkpoint.selective_ac_option", option});
+  };
+  CHECK_THAT(selective("op"), Contains("; norms and activations are recomputed\n"));
+  CHECK_THAT(selective("all_but_attention"),
+             Contains("; all but attention is recomputed in 6 of 6 blocks\n"));
+  CHECK_THAT(selective("4"), Contains("; 1 of 6 blocks is recomputed\n"));
+}
+
 TEST_CASE("the report says why a GPU that was wanted where there is one is not used") {
   const std::string why = cuda_unavailable_reason();
   if (!why.empty()) CHECK_THAT(report(1, {}), Contains("  No GPU is used: " + why + "\n"));

@@ -81,9 +81,13 @@ TEST_CASE("context parallel layouts train as one process does") {
 TEST_CASE("context parallel layouts that recompute train as one process does") {
   TrainingShape whole = whole_step(true);
   const LayoutCurve single = train_on(whole, {}, kSteps);
-  whole.model_options.recompute = {Recompute::block, Recompute::elementwise};
-  for (const Case& c : kCases) {
-    DYNAMIC_SECTION(c.name) { check_layout(whole, single, c.layout); }
+  for (const Recompute first : {Recompute::block, Recompute::all_but_attention}) {
+    whole.model_options.recompute = {first, Recompute::elementwise};
+    for (const Case& c : kCases) {
+      DYNAMIC_SECTION(c.name << ", mode " << static_cast<int>(first)) {
+        check_layout(whole, single, c.layout);
+      }
+    }
   }
 }
 
@@ -137,7 +141,8 @@ TEST_CASE("what context parallel recomputes changes no bit, in FP8 neither") {
     steps.push_back(in_float8(float8_step(), {.recipe_name = recipe}, layout.tp));
   for (TrainingShape& whole : steps) {
     const LayoutCurve kept = train_on(whole, layout, 3);
-    for (const Recompute recompute : {Recompute::elementwise, Recompute::block}) {
+    for (const Recompute recompute :
+         {Recompute::elementwise, Recompute::all_but_attention, Recompute::block}) {
       whole.model_options.recompute.assign(2, recompute);
       const LayoutCurve again = train_on(whole, layout, 3);
       CHECK(again.loss == kept.loss);

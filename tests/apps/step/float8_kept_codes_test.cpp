@@ -37,7 +37,7 @@ void require_same_curve(const LayoutCurve& a, const LayoutCurve& b) {
 TEST_CASE("kept codes change no bit, and what is sent is what the formula says") {
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{.dp_shard = 2, .micro_batches = 2}, Layout{.dp_shard = 2, .tp = 2}}) {
-      for (Recompute recompute : {Recompute::nothing, Recompute::block}) {
+      for (Recompute recompute : {Recompute::nothing, Recompute::all_but_attention, Recompute::block}) {
         DYNAMIC_SECTION(recipe << ", tp " << layout.tp << ", recomputation " << static_cast<int>(recompute)) {
           TrainingShape made = step_with(recipe, layout.tp, false), kept = step_with(recipe, layout.tp, true);
           made.model_options.recompute.assign(2, recompute);

@@ -128,6 +128,10 @@ TEST_CASE("what is recomputed changes no bit in any recipe") {
        [](TrainingShape& s) {
          s.model_options.recompute = {Recompute::nothing, Recompute::block};
        }},
+      {"all but attention of the first",
+       [](TrainingShape& s) {
+         s.model_options.recompute = {Recompute::all_but_attention, Recompute::elementwise};
+       }},
       {"full", [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::block); }},
   };
   for (const std::string& recipe : all_recipes()) {

@@ -64,7 +64,8 @@ TEST_CASE("what nothing but an FP8 product reads is written only in FP8") {
                writes_codes = is_delayed || recipe.starts_with("rowwise") || recipe == "blockwise";
     CHECK(calls(recipe, Recompute::nothing) == (is_delayed ? Calls{4, 2, 0} : Calls{0, 0, 2}));
     CHECK(calls(recipe, Recompute::elementwise) == (writes_codes ? Calls{4, 2, 0} : Calls{0, 0, 2}));
-    CHECK(calls(recipe, Recompute::block) == (writes_codes ? Calls{8, 2, 0} : Calls{0, 0, 2}));
+    for (const Recompute again : {Recompute::all_but_attention, Recompute::block})
+      CHECK(calls(recipe, again) == (writes_codes ? Calls{8, 2, 0} : Calls{0, 0, 2}));
   }
   CHECK(calls("rowwise", Recompute::block, {.filter_fqns = {"wk"}}) ==
         Calls{4, 2, 0});  // a split fusion reads it in pieces
@@ -158,8 +159,10 @@ TEST_CASE("a step runs the FP8 products that the policy has, as often as backwar
   require_runs(shape, 2);
   shape.model_options.recompute.assign(2, Recompute::elementwise);
   require_runs(shape, 2);
-  shape.model_options.recompute.assign(2, Recompute::block);
-  require_runs(shape, 4);
+  for (const Recompute again : {Recompute::all_but_attention, Recompute::block}) {
+    shape.model_options.recompute.assign(2, again);
+    require_runs(shape, 4);
+  }
   CHECK(shape.float8_policy.fp8_products() == 9 * 3);
 }
 

@@ -98,13 +98,31 @@ TEST_CASE("what is recomputed changes no bit on any layout") {
   for (const Layout& layout : {Layout{.dp_shard = 2}, Layout{.dp_shard = 2, .tp = 2}}) {
     whole.model_options.recompute = {};
     const LayoutCurve usual = train_on(whole, layout, 4);
-    for (Recompute mode : {Recompute::elementwise, Recompute::block}) {
+    for (Recompute mode : {Recompute::elementwise, Recompute::all_but_attention, Recompute::block}) {
       whole.model_options.recompute.assign(2, mode);
       require_same_bits(train_on(whole, layout, 4), usual);
     }
     whole.model_options.recompute = {Recompute::nothing, Recompute::block};
     require_same_bits(train_on(whole, layout, 4), usual);
   }
+}
+
+TEST_CASE("attention runs again in backward only where its output was not kept") {
+  TrainingShape shape = whole_step();
+  shape.model.layers = 3;
+  shape.groups.clear();
+  const auto calls = [&](Recompute mode) {
+    shape.model_options.recompute = {mode, Recompute::nothing, mode};
+    std::map<std::string, int64_t> out;
+    const EngineRun run(shape);
+    for (const auto& cost : run.plan().costs) out[cost.op] += cost.calls;
+    CHECK(out["attention_backward"] == 3);
+    return std::pair(out["attention_forward"], out["rope"]);
+  };
+  using Calls = std::pair<int64_t, int64_t>;
+  CHECK(calls(Recompute::elementwise) == Calls{3, 6});
+  CHECK(calls(Recompute::all_but_attention) == Calls{3, 8});
+  CHECK(calls(Recompute::block) == Calls{5, 8});
 }
 
 TEST_CASE(
@@ -230,6 +248,9 @@ TEST_CASE("what ranks send is what the formula says, byte for byte") {
          s.parameters.reshard = FsdpOptions::Reshard::never;
        }},
       {"TP 2", {.tp = 2}, nothing},
+      {"FSDP 2 x TP 2, all but attention recomputed",
+       {.dp_shard = 2, .tp = 2},
+       [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::all_but_attention); }},
       {"TP 4, recomputed",
        {.tp = 4, .micro_batches = 2},
        [](TrainingShape& s) {

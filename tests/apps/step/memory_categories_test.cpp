@@ -84,8 +84,10 @@ TEST_CASE("activations of a small 405B are those counted by hand, with and witho
                          kTokens * 2 * kFfn / tp * kBf16;
     // And where nothing is recomputed: outputs of both norms, of this rank's tokens, and of the activation.
     const int64_t inputs = 2 * residual + kTokens * kFfn / tp * kBf16;
+    const int64_t attention = kTokens * kHeads / tp * (kHeadDim * kBf16 + kF32);
     const std::map<Recompute, int64_t> expected = {
         {Recompute::block, kLayers * residual + head},
+        {Recompute::all_but_attention, kLayers * (residual + attention) + head},
         {Recompute::elementwise, kLayers * (residual + kept) + head},
         {Recompute::nothing, kLayers * (residual + kept + inputs) + head}};
     for (const auto& [recompute, bytes] : expected) {
