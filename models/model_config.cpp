@@ -35,7 +35,7 @@ namespace {
 
 /// What a flavor gives and a key replaces.
 void declare_dimensions(config::Section& s, ModelConfig& c) {
-  constexpr double kMostDim = 1 << 20, kMostLayers = 4096, kMostMultiplier = 4096;
+  constexpr double kMostDim = 1 << 20, kMostMultiplier = 4096;
   s.field("dim", c.dim, "model width (hidden size)").range(1, kMostDim);
   s.field("n_layers", c.n_layers, "number of transformer blocks").range(1, kMostLayers);
   s.field("n_heads", c.n_heads, "number of query heads").range(1, kMostDim);

@@ -17,6 +17,9 @@ struct RopeScalingConfig {
   bool operator==(const RopeScalingConfig&) const = default;
 };
 
+/// More blocks than any model has.
+inline constexpr int64_t kMostLayers = 4096;
+
 /// Section `model`. A flavor gives all dimensions; those set here replace the flavor's. What keys mean:
 /// model_config.cpp.
 struct ModelConfig {

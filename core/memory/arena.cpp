@@ -8,6 +8,12 @@
 #include "core/text/counted.h"
 
 namespace ottava {
+namespace {
+
+// What is packed around gaps, twice of it in the worst case, still fits 64 bits.
+constexpr double kMostBytes = 0x1p61;
+
+}  // namespace
 
 const Tensor& Allocation::tensor() const {
   static const Tensor kNone;
@@ -30,6 +36,19 @@ Tensor Arena::place(const PlannedAllocation& planned, std::string_view name, Mem
   return tensor;
 }
 
+// In float64: the product of the extents may itself not fit 64 bits.
+void Arena::hold_bytes(std::string_view name, const Tensor& tensor) {
+  double bytes = size_of(tensor.dtype);
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) bytes *= static_cast<double>(tensor.shape[axis]);
+  if (static_cast<double>(held_bytes_) + bytes > kMostBytes) {
+    fail<MemoryError>("arena",
+                      "with {} ({}) a rank would hold more than 2^61 bytes, the most that can be planned: "
+                      "make the model, the batch or the sequences smaller, or divide them among more ranks",
+                      name, describe(tensor));
+  }
+  held_bytes_ += aligned(tensor.bytes());
+}
+
 Tensor Arena::persistent(std::string_view name, DType dtype, Shape shape, MemoryCategory category) {
   if (phase_ >= 0) fail("arena", "persistent memory for {} is asked for within a phase", name);
   if (!is_recording()) {
@@ -39,6 +58,7 @@ Tensor Arena::persistent(std::string_view name, DType dtype, Shape shape, Memory
   if (!plan_.phases.empty())
     fail("arena", "persistent memory for {} is asked for after phase {}", name, plan_.phases.back().name);
   Tensor tensor{nullptr, dtype, shape};
+  hold_bytes(name, tensor);
   PlannedAllocation planned{
       std::string(name),     category, tensor.bytes(), 0, std::numeric_limits<int64_t>::max(),
       plan_.persistent_bytes};
@@ -72,6 +92,7 @@ Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, Memo
   size_t index;
   Tensor tensor{nullptr, dtype, shape};
   if (is_recording()) {
+    hold_bytes(name, tensor);
     index = phase.allocations.size();
     phase.allocations.push_back(
         {std::string(name), category, tensor.bytes(), clock_, std::numeric_limits<int64_t>::max(), 0});
@@ -97,6 +118,7 @@ void Arena::release(const Allocation::Node& node) {
   PlannedAllocation& planned = all[node.index];
   if (is_recording()) {
     planned.end = clock_;
+    held_bytes_ -= aligned(planned.bytes);
   } else {
     is_held_[node.index] = false;
     // Between two allocations, the order of releases changes nothing.

@@ -55,6 +55,7 @@ class Arena {
   Arena(const Arena&) = delete;
 
   /// Memory for the life of the arena; recorded only before the first phase. Filled with zeros on the host.
+  /// Throws MemoryError, as allocate() does, while recording what is more than 2^61 bytes together.
   Tensor persistent(std::string_view name, DType dtype, Shape shape,
                     MemoryCategory category = MemoryCategory::data);
   /// Memory within the current phase, of which there must be one.
@@ -82,6 +83,7 @@ class Arena {
  private:
   friend class Allocation;
   void release(const Allocation::Node& node);
+  void hold_bytes(std::string_view name, const Tensor& tensor);
   void check_lives(const MemoryPlan::Phase& phase, size_t index) const;
   Tensor place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category, DType dtype,
                Shape shape, int64_t base, std::string_view where) const;
@@ -96,6 +98,7 @@ class Arena {
   size_t next_ = 0;                            // replaying: the next allocation of the phase
   int64_t clock_ = 0;                          // allocations and releases so far in the phase
   int64_t alive_ = 0;                          // allocations of all phases that somebody holds
+  int64_t held_bytes_ = 0;                     // recording: persistent and in the phase
   std::vector<bool> is_held_;                  // replaying: allocations of the phase so far
   const PlannedAllocation* astray_ = nullptr;  // replaying: the first that was released at another time
 };

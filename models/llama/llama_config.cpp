@@ -9,6 +9,7 @@
 #include "core/sum_of.h"
 #include "core/text/listed.h"
 #include "models/llama/llama_parameters.h"
+#include "models/model_config.h"
 
 namespace ottava {
 namespace {
@@ -78,6 +79,17 @@ constexpr Flavor kFlavors[] = {
       .rope_scaling = kBy8}},
 };
 
+// The bytes of its master weights, gradients and moments still fit 64 bits.
+constexpr double kMostParameters = 0x1p58;
+
+// In float64: the integer may not fit 64 bits.
+double estimated_parameters(const LlamaConfig& c) {
+  const double dim = static_cast<double>(c.dim), head = static_cast<double>(c.head_dim),
+               of_block = 2.0 * static_cast<double>(c.heads + c.kv_heads) * head +
+                          3.0 * static_cast<double>(c.ffn_dim);
+  return dim * (static_cast<double>(c.layers) * of_block + 2.0 * static_cast<double>(c.vocab_size));
+}
+
 }  // namespace
 
 LlamaConfig llama_flavor(std::string_view name) {
@@ -122,6 +134,15 @@ void validate(const LlamaConfig& c) {
                       "head_dim {} is more than {}, the most that attention supports (dim {} / n_heads {}): "
                       "choose more heads or set model.head_dim",
                       c.head_dim, kMaxHeadDim, c.dim, c.heads);
+  }
+  if (c.layers > kMostLayers)
+    fail<ConfigError>("model", "n_layers is {}, expected at most {}", c.layers, kMostLayers);
+  if (const double parameters = estimated_parameters(c); parameters > kMostParameters) {
+    fail<ConfigError>(
+        "model",
+        "dim {}, ffn_dim {}, n_layers {}, n_heads {} of {} and vocab_size {} make {:.2g} parameters, "
+        "expected at most {:.2g}: lower one of them",
+        c.dim, c.ffn_dim, c.layers, c.heads, c.head_dim, c.vocab_size, parameters, kMostParameters);
   }
   if (c.rope_scaling && c.rope_scaling->low_freq_factor >= c.rope_scaling->high_freq_factor) {
     fail<ConfigError>("model",

@@ -34,7 +34,8 @@ LlamaConfig llama_flavor(std::string_view name);
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of);
 
 /// Throws ConfigError for shapes that cannot be built: heads that kv heads do not divide, a head_dim that
-/// attention does not take, a RoPE scaling whose factors contradict each other, and so on.
+/// attention does not take, more parameters than 64 bits could count in bytes, a RoPE scaling whose factors
+/// contradict each other, and so on.
 void validate(const LlamaConfig& config);
 
 int64_t parameter_count(const LlamaConfig& config);

@@ -147,6 +147,24 @@ TEST_CASE(
   pass(arena, Releases::a);
 }
 
+TEST_CASE("more bytes than 64 bits can count are refused while they are recorded") {
+  constexpr int64_t kMany = int64_t{1} << 30;
+  Arena recorder;
+  recorder.persistent("weights", DType::f32, {kMany, kMany / 4}, MemoryCategory::parameters);  // 2^60
+  CHECK_THROWS_WITH(recorder.persistent("moments", DType::f32, {kMany, kMany / 2}, kScratch),
+                    "[arena] with moments (f32 [1073741824, 536870912]) a rank would hold more than 2^61 "
+                    "bytes, the most that can be planned: make the model, the batch or the sequences "
+                    "smaller, or divide them among more ranks");
+  Arena::Phase phase(recorder, "train");
+  for (int pass = 0; pass < 4; ++pass)  // what was released counts no more
+    recorder.allocate("saved", DType::bf16, {kMany, kMany / 4}, kScratch);
+  const Allocation held = recorder.allocate("saved", DType::bf16, {kMany, kMany / 4}, kScratch);
+  CHECK_THROWS_AS(recorder.allocate("more", DType::bf16, {kMany, kMany / 2}, kScratch), MemoryError);
+  // The product itself is 0 modulo 2^64.
+  CHECK_THROWS_AS(recorder.allocate("most", DType::bf16, {kMany, kMany, kMany}, kScratch), MemoryError);
+  CHECK(recorder.plan().total_bytes() == 3 * (kMany * kMany / 2));
+}
+
 TEST_CASE("a phase is recorded once, by itself, and nothing survives it") {
   Arena recorder;
   Allocation kept;

@@ -53,11 +53,28 @@ TEST_CASE("shapes that cannot be built are refused") {
   c = llama_flavor("debugmodel");
   c.layers = 0;
   CHECK_THROWS_WITH(validate(c), "[model] n_layers is 0, expected at least 1");
+  c.layers = int64_t{1} << 31;  // config.json may say so
+  CHECK_THROWS_WITH(validate(c), "[model] n_layers is 2147483648, expected at most 4096");
   c = llama_flavor("debugmodel");
   c.rope_scaling->low_freq_factor = 4;  // the flavor's high_freq_factor
   CHECK_THROWS_WITH(validate(c),
                     "[model] rope_scaling.low_freq_factor 4 must be less than rope_scaling.high_freq_factor "
                     "4: change one of them, or set both");
+}
+
+TEST_CASE("a model whose parameters 64 bits do not count is refused") {
+  LlamaConfig c = llama_flavor("405B");
+  c.dim = 1 << 20;
+  c.layers = 4096;
+  c.heads = c.kv_heads = 8192;
+  CHECK_NOTHROW(validate(c));
+  c.ffn_dim = 8 << 20;
+  CHECK(parameter_count(c) > 0);
+  CHECK_NOTHROW(validate(c));
+  c.ffn_dim = llama_ffn_dim(c.dim, 4096, 256);  // 1.5e20 that were 1.8e16 modulo 2^64
+  CHECK_THROWS_WITH(validate(c),
+                    "[model] dim 1048576, ffn_dim 11453243392, n_layers 4096, n_heads 8192 of 128 and "
+                    "vocab_size 128256 make 1.5e+20 parameters, expected at most 2.9e+17: lower one of them");
 }
 
 TEST_CASE("the parameter table names every tensor once, in unit order") {
