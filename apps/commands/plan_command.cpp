@@ -18,6 +18,7 @@
 #include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/decide.h"
+#include "apps/devices/device_table.h"
 #include "apps/predict/decided_step.h"
 #include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
@@ -354,7 +355,7 @@ void add_plan_command(Command& commands) {
               "measurements of the device: a file of `bench kernels --json`, whose way of multiplying BF16 a "
               "plan for a CPU follows, or its file in the folder training.gemm_cache; may be repeated "
               "(default: this machine's GPU's file in that folder, if there is one)")
-      .range("--compute-capability", m.compute_capability, {80, 199},
+      .range("--compute-capability", m.compute_capability, {kLeastCapability, kMostCapability},
              "compute capability of the GPUs to plan for, such as 100 for 10.0 (default: the device's, else "
              "that of this machine's GPU, else 90)")
       .run(o, run_plan_command);

@@ -82,6 +82,10 @@ bool read_other(DeviceTable& table, const config::Member& member) {
   }
   if (member.key != "capability") return false;
   require(Kind::integer, "an integer");
+  if (const int64_t of = member.value.integer; of != 0 && (of < kLeastCapability || of > kMostCapability)) {
+    refuse(member.value, fmt::format("capability is {}, expected {} to {}, as 90 for 9.0, or 0 for a CPU", of,
+                                     kLeastCapability, kMostCapability));
+  }
   table.capability = static_cast<int>(member.value.integer);
   return true;
 }

@@ -8,6 +8,9 @@
 
 namespace ottava {
 
+/// Compute capabilities that can be planned for, times ten.
+inline constexpr int kLeastCapability = 80, kMostCapability = 199;
+
 /// What a device does at best and in practice. Keys, units and meaning: configs/devices/README.md.
 struct DeviceTable {
   std::string id;    ///< "h100_sxm", or the path of the user's own file

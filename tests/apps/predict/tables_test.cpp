@@ -265,6 +265,11 @@ TEST_CASE("a table of one's own starts from another, and mistakes are named") {
                     Contains("driver_names is ") && Contains("expected a list of strings"));
   CHECK_THROWS_WITH(refused("base: h100_sxm\ncapability: 9.0\n"),
                     Contains("capability is ") && Contains("expected an integer"));
+  for (const char* other : {"9", "-90", "4294967386"}) {  // the last is 90 modulo 2^32
+    CHECK_THROWS_WITH(
+        refused(fmt::format("base: h100_sxm\ncapability: {}\n", other)),
+        Contains(fmt::format("capability is {}, expected 80 to 199, as 90 for 9.0, or 0 for a CPU", other)));
+  }
   CHECK_THROWS_WITH(refused("name: bare\n"), Contains("bf16_tflops is missing"));
   CHECK_THROWS_AS(find_device(folder / "absent.yaml"), FileError);
 }
