@@ -56,8 +56,8 @@ def draw_model(draw):
         "training.max_norm": draw.choice((0.1, 1.0)),
         "training.seed": draw.randrange(1000),
         "training.mixed_precision_param": draw.choice(("float32", "bfloat16")) if not fp8 else "bfloat16",
-        "activation_checkpoint.mode": draw.choice(("none", "selective", "full")),
-        "activation_checkpoint.selective_ac_option": draw.choice(("op", "1", "2", "3")),
+        "activation_checkpoint.mode": draw.choice(("none", "selective", "selective", "full", "auto")),
+        "activation_checkpoint.selective_ac_option": draw.choice(("op", "all_but_attention", "1", "2", "3")),
         "optimizer.name": draw.choice(("AdamW", "AdamW", "Muon")),
     }
     if fp8:
