@@ -159,7 +159,7 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
 
 void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostream& notes) {
   check(c);
-  TextStream{c.stops};
+  TextStream{c.stops};  // refuses an empty one before the model is read
   const SavedModel model = open_saved_model("generate", c.checkpoint);
   if (c.is_chat) return converse(c, model, out, notes);
   const std::string prompt = prompt_of(c);

@@ -1,6 +1,6 @@
 #include "core/config/reader.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "core/config/source.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <fstream>
