@@ -12,6 +12,9 @@ namespace ottava {
 
 namespace {
 
+/// No run counts as far; what one adds to this fits 64 bits.
+constexpr int64_t kMostCounted = int64_t{1} << 62;
+
 /// What every checkpoint has, in the order of the file.
 constexpr std::pair<const char*, int64_t TrainingState::*> kCounts[] = {
     {"step", &TrainingState::step},
@@ -30,7 +33,10 @@ class Reader {
   std::string place_of(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
   int64_t count(std::string_view name) const {
     const int64_t value = json_.at(name, where_).as_integer(place_of(name));
-    if (value < 0) fail<FileError>("checkpoint", "{} is {}, expected a count", place_of(name), value);
+    if (value < 0 || value > kMostCounted) {
+      fail<FileError>("checkpoint", "{} is {}, expected a count of at most {}", place_of(name), value,
+                      kMostCounted);
+    }
     return value;
   }
   std::string text_or_none(std::string_view name) const {

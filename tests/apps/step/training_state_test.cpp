@@ -87,6 +87,11 @@ TEST_CASE("a state that no run can have is refused with the file and the key") {
   CHECK_THAT(refusal("\"skipped_spikes\": 3,", ""), Contains("skipped_spikes"));
   CHECK_THAT(refusal("\"step\": 7", "\"step\": -7"), Contains(place + "step is -7, expected a count"));
   CHECK_THAT(refusal("\"data_position\": 56,", ""), Contains("data_position"));
+  // Steps to come are added to each; close to the end of 64 bits the sum is negative, and no sample is found.
+  const std::string far = "9223372036854775800";
+  CHECK_THAT(
+      refusal("\"data_position\": 56", "\"data_position\": " + far),
+      Contains(place + "data_position is " + far + ", expected a count of at most 4611686018427387904"));
   CHECK_THAT(refusal("fedcba9876543210", "fedcba987654321g"),
              Contains("data_fingerprint is 'fedcba987654321g', expected 16 hexadecimal digits"));
   CHECK_THAT(refusal("\"times 0\"", "7"), Contains(place + "data_versions"));
