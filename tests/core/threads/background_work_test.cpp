@@ -63,7 +63,8 @@ TEST_CASE("a thread that is needed and cannot be started is an error that says w
     CHECK_THROWS_WITH(
         start_thread("signals", "takes stop signals", nothing),
         Contains("[signals] cannot start the thread that takes stop signals: Resource temporarily "
-                 "unavailable; end other processes"));
+                 "unavailable; end other processes") &&
+            Contains("or of address space (ulimit -v)"));
   }
   start_thread("signals", "takes stop signals", nothing).join();
 }
