@@ -75,7 +75,7 @@ std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<do
 struct MemoryDecision {
   OpenDecision open;
   const char *gain, *item;   ///< "less traffic", "whole gradients"; the item is of all but the last
-  const char* after_change;  ///< what --redecide brings; null: every start decides for itself
+  const char* after_change;  ///< what --redecide brings, where a checkpoint's is followed
 };
 
 struct MemoryOption {
@@ -200,25 +200,42 @@ void take(const Decisions::Entry& decided, const MemoryDecision& d, Experiment& 
   e.shape = std::ranges::find(d.open.outcomes, decided.value, &OpenDecision::Outcome::value)->shape;
 }
 
-void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
-                      const Decisions& saved) {
-  const auto need = [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); };
-  const Decisions::Entry* before = d.after_change ? saved.find(d.open.name) : nullptr;
-  if (before) require_followable(d, *before, need);
-  e.decisions.entries.push_back(before ? *before : decide(d, need));
+void settle_one(Experiment& e, const MemoryDecision& d, Decisions::Entry entry, RankGroups& ranks,
+                bool before) {
+  e.decisions.entries.push_back(std::move(entry));
   e.decisions = of_first_rank(e.decisions, *ranks.control);
-  const Decisions::Entry& entry = *e.decisions.find(d.open.name);
-  take(entry, d, e);
-  log_decision(entry, before != nullptr);
+  const Decisions::Entry& settled = *e.decisions.find(d.open.name);
+  take(settled, d, e);
+  log_decision(settled, before);
 }
 
-// The decisions about whole gradients, recomputation and codes. Gradients come first, since they change what
-// a step computes; the others change only what it costs, kept codes least.
-void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
+// What the checkpoint's run decided comes before what is decided afresh, which takes the memory that this
+// leaves: so it is enough that it fits with everything else at its least.
+void follow_checkpoint(Experiment& e, const StepNeed& need, RankGroups& ranks, const Decisions& saved) {
+  const auto follow = [&](const MemoryDecision& d) {
+    const Decisions::Entry* before = saved.find(d.open.name);
+    if (!before) return;
+    require_followable(d, *before, need);
+    settle_one(e, d, *before, ranks, true);
+  };
+  if (leaves_recompute_open(e))
+    e.shape.model_options.recompute = recompute_choices(e.shape.model.layers).back().blocks;
   if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
-  if (leaves_reduction_open(e)) settle(reduction_decision(e));
+  if (leaves_reduction_open(e)) follow(reduction_decision(e));
+  if (leaves_weight_codes_open(e)) follow(weight_codes_decision(e));
+  if (leaves_loss_chunks_open(e)) follow(loss_chunk_decision(e));
+}
+
+// The decisions about whole gradients, recomputation and codes that are not made yet. Gradients come first,
+// since they change what a step computes; the others change only what it costs, kept codes least.
+void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
+  const bool has_codes = leaves_weight_codes_open(e) && !e.decisions.find(kKeepCodes);
+  if (has_codes) e.shape.parameters.keeps_float8_codes = false;
+  if (leaves_recompute_open(e))
+    e.shape.model_options.recompute = recompute_choices(e.shape.model.layers).front().blocks;
+  if (leaves_reduction_open(e) && !e.decisions.find(kReduce)) settle(reduction_decision(e));
   if (leaves_recompute_open(e)) settle(recompute_decision(e));
-  if (leaves_weight_codes_open(e)) settle(weight_codes_decision(e));
+  if (has_codes) settle(weight_codes_decision(e));
 }
 
 // The timed step keeps codes of weights as the real one will: as its memory allows with FP8 in every
@@ -320,8 +337,13 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   settle_attention(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_overlap(e, ranks, device, saved);
-  for_each_memory_decision(e, [&](const MemoryDecision& d) { settle_by_memory(e, d, ranks, device, saved); });
-  if (leaves_loss_chunks_open(e)) settle_by_memory(e, loss_chunk_decision(e), ranks, device, saved);
+  const auto need = [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); };
+  const auto decide_afresh = [&](const MemoryDecision& d) {
+    settle_one(e, d, decide(d, need), ranks, false);
+  };
+  follow_checkpoint(e, need, ranks, saved);
+  for_each_memory_decision(e, decide_afresh);
+  if (leaves_loss_chunks_open(e) && !e.decisions.find(kLossChunks)) decide_afresh(loss_chunk_decision(e));
   require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());
 }
 

@@ -36,8 +36,8 @@ using StepNeed = std::function<MemoryNeed(const TrainingShape&)>;
 /// that need not be this one; what was decided is added to experiment.decisions.
 Experiment decided_by_memory(Experiment experiment, const StepNeed& need);
 
-/// `experiment` with whole gradients and kept codes as the memory that is free now would decide them. Records
-/// nothing. Every rank makes the call.
+/// `experiment` with whole gradients, recomputation and kept codes as the memory that is free now would
+/// decide them. Records nothing. Every rank makes the call.
 Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device device);
 
 /// Settles what the configuration leaves to be decided, and writes it into `experiment`: the shape of the
@@ -61,8 +61,8 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 /// parallelism.fsdp_reduce_every_microbatch: once per step if all ranks have the memory for whole gradients,
 /// since that is less traffic; else after every micro-batch.
 ///
-/// activation_checkpoint.mode auto, after that and at every start: the first of recompute_choices() for which
-/// all ranks have the memory.
+/// activation_checkpoint.mode auto, after that and at every start, beside what a checkpoint's run decided
+/// about the others: the first of recompute_choices() for which all ranks have the memory.
 ///
 /// quantize.linear.float8.keep_weight_codes, after that: codes of weights that are gathered in the compute
 /// type are kept through the step if all ranks have the memory; else they are made again after every gather.

@@ -186,6 +186,42 @@ TEST_CASE("what mode auto chooses from takes less the slower it is") {
   }
 }
 
+TEST_CASE("what mode auto recomputes leaves room for what the checkpoint's run decided") {
+  const Job job(Job::Size::small);
+  const auto with_batch = [](int64_t batch) {
+    return std::vector<std::string>{"--activation_checkpoint.mode",
+                                    "auto",
+                                    "--model.n_layers",
+                                    "24",
+                                    "--model.converters",
+                                    "[quantize.linear.float8]",
+                                    "--training.local_batch_size",
+                                    std::to_string(batch),
+                                    "--training.global_batch_size",
+                                    std::to_string(4 * batch)};
+  };
+  // As many sequences as take 2.5 times what is free, of which a seventh is enough if blocks keep no
+  // more than their input.
+  std::vector<int64_t> batches(2);
+  test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    const Experiment e = resolve_experiment(job.config(with_batch(64)), nullptr, 2);
+    RankGroups ranks = test::groups_over(world, e.mesh);
+    const MemoryNeed need = memory_need(e, e.shape, ranks, {DeviceType::cpu, 0});
+    batches[static_cast<size_t>(world.rank())] = 160 * need.available / need.bytes;
+  });
+  CHECK(batches[0] == batches[1]);
+  const std::vector<std::string> large = with_batch(batches[0]);
+  constexpr const char *kMode = "activation_checkpoint.mode",
+                       *kCodes = "quantize.linear.float8.keep_weight_codes";
+  job.write(4, to_json({.made_for = job.settle(kAfresh, large).decisions.made_for,
+                        .entries = {{kKey, "false", "before"}, {kCodes, "true", "before"}}}));
+  const Experiment followed = job.settle(kSaved, large);
+  for (const char* name : {kKey, kCodes}) CHECK(followed.decisions.find(name)->reason == "before");
+  CHECK_FALSE(followed.shape.parameters.reduce_every_micro_batch);
+  CHECK(followed.shape.parameters.keeps_float8_codes);
+  CHECK(followed.decisions.find(kMode)->value != "none");
+}
+
 TEST_CASE("what memory allows is what will be decided, and is not recorded") {
   const std::vector<std::string> fp8{"--model.converters", "[quantize.linear.float8]"};
   for (const auto size : {Job::Size::small, Job::Size::impossible}) {
