@@ -227,12 +227,13 @@ void follow_checkpoint(Experiment& e, const StepNeed& need, RankGroups& ranks, c
 }
 
 // The decisions about whole gradients, recomputation and codes that are not made yet. Gradients come first,
-// since they change what a step computes; the others change only what it costs, kept codes least.
+// since they change what a step computes, and beside recomputed norms and activations, which cost less time
+// than sums after every micro-batch. The others change only what a step costs, kept codes least.
 void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
   const bool has_codes = leaves_weight_codes_open(e) && !e.decisions.find(kKeepCodes);
   if (has_codes) e.shape.parameters.keeps_float8_codes = false;
   if (leaves_recompute_open(e))
-    e.shape.model_options.recompute = recompute_choices(e.shape.model.layers).front().blocks;
+    e.shape.model_options.recompute = std::vector(e.shape.model.layers, Recompute::elementwise);
   if (leaves_reduction_open(e) && !e.decisions.find(kReduce)) settle(reduction_decision(e));
   if (leaves_recompute_open(e)) settle(recompute_decision(e));
   if (has_codes) settle(weight_codes_decision(e));

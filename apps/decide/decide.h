@@ -59,7 +59,8 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 /// parallelism.enable_async_tensor_parallel: apps/decide/tensor_parallel_overlap.h.
 ///
 /// parallelism.fsdp_reduce_every_microbatch: once per step if all ranks have the memory for whole gradients,
-/// since that is less traffic; else after every micro-batch.
+/// since that is less traffic; else after every micro-batch. With activation_checkpoint.mode auto they need
+/// only fit where norms and activations are recomputed, which costs less time than the traffic.
 ///
 /// activation_checkpoint.mode auto, after that and at every start, beside what a checkpoint's run decided
 /// about the others: the first of recompute_choices() for which all ranks have the memory.

@@ -186,6 +186,31 @@ TEST_CASE("what mode auto chooses from takes less the slower it is") {
   }
 }
 
+TEST_CASE("mode auto recomputes norms and activations before it gives up whole gradients") {
+  const Experiment open = resolve_experiment(
+      load_config("", {"--activation_checkpoint.mode", "auto", "--model.flavor", "8B", "--training.seq_len",
+                       "8192", "--training.local_batch_size", "1", "--training.global_batch_size", "32"}),
+      nullptr, 8);
+  const auto need = [&](const TrainingShape& shape) {
+    return record_first_rank(shape, {DeviceType::cpu, 0}, open.mesh).memory.total_bytes();
+  };
+  const auto decided = [&](Recompute beside_whole_gradients, int64_t bytes_short) {
+    TrainingShape shape = open.shape;
+    shape.parameters.reduce_every_micro_batch = false;
+    shape.model_options.recompute.assign(32, beside_whole_gradients);
+    const int64_t available = need(shape) - bytes_short;
+    const Experiment e = decided_by_memory(open, [&](const TrainingShape& one) {
+      return MemoryNeed{.bytes = need(one), .available = available, .share = 1};
+    });
+    return std::pair(e.decisions.find(kKey)->value, e.decisions.find("activation_checkpoint.mode")->value);
+  };
+  using Values = std::pair<std::string, std::string>;
+  CHECK(decided(Recompute::nothing, 0) == Values{"false", "none"});
+  CHECK(decided(Recompute::nothing, 1) == Values{"false", "op"});
+  CHECK(decided(Recompute::elementwise, 0) == Values{"false", "op"});
+  CHECK(decided(Recompute::elementwise, 1) == Values{"true", "none"});
+}
+
 TEST_CASE("what mode auto recomputes leaves room for what the checkpoint's run decided") {
   const Job job(Job::Size::small);
   const auto with_batch = [](int64_t batch) {
