@@ -41,12 +41,14 @@ void run_where(Stream& stream, const OnCpu& on_cpu, const OnCuda& on_cuda, const
   }
 }
 
-/// run_where() for an operation: on `meta` records the cost and the call op(stream, args...).
+/// run_where() for an operation: where the stream records, so are the cost and the call op(stream, args...).
 template <class OnCpu, class OnCuda, class... Parameters>
 void run_op(Stream& stream, const OpCost& cost, void (*op)(Stream&, Parameters...), const OnCpu& on_cpu,
             const OnCuda& on_cuda, const std::decay_t<Parameters>&... args) {
+  if (stream.records()) stream.recorder().record(cost, op, args...);
+  const Stream::Unrecorded inner(stream);
   run_where(
-      stream, on_cpu, on_cuda, [&] { stream.recorder().record(cost, op, args...); }, args...);
+      stream, on_cpu, on_cuda, [] {}, args...);
 }
 
 }  // namespace ottava

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "core/device.h"
 
@@ -38,7 +39,11 @@ class Stream {
   bool is_meta() const { return type() == DeviceType::meta; }
   /// On `meta` the device being planned for; elsewhere device().
   Device target() const { return target_; }
-  /// Only on `meta`.
+  /// What is done from now on is also recorded, as on `meta`, in `recorder`, which must outlive the stream.
+  void record_into(CostRecorder& recorder) { recorder_ = &recorder; }
+  /// True on `meta` and after record_into().
+  bool records() const { return recorder_ != nullptr; }
+  /// Only where records() is true.
   CostRecorder& recorder() const { return *recorder_; }
   /// Only on `cpu`, and on `meta` to know what a CPU would do.
   cpu::MatmulCache& matmul_cache() const { return *matmul_cache_; }
@@ -46,6 +51,19 @@ class Stream {
   cuda::BlasPlans& blas_plans() const { return *blas_plans_; }
   /// The cudaStream_t; null elsewhere.
   void* native() const { return native_.get(); }
+
+  /// While it lives nothing is recorded: what an operation calls is part of it.
+  class Unrecorded {
+   public:
+    explicit Unrecorded(Stream& stream)
+        : stream_(stream), recorder_(std::exchange(stream.recorder_, nullptr)) {}
+    Unrecorded(const Unrecorded&) = delete;
+    ~Unrecorded() { stream_.recorder_ = recorder_; }
+
+   private:
+    Stream& stream_;
+    CostRecorder* recorder_;
+  };
 
   /// Waits until all work enqueued so far is done. Throws DeviceError if it failed.
   void synchronize();

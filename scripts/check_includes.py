@@ -51,6 +51,7 @@ NO_TYPE = set("return else case throw co_return new delete not and or sizeof got
 DECLARED = re.compile(r"\b(?:class|struct|enum class) (\w+)[^;{(]*\{|\busing (\w+) =|\bconstexpr\b[^;(={]*\b(k[A-Z]\w*)\s*[={]|\b(\w+)\s*\(")
 FOR_TESTS = {
     "from_bits": "bf16's other way to make one; the host execution layer's stand-ins read memory with it",
+    "record_into": "a step that was taken is compared with the one that is planned, call by call",
 }
 RETURNS_VIEW = re.compile(r"\bstd::ranges::(unique|remove|remove_if|partition|stable_partition|rotate|search|search_n|find_end|equal_range)\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -16,6 +16,7 @@ struct Recording {
   Recording(const TrainingShape& shape, Device target, RankGroups& ranks)
       : stream(Stream::meta(recorder, target)), engine(shape, stream, arena, ranks, 0) {
     if (!engine.float8()) return;
+    engine.parameters().float8()->weights_updated();
     for (fp8::AmaxHistory* history : {engine.float8()->history(), engine.parameters().float8()->history()})
       if (history) history->steps = history->length();
   }

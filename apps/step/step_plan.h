@@ -17,8 +17,9 @@ struct StepFlops {
   double fp32 = 0, bf16 = 0, fp8 = 0;
 };
 
-/// What a run of the step recorded on `meta` says about one rank's memory and cost. With FP8 recipe delayed
-/// it is a step whose amax history is full, as most are; those before take the same memory.
+/// What a run of the step recorded on `meta` says about one rank's memory and cost. With FP8 it is a step as
+/// most are: an optimizer has left the amaxes of the weights, and recipe delayed's amax history is full.
+/// Those before take the same memory.
 struct StepPlan {
   MemoryPlan memory;
   std::vector<CostRecorder::Total> costs;     ///< of one training step

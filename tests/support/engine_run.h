@@ -20,7 +20,9 @@ class EngineRun {
         stream_(device_stream(device)),
         plan_(record_step(shape, device, *ranks_)),
         arena_(plan_.memory, device),
-        engine_(std::move(shape), stream_, arena_, *ranks_, plan_.matmul_workspace_bytes) {}
+        engine_(std::move(shape), stream_, arena_, *ranks_, plan_.matmul_workspace_bytes) {
+    stream_.record_into(*done_);
+  }
 
   TrainingEngine& operator*() { return engine_; }
   TrainingEngine* operator->() { return &engine_; }
@@ -28,12 +30,15 @@ class EngineRun {
   RankGroups& ranks() { return *ranks_; }
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
+  /// What was done so far; of graphs only how they were recorded.
+  CostRecorder& done() { return *done_; }
 
   /// The rank's shard of a parameter's gradient, master, ... as host floats.
   std::vector<float> values(const Tensor& tensor);
 
  private:
   std::unique_ptr<RankGroups> ranks_;
+  std::unique_ptr<CostRecorder> done_ = std::make_unique<CostRecorder>();
   Stream stream_;
   StepPlan plan_;
   Arena arena_;

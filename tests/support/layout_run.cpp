@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <random>
 
@@ -94,6 +95,30 @@ void require_as_planned(const std::vector<StepProfile::Span>& ran,
     fail<Error>("layout", "the step did {} operations and passes, {} are planned", next, planned.size());
 }
 
+/// Calls, with types and shapes of their operands, are those that are planned. But inputs are copied from
+/// where the host has them, and results to the host.
+void require_calls_as_planned(const CostRecorder& ran, const StepPlan& plan) {
+  struct Calls {
+    int64_t planned = 0, ran = 0;
+  };
+  std::map<std::string, Calls> calls;
+  const auto name = [](const RecordedOperation& o) {
+    return fmt::format("{} {} {}", o.op, o.variant, o.operands);
+  };
+  for (const RecordedOperation& o : plan.operations) calls[name(o)].planned += o.calls;
+  for (const RecordedOperation& o : ran.operations()) calls[name(o)].ran += o.calls;
+  for (const auto& [call, count] : calls) {
+    if (call.starts_with("cast ") ? count.ran < count.planned : count.ran != count.planned)
+      fail<Error>("layout", "the step called {} {} times, {} are planned", call, count.ran, count.planned);
+  }
+}
+
+/// A step that others follow: FP8 weights' amaxes come from the optimizer, and delayed's history is full.
+bool is_usual(const TrainingShape& shape, int step) {
+  return shape.float8_policy.decisions.empty() ||
+         step >= std::max<int64_t>(1, shape.parameters.float8.amax_history_length);
+}
+
 /// Of first weights scores are so small that each token attends to all, and a curve would hardly show to
 /// which.
 void sharpen_attention(EngineRun& run) {
@@ -124,6 +149,7 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
     run.ranks().world->stats().reset();
     const bool is_profiled = step == steps - 1 && form == StepForm::plain;
     if (is_profiled) profile.emplace(run->stream());
+    run.done().clear();
     StepOutputs done = run->train_step(
         mine.on_host(), {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()},
         is_profiled ? &*profile : nullptr);
@@ -134,6 +160,7 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
     out.why.push_back(done.why);
   }
   out.measured = run.ranks().world->stats();
+  if (profile && is_usual(shape, steps - 1)) require_calls_as_planned(run.done(), run.plan());
   if (profile)
     require_as_planned(profile->take_spans(DeviceClock(run->stream())),
                        record_spans(shape, device, run.ranks()));
