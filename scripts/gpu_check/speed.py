@@ -127,11 +127,12 @@ def read_bench_train(out):
     number = lambda pattern: float(re.search(pattern, out).group(1))
     in_use = re.search(r"([\d.]+) GiB in use on the GPU", out)
     attention, chunk = re.search(r"^attention: (.+); loss: (\d+) tokens at a time", out, re.M).groups()
+    recomputed = re.search(r"Precision: .*; (.*recomputed.*)", out).group(1)
     return {"tokens_per_second": number(r"tokens/s: ([\d.]+)"), "tflops": number(r"model FLOPs: ([\d.]+) TFLOP/s"),
             "utilization_percent": number(r"utilization: ([\d.]+)%"), "seconds_per_step": number(r"median ([\d.]+) s"),
             "plan_gib": number(r"memory: plan ([\d.]+) GiB"), "memory_gib": float(in_use.group(1)) if in_use else None,
             "graphs": re.search(r"CUDA graphs: (on|off)", out).group(1), "attention": attention, "loss_chunk_tokens": int(chunk),
-            "recomputed": re.search(r"Precision: .*; (.*?)(?: are| is)? recomputed", out).group(1),
+            "recomputed": re.sub(r" (are|is) recomputed", "", recomputed),
             "leaves_no_room_for_cudnn": "with its workspace the step takes" in out}
 
 

@@ -298,6 +298,16 @@ class Steps(unittest.TestCase):
         self.assertIn("| 1B, seq 2048 | bf16 | 20227 |  | 512 | 49.2%", text)  # of which plan says nothing
         self.assertEqual(len(data["torch"]), 1)
 
+    def test_all_that_is_said_of_recomputation_is_read(self):
+        blocks = "8 of 32 blocks are recomputed"
+        self.assertIn(f"; {blocks}\n", BENCH)
+        for said, read in ((blocks, "8 of 32 blocks"), ("1 of 32 blocks is recomputed", "1 of 32 blocks"), ("nothing is recomputed", "nothing"),
+                           ("norms and activations are recomputed", "norms and activations"),
+                           ("all but attention is recomputed in 4 of 32 blocks", "all but attention in 4 of 32 blocks"),
+                           ("all but attention is recomputed in 4 of 32 blocks, norms and activations in the others",
+                            "all but attention in 4 of 32 blocks, norms and activations in the others")):
+            self.assertEqual(speed.read_bench_train(BENCH.replace(blocks, said))["recomputed"], read)
+
     def test_plans_come_after_the_last_run(self):
         said = []
 
