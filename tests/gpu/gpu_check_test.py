@@ -375,7 +375,7 @@ class Steps(unittest.TestCase):
 
     def test_where_too_little_memory_is_free_more_blocks_of_the_8b_are_recomputed_in_every_precision(self):
         lean, cheap = "8B, seq 8192", "--activation_checkpoint.selective_ac_option op"
-        crowded = BENCH.replace("cudnn (forward", "flash ([memory] with its workspace the step takes 139.9 GiB, of 137.8 free; (forward").replace(
+        crowded = re.sub("cudnn [(]forward.*[)]", "flash (with its workspace the step takes 139.9 GiB, of 137.8 free)", BENCH).replace(
             "attention: cudnn", "attention: flash")
         refused = Failed("exit code 1: ottava bench train\n[memory] the step needs 128.6 GiB on cuda:0, 126.2 GiB are free for this rank; largest items: x")
         for gib, answer in ((140.4, BENCH), (140.4, crowded), (140.4, refused), (129.5, BENCH)):
@@ -389,6 +389,21 @@ class Steps(unittest.TestCase):
             trained = [cheap in command for command in started if "bench train" in command and "n_layers 32" in command and "global" not in command]
             tried = 0 if gib < 130 else 1 if answer is not BENCH else len(items)
             self.assertEqual(trained, [True] * tried + [False] * (0 if answer is BENCH and gib > 130 else len(items)))
+
+    def test_where_one_kind_of_cudnns_backward_fits_no_more_blocks_are_recomputed(self):
+        times, too_large = "forward and backward of a layer: flash 9.1 ms, cudnn{} {} ms", "; with its workspace the step takes 139.9 GiB, of 137.8 free"
+        cheap, attention = "--activation_checkpoint.selective_ac_option op", re.compile(r"(Attention: ).*")
+        for chosen, said in (("cudnn, not deterministic", times.format(", not deterministic", 3.1)), ("cudnn", times.format("", 4.2)),
+                             ("flash", times.format("", 9.9))):
+            started = []
+            mixed = attention.sub(rf"\1{chosen} ({said}{too_large})", BENCH).replace("attention: cudnn", f"attention: {chosen}")
+            c = Bench([(("bench train", "--attention.deterministic false"), mixed), (("bench train",), BENCH)], 140.4, torch=False)
+            run = c.run
+            c.run = lambda command, **_: started.append(" ".join(map(str, command))) or run(command)
+            speed.steps(c)
+            of_8b = [command for command in started if "bench train" in command and "n_layers 32" in command]
+            self.assertEqual([c for c in of_8b if cheap not in c], [])
+            self.assertEqual(sum("--attention.deterministic false" in c for c in of_8b), 1)
 
     def test_what_does_not_fit_is_no_error(self):
         started = []
