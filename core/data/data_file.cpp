@@ -261,12 +261,31 @@ class Finder {
     }
     for (const std::string& path : paths) add_file(path);
   }
-  void add_glob(const std::string& pattern, int depth) {
+  // A folder that is not there has no match; one that cannot be listed may have some, which would be missing
+  // among the data.
+  static std::vector<std::string> matches_of(const std::string& pattern) {
+    static thread_local std::string folder;  // glob hands nothing to what it calls but these
+    static thread_local int code;
+    code = 0;
     glob_t found{};
-    int result = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+    ::glob(
+        pattern.c_str(), GLOB_NOSORT,
+        [](const char* path, int why) {
+          if (why == ENOENT || why == ENOTDIR) return 0;
+          folder = path, code = why;
+          return 1;
+        },
+        &found);
     std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     ::globfree(&found);
-    if (result != 0 || paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
+    if (code != 0) fail_for_system(code, kWhere, fmt::format("'{}': cannot list '{}'", pattern, folder));
+    return paths;
+  }
+  void add_glob(const std::string& pattern, int depth) {
+    std::vector<std::string> paths =
+        in_three_attempts({.complaint = fmt::format("the files of '{}' could not be listed", pattern)},
+                          [&] { return matches_of(pattern); });
+    if (paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
     std::ranges::sort(paths);
     for (const std::string& path : paths) {
       const bool goes_with_bin = path.ends_with(".idx") && contains(paths, megatron_bin(path));

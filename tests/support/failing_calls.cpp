@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -113,6 +114,11 @@ char* realpath(const char* path, char* to) noexcept {
 dirent* readdir(DIR* folder) {
   static const auto real = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
   return fails("readdir", ::dirfd(folder)) ? nullptr : real(folder);
+}
+int glob(const char* pattern, int flags, int (*stops_at)(const char*, int), glob_t* found) {
+  static const auto real = reinterpret_cast<decltype(&glob)>(::dlsym(RTLD_NEXT, "glob"));
+  return fails("glob", pattern) && stops_at(pattern, errno) != 0 ? GLOB_ABORTED
+                                                                 : real(pattern, flags, stops_at, found);
 }
 int nanosleep(const timespec* time, timespec* rest) {
   const timespec shorter{wanted().pause_ms / 1000, wanted().pause_ms % 1000 * 1'000'000L};

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "core/log.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
@@ -25,6 +27,14 @@ std::vector<std::string> names(const std::vector<std::string>& sources, const st
 }
 
 using List = std::vector<std::string>;
+
+/// A user whom the rights of folders bind, where that can be; of root again at the end.
+struct AsNobody {
+  const bool is_changed = ::geteuid() == 0 && ::seteuid(65534) == 0;
+  ~AsNobody() {
+    if (is_changed && ::seteuid(0) != 0) std::abort();
+  }
+};
 
 /// The source that stands for those that this file names.
 std::string listed_in(const std::string& path) { return fmt::format("@{}", path); }
@@ -172,12 +182,24 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(file({folder / "pipe"}), "is not a regular file");
 }
 
-TEST_CASE("a folder that may not be read is named") {
-  if (::geteuid() == 0) return ottava::test::skip("root may read every folder");
+TEST_CASE("a folder that may not be read is named, also where a glob looks into it") {
   TemporaryFolder folder;
+  folder.write("open/a.txt", "x");
   const std::string closed = folder / "closed";
   std::filesystem::create_directories(closed);
   std::filesystem::permissions(closed, std::filesystem::perms::none);
-  CHECK_HAS(message_of<FileError>([&] { find_data_files({closed}); }), "cannot list");
+  std::filesystem::permissions(folder.path(), std::filesystem::perms{0755});
+  {
+    const AsNobody nobody;
+    if (::geteuid() == 0) return ottava::test::skip("root may read every folder");
+    const auto said = [](const std::string& source) {
+      return message_of<FileError>([&] { find_data_files({source}); });
+    };
+    CHECK_HAS(said(closed), "cannot list '" + closed + "': Permission denied");
+    for (const std::string& glob : {closed + "/*.txt", folder / "*/*.txt", folder / "clos?d/*/a.txt"})
+      CHECK_HAS(said(glob), "[data] '" + glob + "': cannot list '" + closed + "': Permission denied");
+    CHECK(names({folder / "op*/*.txt"}, folder.path()) == List{"open/a.txt"});
+    CHECK(names({folder / "*/a.txt"}, folder.path()) == List{"open/a.txt"});
+  }
   std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
 }
