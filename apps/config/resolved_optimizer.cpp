@@ -14,15 +14,13 @@
 namespace ottava {
 namespace {
 
-UpdateRule rule_of(const std::string& name, size_t group, const ParameterSpec& spec) {
-  if (name == "AdamW") return UpdateRule::adamw;
-  if (spec.is_vector) {
+void require_possible(UpdateRule rule, size_t group, const ParameterSpec& spec) {
+  if (rule == UpdateRule::muon && spec.is_vector) {
     fail<ConfigError>("optimizer",
                       "param_groups entry {} assigns {} to Muon, which is for matrices, but it is a vector "
                       "of {}: leave it to AdamW",
                       group + 1, spec.name, counted(spec.rows(), "element"));
   }
-  return UpdateRule::muon;
 }
 
 /// Whether entry `group` + 1 is for this parameter: by its name here, or by those of all tensors that it is
@@ -58,7 +56,7 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
   std::vector<std::set<size_t>> overruled_by(c.param_groups.size());
   for (const ParameterSpec& spec : specs) {
     ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f, UpdateRule::adamw};
-    if (c.name == "Muon" && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
+    if (c.name == UpdateRule::muon && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
     std::optional<size_t> first;
     for (size_t g = 0; g < c.param_groups.size(); ++g) {
       const ParamGroupConfig& group = c.param_groups[g];
@@ -71,7 +69,8 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
       used[g] = true;
       training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
       training.lr_factor = static_cast<float>(group.lr_factor);
-      if (group.optimizer_name) training.rule = rule_of(*group.optimizer_name, g, spec);
+      training.rule = group.optimizer_name.value_or(training.rule);
+      if (group.optimizer_name) require_possible(training.rule, g, spec);
     }
     out.push_back(training);
   }

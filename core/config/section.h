@@ -94,6 +94,18 @@ class Field {
   int given_in = 0;           ///< which source; giving a key twice in one is an error
 };
 
+template <class T>
+struct EnumIn {
+  using type = T;
+};
+template <class E>
+struct EnumIn<std::optional<E>> {
+  using type = E;
+};
+/// E of E or of std::optional<E>.
+template <class T>
+using EnumOf = typename EnumIn<T>::type;
+
 /// The table of a section's keys, bound to one instance of its struct. Beside a struct stands
 ///     void declare(config::Section& s, OptimizerConfig& c) {
 ///       s.field("lr", c.lr, "peak learning rate").at_least(0);
@@ -117,9 +129,9 @@ class Section {
   /// A list; one text may be written without brackets, and `a,b,c` on the command line.
   Field& field(std::string name, std::vector<std::string>& target, std::string meaning);
 
-  /// An enumeration by its names.
-  template <class E>
-  Field& choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names,
+  /// An enumeration by its names; an optional of one also takes null.
+  template <class T>
+  Field& choice(std::string name, T& target, std::vector<std::pair<std::string, EnumOf<T>>> names,
                 std::string meaning);
 
   /// A list of tables, each declared by its own `declare`.
@@ -165,20 +177,22 @@ class Section {
   std::vector<std::pair<std::string, std::string>> renames_;
 };
 
-template <class E>
-Field& Section::choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names,
+template <class T>
+Field& Section::choice(std::string name, T& target, std::vector<std::pair<std::string, EnumOf<T>>> names,
                        std::string meaning) {
-  static_assert(std::is_enum_v<E>);
+  static_assert(std::is_enum_v<EnumOf<T>>);
   Field& f = add(std::move(name), Type::text, std::move(meaning));
   f.accepts_scalar = true;
+  f.nullable = !std::is_enum_v<T>;
   for (const auto& [text, value] : names) f.choices.push_back(text);
   f.get = [&target, names] {
     for (const auto& [text, value] : names) {
       if (value == target) return Value::of(text);
     }
-    return Value::of(std::string("?"));
+    return std::is_enum_v<T> ? Value::of(std::string("?")) : Value{};
   };
   f.set = [&target, names](const Value& v) {
+    if constexpr (!std::is_enum_v<T>) target.reset();
     for (const auto& [text, value] : names) {
       if (text == v.text) target = value;
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
@@ -14,6 +15,9 @@ namespace {
 // Where (1 - beta2) g^2 is subnormal, v (adamw.h) stays 0 and eps alone divides m. Such a gradient's update
 // is no larger than another's if eps is at least sqrt(2^-126 / (1 - beta2)): 4.5e-16 for the largest beta2.
 constexpr double kLeastEpsilon = 1e-15;
+
+const std::vector<std::pair<std::string, UpdateRule>> kRules{{"AdamW", UpdateRule::adamw},
+                                                             {"Muon", UpdateRule::muon}};
 
 double number_of(const std::string& text) {
   using Kind = config::Value::Kind;
@@ -62,16 +66,16 @@ void declare(config::Section& s, ParamGroupConfig& c) {
       .range(0, config::kMostFloat);
   s.field("lr_factor", c.lr_factor, "factor that multiplies the learning rate for these parameters")
       .range(0, config::kMostFloat);
-  s.field("optimizer_name", c.optimizer_name, "optimizer of these parameters; null: chosen by optimizer.name")
-      .one_of({"AdamW", "Muon"});
+  s.choice("optimizer_name", c.optimizer_name, kRules,
+           "optimizer of these parameters; null: chosen by optimizer.name");
 }
 
 void declare(config::Section& s, OptimizerConfig& c) {
   s.meaning("optimizer and its hyperparameters");
-  s.field("name", c.name,
-          "optimizer; AdamW: for all parameters; Muon: for the weight matrices of the blocks, with AdamW for "
-          "embeddings, output layer, norms and biases")
-      .one_of({"AdamW", "Muon"})
+  s.choice(
+       "name", c.name, kRules,
+       "optimizer; AdamW: for all parameters; Muon: for the weight matrices of the blocks, with AdamW for "
+       "embeddings, output layer, norms and biases")
       .refuse_value("Adam", "its weight decay acts through the gradient and trains differently; use AdamW");
   s.field("lr", c.lr, "peak learning rate, reached at the end of the warm-up").range(0, config::kMostFloat);
   s.field("beta1", c.beta1, "decay rate of AdamW's running mean of gradients")
@@ -95,8 +99,9 @@ void declare(config::Section& s, OptimizerConfig& c) {
 }
 
 bool OptimizerConfig::uses_muon() const {
-  return name == "Muon" ||
-         std::ranges::any_of(param_groups, [](const auto& group) { return group.optimizer_name == "Muon"; });
+  return name == UpdateRule::muon || std::ranges::any_of(param_groups, [](const auto& group) {
+           return group.optimizer_name == UpdateRule::muon;
+         });
 }
 
 std::array<double, 3> OptimizerConfig::newton_schulz_coefficients() const {

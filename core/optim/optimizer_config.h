@@ -8,6 +8,7 @@
 
 #include "core/config/declare.h"
 #include "core/dtype.h"
+#include "core/optim/update_rule.h"
 
 namespace ottava {
 
@@ -16,13 +17,13 @@ struct ParamGroupConfig {
   std::string match;  ///< glob over the parameter's name: "*norm*", "tok_embeddings"
   std::optional<double> weight_decay;
   double lr_factor = 1;
-  std::optional<std::string> optimizer_name;
+  std::optional<UpdateRule> optimizer_name;
   bool operator==(const ParamGroupConfig&) const = default;
 };
 
 /// Section `optimizer`. What keys mean: optimizer_config.cpp, the table behind `ottava config --comments`.
 struct OptimizerConfig {
-  std::string name = "AdamW";
+  UpdateRule name = UpdateRule::adamw;
   double lr = 8e-4;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/optim/update_rule.h"
 #include "core/tensor.h"
 
 namespace ottava {
@@ -26,10 +27,6 @@ struct Initialisation {
 /// What a parameter does in the model. Only a `linear` one may be moved by Muon, have a gradient that travels
 /// as FP8, or be kept as FP8 codes in place of values.
 enum class ParameterRole { embedding, norm, linear, bias, output };
-
-/// What turns a gradient into a new weight: AdamW, with two moments, or Muon, with one moment and whole
-/// matrices.
-enum class UpdateRule { adamw, muon };
 
 /// One tensor as Hugging Face stores it. A fused parameter stacks several along rows.
 struct ParameterPart {

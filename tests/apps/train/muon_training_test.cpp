@@ -29,15 +29,15 @@ TEST_CASE("Muon has matrices of blocks, AdamW everything else, and groups may sa
     CHECK((spec.rule == UpdateRule::muon) == (spec.role == ParameterRole::linear));
   }
   CHECK(shape.muon.hyper.coefficients == std::array{3.4445f, -4.7750f, 2.0315f});
-  c.optimizer.param_groups = {{.match = "*w2", .lr_factor = 0.5, .optimizer_name = "AdamW"},
-                              {.match = "output", .optimizer_name = "Muon"}};
+  c.optimizer.param_groups = {{.match = "*w2", .lr_factor = 0.5, .optimizer_name = UpdateRule::adamw},
+                              {.match = "output", .optimizer_name = UpdateRule::muon}};
   for (const ParameterSpec& spec : parameter_table(rules()).specs) {
     INFO(spec.name);
     const bool expected =
         spec.name == "output" || (spec.role == ParameterRole::linear && !spec.name.ends_with("w2"));
     CHECK((spec.rule == UpdateRule::muon) == expected);
   }
-  c.optimizer.param_groups = {{.match = "*ffn_norm", .optimizer_name = "Muon"}};
+  c.optimizer.param_groups = {{.match = "*ffn_norm", .optimizer_name = UpdateRule::muon}};
   CHECK(has(message_of(rules),
             "[optimizer] param_groups entry 1 assigns layers.0.ffn_norm to Muon, which is for matrices, but "
             "it is a vector of"));

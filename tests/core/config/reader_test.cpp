@@ -31,6 +31,7 @@ struct Sample {
   Mode mode = Mode::on;
   std::vector<Rule> rules;
   int64_t all = -1;
+  std::optional<Mode> maybe_mode;
   bool operator==(const Sample&) const = default;
 };
 
@@ -57,6 +58,7 @@ void declare(Section& s, Sample& c) {
   using Mode = Sample::Mode;
   s.choice("mode", c.mode, {{"on", Mode::on}, {"off", Mode::off}, {"3", Mode::three}}, "")
       .refuse_value("maybe", "be clear");
+  s.choice("maybe_mode", c.maybe_mode, {{"on", Mode::on}, {"off", Mode::off}}, "");
   s.list("rules", c.rules, "");
   s.foreign("old_switch", Value::of(false)).noted("there is no switch");
   s.foreign("old_depth", Value::of(int64_t{1})).noted("there is no switch");
@@ -102,6 +104,8 @@ TEST_CASE("every type is read", "[config]") {
   CHECK(r.sample == expected);
   CHECK(inner("names: a").sample.names == Lines{"a"});         // a list of one needs no brackets
   CHECK(inner("mode: 3").sample.mode == Sample::Mode::three);  // a choice that YAML reads as a number
+  CHECK(inner("").sample.maybe_mode == std::nullopt);
+  CHECK(inner("maybe_mode: off").sample.maybe_mode == Sample::Mode::off);
 }
 
 TEST_CASE("null gives a key its default", "[config]") {
@@ -117,6 +121,7 @@ TEST_CASE("null gives a key its default", "[config]") {
   CHECK(inner("name: y", {"--outer.inner.name=Null"}).sample.name == "Null");
   CHECK(inner("name: 'null'").sample.name == "null");
   CHECK(inner("mode: off", {"--outer.inner.mode", "null"}).sample.mode == Sample::Mode::on);
+  CHECK(inner("maybe_mode: off", {"--outer.inner.maybe_mode", "null"}).sample.maybe_mode == std::nullopt);
   CHECK(inner("names: [a]", {"--outer.inner.names", "null"}).sample.names.empty());
   CHECK(inner("rules: [{match: m}]", {"--outer.inner.rules", "null"}).sample.rules.empty());
   CHECK(inner("", {"--outer.inner.path", "null"}).problems.empty());
