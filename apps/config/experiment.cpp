@@ -24,8 +24,11 @@ namespace {
 // measured.
 cpu::ProductChoice resolve_products(const CpuConfig& c) {
   using cpu::Bf16Products;
-  const auto way = [](const std::string& wish, Bf16Products usual) {
-    return wish == "auto" ? usual : wish == "direct" ? Bf16Products::direct : Bf16Products::widened;
+  using Wish = CpuConfig::Products;
+  const auto way = [](Wish wish, Bf16Products usual) {
+    return wish == Wish::automatic ? usual
+           : wish == Wish::direct  ? Bf16Products::direct
+                                   : Bf16Products::widened;
   };
   const cpu::ProductChoice usual = cpu::usual_products();
   return {.matmul = way(c.bf16_matmul, usual.matmul), .attention = way(c.bf16_attention, usual.attention)};

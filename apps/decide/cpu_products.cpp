@@ -14,6 +14,7 @@ namespace ottava {
 namespace {
 
 using cpu::Bf16Products;
+using Wish = CpuConfig::Products;
 
 // The usual way stays unless the other one gains more than timings vary.
 constexpr double kLeastGain = 1.05;
@@ -89,7 +90,7 @@ std::function<void()> prepare_attention(const Experiment& e, TimedWay& way) {
 
 struct Choice {
   const char* key;
-  std::string CpuConfig::*wish;
+  Wish CpuConfig::*wish;
   Bf16Products cpu::ProductChoice::*way;
   const char* what;
   Prepare* prepare;
@@ -149,7 +150,7 @@ std::vector<OpenDecision> open_cpu_products(const Experiment& e) {
   std::vector<OpenDecision> out;
   if (e.compute_capability || !gains(e) || !cpu::multiplies_bf16_directly()) return out;
   for (const Choice& choice : kChoices) {
-    if (e.config.cpu.*choice.wish != "auto") continue;
+    if (e.config.cpu.*choice.wish != Wish::automatic) continue;
     const Bf16Products usual = cpu::usual_products().*choice.way;
     OpenDecision& decision =
         out.emplace_back(OpenDecision{.name = choice.key, .by = "the time of each on the CPU"});
@@ -165,21 +166,22 @@ void settle_cpu_products(Experiment& e, Communicator& control, Device device, co
   if (device.type != DeviceType::cpu || e.shape.parameters.compute != DType::bf16) return;
   const bool can_choose = gains(e) && everywhere(cpu::multiplies_bf16_directly(), control);
   for (const Choice& choice : kChoices) {
-    const std::string& wish = e.config.cpu.*choice.wish;
-    const Decisions::Entry* before = wish == "auto" ? saved.find(choice.key) : nullptr;
-    Decisions::Entry entry{choice.key, wish, "the configuration says so"};
+    const bool is_open = e.config.cpu.*choice.wish == Wish::automatic;
+    Bf16Products& way = e.shape.cpu_products.*choice.way;
+    const Decisions::Entry* before = is_open ? saved.find(choice.key) : nullptr;
+    Decisions::Entry entry{choice.key, std::string(name_of(way)), "the configuration says so"};
     if (before) {
       entry = *before;
-    } else if (wish == "auto") {
+    } else if (is_open) {
       if (!can_choose) continue;
       Decisions mine;
       if (control.rank() == 0) mine.entries.push_back(measured(choice, e));
       entry = of_first_rank(mine, control).entries.front();
     }
     refuse_together(control, "cpu", complaint_about(entry, before != nullptr));
-    if (wish != "auto") continue;
+    if (!is_open) continue;
     e.decisions.entries.push_back(entry);
-    e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
+    way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
     log_decision(entry, before != nullptr);
   }
 }
@@ -187,11 +189,11 @@ void settle_cpu_products(Experiment& e, Communicator& control, Device device, co
 void follow_cpu_products(const Decisions& decided, CpuConfig& config) {
   for (const Choice& choice : kChoices) {
     const Decisions::Entry* entry = decided.find(choice.key);
-    if (!entry || config.*choice.wish != "auto") continue;
+    if (!entry || config.*choice.wish != Wish::automatic) continue;
     if (entry->value != "direct" && entry->value != "widened")
       fail<ConfigError>("cpu", "{} was decided as '{}' ({}), expected direct or widened", choice.key,
                         entry->value, entry->reason);
-    config.*choice.wish = entry->value;
+    config.*choice.wish = entry->value == "direct" ? Wish::direct : Wish::widened;
   }
 }
 

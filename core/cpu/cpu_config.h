@@ -1,14 +1,15 @@
 #pragma once
 
-#include <string>
-
 #include "core/config/declare.h"
 
 namespace ottava {
 
 /// Section `cpu`. What keys mean: cpu_config.cpp.
 struct CpuConfig {
-  std::string bf16_matmul = "auto", bf16_attention = "auto";  ///< "auto", "direct", "widened"
+  /// automatic: measured, or the usual way; else as cpu::Bf16Products (core/cpu/bf16_products.h).
+  enum class Products { automatic, direct, widened };
+
+  Products bf16_matmul = Products::automatic, bf16_attention = Products::automatic;
   bool operator==(const CpuConfig&) const = default;
 };
 
