@@ -342,8 +342,8 @@ void add_plan_command(Command& commands) {
       .flag(
           "--search", o->work, PlanCommand::Work::search,
           "find the fastest parallel layouts that fit, keeping the number of ranks, global batch and model; "
-          "where the configuration has FP8, with and without it; for more than 65536 ranks this can take "
-          "minutes")
+          "with each activation_checkpoint.mode, auto among them; where the configuration has FP8, with and "
+          "without it; for more than 65536 ranks this can take minutes")
       .range("--top", o->top, {1, 100}, "number of layouts that --search shows (default: 10)")
       .option("--fix", o->fixed,
               "KEY=VALUE that --search must not change, such as parallelism.tensor_parallel_degree=8; a key "

@@ -300,7 +300,8 @@ void print_none_fits(const SearchResult& result, const MemoryLimit& limit, const
   out << "NONE FITS";
   if (result.closest)
     print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib_with_nccl(),
-          result.closest->gib_with_nccl() - limit.gib, describe(result.closest->layout),
+          result.closest->gib_with_nccl() - limit.gib,
+          describe(result.closest->layout, result.closest->automatic_recompute()),
           options_text(keys_of(result.closest->layout)));
   print(out, "\n  what helps: more ranks, shorter sequences, {}a device with more memory{}\n",
         config.optimizer.state_dtype == DType::bf16 ? "" : "optimizer.state_dtype: bfloat16, ",
@@ -319,7 +320,7 @@ void print_best(const SearchResult& result, int64_t tokens_per_step, std::ostrea
     const StepTime& t = *l.time;
     print(out, "{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1, duration_text(t.seconds),
           100 * (t.seconds / first - 1), rate_text(tokens_per_step / t.seconds / l.layout.ranks()),
-          l.gib_with_nccl(), 100 * t.exposed / t.seconds, describe(l.layout),
+          l.gib_with_nccl(), 100 * t.exposed / t.seconds, describe(l.layout, l.automatic_recompute()),
           result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
   }
 }

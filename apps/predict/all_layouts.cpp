@@ -41,7 +41,9 @@ void check_fixed(const std::vector<std::string>& fixed) {
   }
 }
 
-std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpointConfig& given) {
+std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpointConfig& given,
+                                                       const std::vector<std::string>& fixed) {
+  if (contains(fixed, kAutoRecompute)) return {{.mode = Mode::automatic}};
   std::vector<ActivationCheckpointConfig> out;
   for (const Mode mode : {Mode::none, Mode::selective, Mode::full})
     out.push_back({.mode = mode, .selective_ac_option = "op"});
@@ -130,7 +132,7 @@ class Lister {
     const bool gathers = base.shards() > 1 && !contains(fixed_, kGathersNoCodes);
     const bool reduces_often = base.micro_batches() > 1 && base.shards() > 1;
     const bool all_reshards = base.shards() > 1 && fixes("parallelism.fsdp_reshard_after_forward=");
-    for (const ActivationCheckpointConfig& recompute : recomputations(given_.recompute)) {
+    for (const ActivationCheckpointConfig& recompute : recomputations(given_.recompute, fixed_)) {
       for (const bool float8 : {false, true}) {
         if (float8 && !has_float8) continue;
         for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {

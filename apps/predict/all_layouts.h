@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/config/planned_experiment.h"
@@ -9,11 +10,15 @@
 
 namespace ottava {
 
+/// Among fixed keys it means layouts of mode auto alone.
+constexpr std::string_view kAutoRecompute = "activation_checkpoint.mode=auto";
+
 /// All layouts of the planned number of ranks for this configuration that have the keys `fixed`. Global
 /// batch, model and precision stay, except that FP8 is tried on and off if the configuration asks for it.
 /// Varied are pp x dp_replicate x dp_shard x cp x tp, with cp x tp within a machine; sequences at a time;
-/// recomputation; reducing each micro-batch or once. Resharding is as `fixed` says, else automatic. With FP8,
-/// shards gather codes unless `fixed` says otherwise.
+/// recomputation, in each mode but auto, unless `fixed` says auto; reducing each micro-batch or once.
+/// Resharding is as `fixed` says, else automatic. With FP8, shards gather codes unless `fixed` says
+/// otherwise.
 ///
 /// pp: what is_asked_for() and, if there are several machines, other values up to 16. The latter only without
 /// copies of the sharded model, with the configuration's cp, and with at most 1,024 micro-batches x layers:

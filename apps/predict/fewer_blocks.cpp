@@ -107,6 +107,15 @@ StepFigures figures_of(const StepPlan& plan, const Machine& machine) {
   return figures_of(std::span(&plan, 1), machine);
 }
 
+StepFigures mean(std::initializer_list<std::pair<int64_t, StepFigures>> blocks) {
+  StepFigures sum;
+  int64_t count = 0;
+  for (const auto& [some, figures] : blocks) sum = sum + some * figures, count += some;
+  const double n = count;
+  return {sum.alive_bytes / count, sum.nccl_bytes / count, sum.sent_bytes / count, sum.calls / count,
+          sum.flops / n,           sum.bytes / n,          sum.seconds / n,        sum.compute / n};
+}
+
 BlockPattern block_pattern(const TrainingShape& shape) {
   const std::vector<size_t> kinds = block_kinds(shape);
   const int64_t layers = shape.model.layers;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <initializer_list>
 #include <span>
+#include <utility>
 
 #include "apps/predict/step_time.h"
 
@@ -15,6 +17,8 @@ struct StepFigures {
   double compute = 0;  ///< seconds of operations alone; for a pipeline those of its fullest rank
   bool operator==(const StepFigures&) const = default;
 };
+/// Of so many blocks of each kind, by what a step takes in which all are of that kind.
+StepFigures mean(std::initializer_list<std::pair<int64_t, StepFigures>> blocks);
 StepFigures figures_of(const StepPlan& plan, const Machine& machine);
 /// The same for a pipeline, with memory and traffic of its fullest rank.
 StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine);

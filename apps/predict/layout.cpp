@@ -119,7 +119,7 @@ std::string options_text(const LayoutKeys& keys) {
   return fmt::format("{}", fmt::join(options, " "));
 }
 
-std::string describe(const Layout& l) {
+std::string describe(const Layout& l, std::string_view automatic_recompute) {
   std::vector<std::string> axes;
   for (const auto& [name, size] :
        {std::pair{"pp", l.pp}, std::pair{"dp_replicate", l.dp_replicate}, std::pair{"dp_shard", l.dp_shard},
@@ -131,6 +131,7 @@ std::string describe(const Layout& l) {
   text += fmt::format(", recompute {}", name_of(l.recompute.mode));
   if (l.recompute.mode == ActivationCheckpointConfig::Mode::selective)
     text += " " + l.recompute.selective_ac_option;
+  if (!automatic_recompute.empty()) text += fmt::format(" ({})", automatic_recompute);
   text +=
       l.float8.empty() ? ", bf16" : fmt::format(", FP8 {}{}", l.float8, l.float8_gather ? " gathered" : "");
   if (l.moments == DType::bf16) text += ", bf16 moments";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,8 @@ LayoutKeys changed_keys(const Layout& from, const Layout& layout);
 /// "--parallelism.tensor_parallel_degree 8 --model.converters '[quantize.linear.float8]'", to append to a
 /// command in a shell.
 std::string options_text(const LayoutKeys& keys);
-/// "dp_shard 8 x tp 2, 4 x 1 sequences, selective op, bf16".
-std::string describe(const Layout& layout);
+/// "dp_shard 8 x tp 2, 4 x 1 sequences, recompute selective op, bf16"; with what mode auto came to, if it is
+/// said: "recompute auto (op, all but attention of 1 in 4 blocks)".
+std::string describe(const Layout& layout, std::string_view automatic_recompute = {});
 
 }  // namespace ottava

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/predict/decided_step.h"
+#include "core/contains.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -154,6 +155,11 @@ std::optional<MemoryMove> move_to_more_ranks(const Fits& fits, const Layout& fro
 
 double RecordedLayout::flops() const {
   return plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
+}
+
+std::string_view RecordedLayout::automatic_recompute() const {
+  const auto* decided = find_by(decisions, "activation_checkpoint.mode", &Decisions::Entry::name);
+  return decided ? std::string_view(decided->value) : std::string_view();
 }
 
 RecordedLayout LayoutRecorder::record(const Layout& layout) const {

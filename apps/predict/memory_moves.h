@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/config/planned_experiment.h"
@@ -25,6 +26,8 @@ struct RecordedLayout {
   /// What has to fit: NCCL's memory too.
   double gib_with_nccl() const { return gib() + static_cast<double>(nccl.bytes()) / (int64_t{1} << 30); }
   double flops() const;
+  /// What activation_checkpoint.mode auto came to; empty with another mode, and without a limit.
+  std::string_view automatic_recompute() const;
 };
 
 /// From the plans of the ranks of a pipeline or, without one, of rank 0 (sample_roles()); with times if the

@@ -1,18 +1,17 @@
 #include "apps/predict/search.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <compare>
-#include <exception>
-#include <map>
+#include <limits>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <tuple>
 
 #include "apps/predict/all_layouts.h"
-#include "apps/predict/decided_step.h"
-#include "apps/predict/fewer_blocks.h"
+#include "apps/predict/each_on_threads.h"
+#include "apps/predict/estimated_step.h"
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/text/gib.h"
 
@@ -25,8 +24,18 @@ using Mode = ActivationCheckpointConfig::Mode;
 constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
 constexpr int64_t kPipelineBlocks = 12'000;  // recorded for estimates: some seconds
 constexpr int64_t kClosest = 10;             // recorded where none fits
+constexpr int64_t kPatterns = 6;             // of mode auto, recorded for a pipeline to find one that fits
 constexpr double kSurely = 0.95;  // of compute: the optimizer's part does not wait for a pipeline to fill
 constexpr double kNear = 1.02;    // of the time of the last that is asked for: recorded as well
+
+const ActivationCheckpointConfig kOp{.mode = Mode::selective, .selective_ac_option = "op"},
+    kAllButAttention{.mode = Mode::selective, .selective_ac_option = "all_but_attention"},
+    kAutomatic{.mode = Mode::automatic};
+
+// Whether what mode auto came to is what another mode does in every block.
+bool is_a_mode(std::string_view recompute) {
+  return contains(std::array{"none", "op", "all_but_attention", "full"}, recompute);
+}
 
 struct Estimate {
   Layout layout;
@@ -65,22 +74,6 @@ double least_gib(const Layout& l, const ParameterCounts& parameters) {
   return gib(0.95 * bytes / (l.shards() * l.tp * l.pp));
 }
 
-// Of the step that a run would take. An estimate is a lower limit of what a step needs, so that its recording
-// may decide for less memory.
-StepFigures estimate_decided(const Experiment& given, Device device, const Machine& machine,
-                             double limit_gib) {
-  const auto estimate = [&](const TrainingShape& shape) {
-    Experiment e = given;
-    e.shape = shape;
-    return estimate_step(e, device, machine);
-  };
-  const auto bytes = [&](const StepFigures& figures) {
-    return figures.alive_bytes + snapshot_beside(given, device, 0);
-  };
-  const auto besides = [](const StepFigures& figures) { return figures.nccl_bytes; };
-  return decide_and_record(given, device, limit_gib, estimate, bytes, besides).step;
-}
-
 class Search {
  public:
   Search(const Config& config, const PlannedExperiment& planned, const Machine& machine,
@@ -95,7 +88,9 @@ class Search {
     const std::vector<Layout> layouts = all_layouts(planned_, machine_, options_.fixed);
     out_.layouts = std::ssize(layouts);
     estimate(layouts);
+    estimate_between();
     refine();
+    estimate_between();
     record();
     return std::move(out_);
   }
@@ -183,6 +178,47 @@ class Search {
     });
   }
 
+  // Mode auto may stop between op and all but attention where only the latter fits. It takes at least as long
+  // as op, and computes at least three quarters of what all but attention does.
+  void estimate_between() {
+    sort();
+    const Layout given = layout_of(planned_.experiment);
+    std::vector<std::pair<double, Layout>> open;  // and how long it takes at least
+    int64_t blocks = 0;
+    for (const Estimate& e : found_) {
+      if (e.layout.recompute != kAllButAttention) continue;
+      const Layout op = with(e.layout, &Layout::recompute, kOp),
+                   automatic = with(e.layout, &Layout::recompute, kAutomatic);
+      const Estimate* too_large = find_by(too_large_, op, &Estimate::layout);
+      if (find_by(found_, op, &Estimate::layout) || !may_try(automatic)) continue;
+      if (!too_large && e.layout.pp > 1) continue;  // op was not worth recording
+      if (!is_asked_for(e.layout.pp, given, options_.fixed))
+        blocks += kPatterns * e.layout.micro_batches() * planned_.experiment.shape.model.layers;
+      if (e.layout.pp > 1 && blocks > kPipelineBlocks) continue;
+      open.emplace_back(too_large ? too_large->figures.seconds : e.figures.seconds * 3 / 4, automatic);
+    }
+    std::ranges::stable_sort(open, {}, &std::pair<double, Layout>::first);
+    for (auto next = open.begin(); next != open.end() && next->first <= longest_wanted();) {
+      const auto count = std::min<std::ptrdiff_t>(options_.top, open.end() - next);
+      each(count, [&](size_t i) { try_estimate(next[i].second); });
+      for (const auto end = next + count; next != end; ++next) between_.push_back(next->second);
+      out_.layouts += count;
+    }
+    sort();
+  }
+  bool may_try(const Layout& automatic) const {
+    return has_all(automatic, options_.fixed) && !contains(between_, automatic) &&
+           !find_by(found_, automatic, &Estimate::layout);
+  }
+  // How long one of the fastest may take.
+  double longest_wanted() const {
+    if (found_.size() < options_.top) return std::numeric_limits<double>::infinity();
+    std::vector<double> seconds;
+    for (const Estimate& e : found_) seconds.push_back(e.figures.seconds);
+    std::ranges::nth_element(seconds, seconds.begin() + static_cast<std::ptrdiff_t>(options_.top) - 1);
+    return kNear * seconds[options_.top - 1];
+  }
+
   void refine() {
     sort();
     std::vector<std::pair<Layout, StepFigures>> more;  // and what its neighbour takes
@@ -212,14 +248,19 @@ class Search {
     while (recorded < found_.size() && is_wanted(found_[recorded])) {
       std::vector<std::optional<RecordedLayout>> next(std::min(top, found_.size() - recorded));
       each(next.size(), [&](size_t i) { next[i] = recorder_.record(found_[recorded + i].layout); });
-      recorded += next.size();
+      std::vector<Estimate> instead;
       for (std::optional<RecordedLayout>& layout : next) {
+        const StepFigures& figures = found_[recorded++].figures;
+        if (is_known(layout->automatic_recompute())) continue;
         if (layout->gib_with_nccl() <= options_.limit_gib) {
           out_.best.push_back(std::move(*layout));
-        } else {
-          refused_.push_back({layout->layout, layout->gib_with_nccl(), true});
+          continue;
         }
+        refused_.push_back({layout->layout, layout->gib_with_nccl(), true});
+        const Layout automatic = with(layout->layout, &Layout::recompute, kAutomatic);
+        if (layout->layout.recompute == kOp && may_try(automatic)) instead.push_back({automatic, figures});
       }
+      found_.insert(found_.begin() + static_cast<std::ptrdiff_t>(recorded), instead.begin(), instead.end());
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
     }
     out_.recorded = static_cast<int64_t>(recorded);
@@ -267,14 +308,23 @@ class Search {
     }
   }
 
+  // Of mode auto, unless that is all that is tried: what other modes are is known.
+  bool is_known(std::string_view automatic_recompute) const {
+    return is_a_mode(automatic_recompute) && !contains(options_.fixed, kAutoRecompute);
+  }
+
   // Returns false if it does not fit. A layout that takes exactly what another takes is not kept beside it.
   bool try_estimate(const Layout& layout, const StepFigures* other = nullptr) {
     std::optional<Estimate> e;
-    std::string complaint;
+    std::string complaint, automatic_recompute;
     try {
       const Experiment experiment =
           resolve_planned(with_layout(config_, layout), planned_, static_cast<int>(layout.ranks()));
-      e = Estimate{layout, estimate_decided(experiment, planned_.device, machine_, options_.limit_gib)};
+      const auto [decided, figures] =
+          estimate_decided(experiment, planned_.device, machine_, options_.limit_gib);
+      if (const auto* mode = decided.decisions.find("activation_checkpoint.mode"))
+        automatic_recompute = mode->value;
+      e = Estimate{layout, figures};
     } catch (const ConfigError& error) {  // heads or tokens that do not divide
       complaint = error.what();
     }
@@ -284,8 +334,9 @@ class Search {
       return true;  // with more sequences it may be
     }
     ++out_.estimated;
-    if (other && e->figures == *other) return true;
+    if (is_known(automatic_recompute) || (other && e->figures == *other)) return true;
     if (e->least_gib() > options_.limit_gib) {
+      if (layout.recompute == kOp) too_large_.push_back(*e);
       refused_.push_back({layout, e->least_gib()});
       return false;
     }
@@ -303,30 +354,11 @@ class Search {
     });
   }
 
-  /// Calls work(i) for each, on all cores for a GPU; a CPU's libraries are asked on one core.
+  // On all cores for a GPU; a CPU's libraries are asked on one core.
   template <class Work>
   void each(size_t count, const Work& work) {
-    const size_t threads = planned_.device.is_gpu() ? std::max(1u, std::thread::hardware_concurrency()) : 1;
-    std::atomic<size_t> next = 0;
-    std::exception_ptr failure;
-    auto run = [&] {
-      try {
-        for (size_t i = next++; i < count; i = next++) work(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        failure = std::current_exception();
-        next = count;
-      }
-    };
-    {
-      std::vector<std::jthread> others;
-      try {
-        for (size_t i = 1; i < std::min(threads, count); ++i) others.emplace_back(run);
-      } catch (const std::system_error&) {  // no more threads: those that run do all of it
-      }
-      run();
-    }
-    if (failure) std::rethrow_exception(failure);
+    each_on_threads(planned_.device.is_gpu() ? std::max(1u, std::thread::hardware_concurrency()) : 1, count,
+                    work);
   }
 
   const Config& config_;
@@ -335,31 +367,12 @@ class Search {
   const SearchOptions& options_;
   LayoutRecorder recorder_;
   std::mutex mutex_;
-  std::vector<Estimate> found_;
+  std::vector<Estimate> found_, too_large_;  ///< the latter: of op alone
+  std::vector<Layout> between_;              ///< that estimate_between() has looked at
   std::vector<Refused> refused_;
   std::string complaint_;
   SearchResult out_;
 };
-
-// The largest part of the time by which the second is slower.
-std::string reason_of(const StepTime& first, const StepTime& second) {
-  std::string what;
-  double most = 0;
-  auto compare = [&](const std::map<std::string, StepTime::Part>& a,
-                     const std::map<std::string, StepTime::Part>& b, double StepTime::Part::*value,
-                     std::string_view verb) {
-    for (const auto& [name, part] : b) {
-      const auto other = a.find(name);
-      const double more = part.*value - (other == a.end() ? 0 : other->second.*value);
-      if (more <= most) continue;
-      most = more;
-      what = fmt::format("{:.1f} ms more {} {}", more * 1e3, verb, name);
-    }
-  };
-  compare(first.classes, second.classes, &StepTime::Part::seconds, "of");
-  compare(first.axes, second.axes, &StepTime::Part::exposed, "waiting for");
-  return what.empty() ? "as fast" : what;
-}
 
 }  // namespace
 
@@ -368,7 +381,7 @@ SearchResult search_layouts(const Config& config, const PlannedExperiment& plann
   SearchResult result = Search(config, planned, machine, options).run();
   for (const RecordedLayout& layout : result.best)
     result.reasons.push_back(&layout == result.best.data() ? ""
-                                                           : reason_of(*result.best[0].time, *layout.time));
+                                                           : why_slower(*result.best[0].time, *layout.time));
   return result;
 }
 

@@ -150,6 +150,25 @@ std::string StepTime::bound_by() const {
   return name;
 }
 
+std::string why_slower(const StepTime& first, const StepTime& second) {
+  std::string what;
+  double most = 0;
+  auto compare = [&](const std::map<std::string, StepTime::Part>& a,
+                     const std::map<std::string, StepTime::Part>& b, double StepTime::Part::*value,
+                     std::string_view verb) {
+    for (const auto& [name, part] : b) {
+      const auto other = a.find(name);
+      const double more = part.*value - (other == a.end() ? 0 : other->second.*value);
+      if (more <= most) continue;
+      most = more;
+      what = fmt::format("{:.1f} ms more {} {}", more * 1e3, verb, name);
+    }
+  };
+  compare(first.classes, second.classes, &StepTime::Part::seconds, "of");
+  compare(first.axes, second.axes, &StepTime::Part::exposed, "waiting for");
+  return what.empty() ? "as fast" : what;
+}
+
 std::vector<OperationForecast> predict_operations(const StepPlan& plan, const Machine& machine) {
   std::vector<OperationForecast> out;
   for (const RecordedOperation& o : plan.operations) out.push_back({&o, machine.time_of(o)});

@@ -42,6 +42,10 @@ StepTime predict_step(const StepPlan& plan, const Machine& machine);
 /// the time of the rank that computes longest goes. Its waits for other stages are exposed in "pp recv".
 StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine);
 
+/// The largest part of the time by which the second is slower: "6.5 ms more of elementwise"; "as fast" where
+/// none is.
+std::string why_slower(const StepTime& first, const StepTime& second);
+
 /// One distinct operation of a step, and its predicted time.
 struct OperationForecast {
   const RecordedOperation* operation;

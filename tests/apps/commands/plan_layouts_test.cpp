@@ -1,5 +1,6 @@
 #include "apps/commands/plan_command.h"
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -107,6 +108,45 @@ TEST_CASE("what plan --search found is planned with the same decisions and the s
     }
   }
   CHECK(decided.size() >= 2);  // codes are kept where they fit, and not where they do not
+}
+
+TEST_CASE("a layout that plan --search found with mode auto says what that comes to, and is planned alike") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const Overrides overrides = changed_to(small_model_on_gpu({"--training.global_batch_size", "1"}),
+                                         {"--model.n_layers", "8", "--training.seq_len", "256"});
+  const auto plan = [&](const Overrides& more, std::optional<double> limit, PlanCommand::Work work) {
+    return printed({.overrides = changed_to(overrides, more),
+                    .world_size = 1,
+                    .machine = {.device = "h100_sxm", .limit_gib = limit},
+                    .work = work,
+                    .json = file});
+  };
+  const auto first = [&] {
+    return Json::parse(read_file(file), "plan").at("layouts", "plan").as_array("layouts").at(0);
+  };
+  const auto gib_with = [&](const char* option) {
+    plan({"--activation_checkpoint.mode", "selective", "--activation_checkpoint.selective_ac_option", option},
+         {}, PlanCommand::Work::step);
+    return first().at("memory_gib", "plan").as_number("memory");
+  };
+  const double limit = (gib_with("op") + gib_with("all_but_attention")) / 2;
+  const std::string text = plan({}, limit, PlanCommand::Work::search);
+  const Json found = first();
+  const std::string decided =
+      found.at("decisions", "plan").at("activation_checkpoint.mode", "plan").as_string("decided");
+  INFO(text);
+  CHECK_THAT(decided, Contains("op, all but attention of "));
+  CHECK_THAT(text, Contains("1 x 1 sequence, recompute auto (" + decided + "), bf16") &&
+                       Contains(" --activation_checkpoint.mode auto ") &&
+                       Contains("\n  decided as by a run: activation_checkpoint.mode = " + decided +
+                                " (the fastest that fits, and "));
+  CHECK_THAT(plan({"--activation_checkpoint.mode", "auto"}, limit, PlanCommand::Work::step),
+             Contains("Decided as by a run: activation_checkpoint.mode = " + decided + " ("));
+  CHECK(first().at("memory_gib", "plan").as_number("memory") ==
+        found.at("memory_gib", "plan").as_number("memory"));
+  CHECK(first().at("time", "plan").at("median", "time").as_number("median") ==
+        found.at("time", "plan").at("median", "time").as_number("median"));
 }
 
 TEST_CASE("the options that plan --search tells to paste are what they say in a shell") {

@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "apps/predict/all_layouts.h"
+#include "apps/predict/estimated_step.h"
+#include "apps/predict/search.h"
+#include "core/contains.h"
+#include "core/error.h"
+#include "tests/apps/predict/small_plan.h"
+#include "tests/support/catch.h"
+
+// Where op does not fit, and all but attention leaves room, mode auto recomputes something between them.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+using Mode = ActivationCheckpointConfig::Mode;
+
+Layout recomputing(Layout layout, const ActivationCheckpointConfig& what) {
+  layout.recompute = what;
+  return layout;
+}
+Layout automatic(const Layout& layout) { return recomputing(layout, {.mode = Mode::automatic}); }
+
+// In the middle between op and all but attention, of the layout that the configuration has.
+double limit_between(const Planned& p) {
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+  const auto gib = [&](const char* option) {
+    const Layout layout = layout_of(p.planned.experiment);
+    return recorder.record(recomputing(layout, {.mode = Mode::selective, .selective_ac_option = option}))
+        .gib_with_nccl();
+  };
+  const double op = gib("op"), all_but_attention = gib("all_but_attention");
+  REQUIRE(all_but_attention < op);
+  return (op + all_but_attention) / 2;
+}
+
+// The fastest of all layouts with mode auto and without it, each recorded as it is within the limit.
+std::optional<RecordedLayout> best_by_hand(const Planned& p, double limit) {
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine, limit);
+  std::optional<RecordedLayout> best;
+  for (const Layout& one : all_layouts(p.planned, p.machine)) {
+    for (const auto reshard : {ParallelismConfig::Reshard::automatic, ParallelismConfig::Reshard::never}) {
+      Layout layout = one;
+      if (reshard != layout.reshard && (layout.shards() == 1 || layout.pp > 1)) continue;
+      layout.reshard = reshard;
+      std::vector<Layout> both{layout};
+      if (layout.recompute.mode == Mode::full) both.push_back(automatic(layout));  // once for all modes
+      for (const Layout& tried : both) {
+        try {
+          RecordedLayout recorded = recorder.record(tried);
+          if (recorded.gib_with_nccl() > limit) continue;
+          if (!best || recorded.time->seconds < best->time->seconds) best = std::move(recorded);
+        } catch (const ConfigError&) {  // does not divide
+        }
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("where mode auto recomputes less than any mode that fits, a search finds it") {
+  struct Case {
+    int ranks;
+    Overrides keys;
+  };
+  const Case cases[] = {
+      {1, {"--training.global_batch_size", "1"}},
+      {1, {"--training.global_batch_size", "1", "--model.n_layers", "2"}},
+      {1, {"--training.global_batch_size", "4", "--training.local_batch_size", "2"}},
+      {4, {"--training.global_batch_size", "4", "--model.n_layers", "4", "--training.seq_len", "256"}},
+      {2,
+       {"--training.global_batch_size", "4", "--model.n_layers", "8",
+        "--parallelism.pipeline_parallel_degree", "2"}},
+  };
+  int won = 0;
+  for (const auto& [ranks, keys] : cases) {
+    for (const bool float8 : {false, true}) {
+      Overrides more = float8 ? kFloat8 : Overrides{};
+      more.insert(more.end(), keys.begin(), keys.end());
+      const Planned p(more, ranks, 4);
+      const double limit = limit_between(p);
+      const std::optional<RecordedLayout> best = best_by_hand(p, limit);
+      REQUIRE(best);
+      INFO("by hand: " << describe(best->layout, best->automatic_recompute()));
+      const SearchResult found = search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit});
+      REQUIRE_FALSE(found.best.empty());
+      INFO("found: " << describe(found.best[0].layout, found.best[0].automatic_recompute()));
+      CHECK(found.best[0].time->seconds == Approx(best->time->seconds).epsilon(1e-9));
+      won += found.best[0].layout.recompute.mode == Mode::automatic;
+      for (const RecordedLayout& l : found.best) {
+        CHECK(std::ranges::count(found.best, l.layout, &RecordedLayout::layout) == 1);
+        CHECK(l.gib_with_nccl() <= limit);
+        if (l.layout.recompute.mode == Mode::automatic)  // what a mode says is a line of that mode
+          CHECK_THAT(std::string(l.automatic_recompute()), Contains("op, all but attention of "));
+      }
+    }
+  }
+  CHECK(won >= 5);
+}
+
+TEST_CASE("of a layout that only seems to fit with op, a search records what mode auto comes to") {
+  // Estimates know what is alive at once, and not how tightly it packs: somewhere between the two op does not
+  // fit when it is recorded.
+  const Planned p({"--training.global_batch_size", "1", "--training.seq_len", "512"}, 1);
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+  const Layout op =
+      recomputing(layout_of(p.planned.experiment), {.mode = Mode::selective, .selective_ac_option = "op"});
+  const double limit = recorder.record(op).gib_with_nccl() - 1.0 / (1 << 30);
+  const SearchResult found = search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit});
+  REQUIRE_FALSE(found.best.empty());
+  CHECK(found.best[0].automatic_recompute() == "op, all but attention of 1 in 8 blocks");
+}
+
+TEST_CASE("what mode auto comes to is estimated by blocks of either kind") {
+  for (const Overrides& keys :
+       {Overrides{"--model.n_layers", "32"}, Overrides{"--model.n_layers", "17", "--training.seq_len", "512"},
+        Overrides{"--training.global_batch_size", "2", "--parallelism.tensor_parallel_degree", "2"}}) {
+    Overrides more = keys;
+    more.insert(more.end(), {"--activation_checkpoint.mode", "auto"});
+    const Planned p(more, 4);
+    const Experiment& given = p.planned.experiment;
+    const double limit = limit_between(p);
+    const auto [e, estimated] = estimate_decided(given, p.planned.device, p.machine, limit);
+    const Decisions::Entry* decided = e.decisions.find("activation_checkpoint.mode");
+    REQUIRE(decided);
+    INFO(decided->value);
+    CHECK_THAT(decided->value, Contains("op, all but attention of "));
+    const StepFigures recorded =
+        figures_of(record_first_rank(e.shape, p.planned.device, given.mesh), p.machine);
+    CHECK(estimated.sent_bytes == recorded.sent_bytes);
+    CHECK(estimated.calls == recorded.calls);
+    CHECK(estimated.flops == Approx(recorded.flops).epsilon(1e-9));
+    CHECK(estimated.bytes == Approx(recorded.bytes).epsilon(1e-9));
+    CHECK(estimated.alive_bytes == Approx(recorded.alive_bytes).epsilon(0.02));
+    CHECK(estimated.seconds == Approx(recorded.seconds).epsilon(0.02));
+  }
+}
+
+TEST_CASE("mode auto can be fixed, and other modes leave it out") {
+  const Planned p({"--training.global_batch_size", "8"}, 2);
+  const auto modes = [&](const std::string& fix, double limit) {
+    std::set<Mode> out;
+    for (const RecordedLayout& l :
+         search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit, .top = 50, .fixed = {fix}}).best)
+      out.insert(l.layout.recompute.mode);
+    return out;
+  };
+  const double between = limit_between(p);
+  for (const double limit : {70.0, between}) {
+    CHECK(modes("activation_checkpoint.mode=auto", limit) == std::set{Mode::automatic});
+    CHECK(modes("activation_checkpoint.mode=selective", limit) == std::set{Mode::selective});
+  }
+  CHECK(contains(modes("training.local_batch_size=1", between), Mode::automatic));
+  CHECK_FALSE(contains(modes("training.local_batch_size=1", 70), Mode::automatic));
+}
