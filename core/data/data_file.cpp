@@ -1,7 +1,6 @@
 #include "core/data/data_file.h"
 
 #include <fmt/ranges.h>
-#include <glob.h>
 #include <sys/stat.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -19,6 +18,7 @@
 #include "core/error.h"
 #include "core/io/attempts.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/io/lfs_pointer.h"
 #include "core/io/system_failure.h"
@@ -261,30 +261,10 @@ class Finder {
     }
     for (const std::string& path : paths) add_file(path);
   }
-  // A folder that is not there has no match; one that cannot be listed may have some, which would be missing
-  // among the data.
-  static std::vector<std::string> matches_of(const std::string& pattern) {
-    static thread_local std::string folder;  // glob hands nothing to what it calls but these
-    static thread_local int code;
-    code = 0;
-    glob_t found{};
-    ::glob(
-        pattern.c_str(), GLOB_NOSORT,
-        [](const char* path, int why) {
-          if (why == ENOENT || why == ENOTDIR) return 0;
-          folder = path, code = why;
-          return 1;
-        },
-        &found);
-    std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    ::globfree(&found);
-    if (code != 0) fail_for_system(code, kWhere, fmt::format("'{}': cannot list '{}'", pattern, folder));
-    return paths;
-  }
   void add_glob(const std::string& pattern, int depth) {
     std::vector<std::string> paths =
         in_three_attempts({.complaint = fmt::format("the files of '{}' could not be listed", pattern)},
-                          [&] { return matches_of(pattern); });
+                          [&] { return paths_matching(kWhere, pattern); });
     if (paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
     std::ranges::sort(paths);
     for (const std::string& path : paths) {

@@ -1,6 +1,8 @@
 #include "core/io/folder.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -62,6 +64,31 @@ std::string reason_of(const std::error_code& error, const std::string& folder) {
   return link.empty() ? error.message() : link;
 }
 
+// What glob calls has no other way to tell why it ended.
+struct Listing {
+  std::string folder;  // the last that was opened, and why it could not be listed
+  int code = 0;
+};
+thread_local Listing listing;
+
+// To glob a listing that fails midway has ended: what is opened next ends it.
+void* open_folder(const char* path) {
+  if (listing.code != 0) return errno = listing.code, nullptr;
+  listing.folder = path;
+  return ::opendir(path);
+}
+dirent* next_entry(void* open) {
+  errno = 0;
+  dirent* entry = ::readdir(static_cast<DIR*>(open));
+  if (!entry) listing.code = errno;
+  return entry;
+}
+int stops_at(const char*, int code) {
+  if (code == ENOENT || code == ENOTDIR) return 0;
+  listing.code = code;
+  return 1;
+}
+
 }  // namespace
 
 bool is_there(const std::string& path) { return mode_of(path, ::stat).has_value(); }
@@ -82,6 +109,20 @@ std::vector<std::string> names_in(const std::string& folder) {
   if (error) fail_for_system(error.value(), "file", "cannot list " + folder);
   std::ranges::sort(names);
   return names;
+}
+
+std::vector<std::string> paths_matching(std::string_view where, const std::string& glob) {
+  listing = {};
+  glob_t found{};
+  found.gl_opendir = open_folder, found.gl_readdir = next_entry, found.gl_lstat = ::lstat,
+  found.gl_stat = ::stat;
+  found.gl_closedir = [](void* open) { ::closedir(static_cast<DIR*>(open)); };
+  ::glob(glob.c_str(), GLOB_NOSORT | GLOB_ALTDIRFUNC, stops_at, &found);
+  std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  if (listing.code != 0)
+    fail_for_system(listing.code, where, fmt::format("'{}': cannot list '{}'", glob, listing.folder));
+  return paths;
 }
 
 std::string make_folders(const std::string& folder) {
