@@ -191,10 +191,11 @@ class Search {
                    automatic = with(e.layout, &Layout::recompute, kAutomatic);
       const Estimate* too_large = find_by(too_large_, op, &Estimate::layout);
       if (find_by(found_, op, &Estimate::layout) || !may_try(automatic)) continue;
-      if (!too_large && e.layout.pp > 1) continue;  // op was not worth recording
-      if (!is_asked_for(e.layout.pp, given, options_.fixed))
+      if (!is_asked_for(e.layout.pp, given, options_.fixed)) {
+        if (!too_large) continue;  // op was not worth recording
         blocks += kPatterns * e.layout.micro_batches() * planned_.experiment.shape.model.layers;
-      if (e.layout.pp > 1 && blocks > kPipelineBlocks) continue;
+        if (blocks > kPipelineBlocks) continue;
+      }
       open.emplace_back(too_large ? too_large->figures.seconds : e.figures.seconds * 3 / 4, automatic);
     }
     std::ranges::stable_sort(open, {}, &std::pair<double, Layout>::first);

@@ -119,6 +119,28 @@ TEST_CASE("of a layout that only seems to fit with op, a search records what mod
   CHECK(found.best[0].automatic_recompute() == "op, all but attention of 1 in 8 blocks");
 }
 
+TEST_CASE(
+    "a pipeline that is asked for may be found with mode auto where op does not fit with fewer sequences") {
+  const Planned p({"--training.global_batch_size", "8", "--model.n_layers", "32", "--training.seq_len", "512",
+                   "--parallelism.pipeline_parallel_degree", "2"},
+                  2);
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+  const auto gib = [&](const char* option, int64_t sequences) {
+    Layout layout = layout_of(p.planned.experiment);
+    layout.local_batch = sequences;
+    return recorder.record(recomputing(layout, {.mode = Mode::selective, .selective_ac_option = option}))
+        .gib_with_nccl();
+  };
+  const double least = gib("all_but_attention", 2), limit = least + 0.28 * (gib("op", 2) - least);
+  REQUIRE(limit < gib("op", 1));
+  const SearchResult found =
+      search_layouts(p.config, p.planned, p.machine,
+                     {.limit_gib = limit, .top = 100, .fixed = {"parallelism.pipeline_parallel_degree=2"}});
+  CHECK(std::ranges::any_of(found.best, [](const RecordedLayout& l) {
+    return l.layout.local_batch == 2 && l.automatic_recompute() == "op, all but attention of 3 in 4 blocks";
+  }));
+}
+
 TEST_CASE("what mode auto comes to is estimated by blocks of either kind") {
   for (const Overrides& keys :
        {Overrides{"--model.n_layers", "32"}, Overrides{"--model.n_layers", "17", "--training.seq_len", "512"},
