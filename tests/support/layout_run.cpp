@@ -115,8 +115,9 @@ void require_calls_as_planned(const CostRecorder& ran, const StepPlan& plan) {
 
 /// A step that others follow: FP8 weights' amaxes come from the optimizer, and delayed's history is full.
 bool is_usual(const TrainingShape& shape, int step) {
+  const Float8State::Options& float8 = shape.float8.state;
   return shape.float8_policy.decisions.empty() ||
-         step >= std::max<int64_t>(1, shape.parameters.float8.amax_history_length);
+         step >= (float8.has_history() ? float8.amax_history_length : 1);
 }
 
 /// Of first weights scores are so small that each token attends to all, and a curve would hardly show to
