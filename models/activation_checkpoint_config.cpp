@@ -17,8 +17,8 @@ void declare(config::Section& s, ActivationCheckpointConfig& c) {
             {"full", Mode::full},
             {"auto", Mode::automatic}},
            "activations kept for the backward pass; none: all; selective: some (see selective_ac_option); "
-           "full: only the input of each block; auto: as many as fit into the memory that is free; results "
-           "are bitwise the same")
+           "full: only the input of each block; auto: as many as fit into the memory that is free, on each "
+           "rank of a pipeline; results are bitwise the same")
       .refuse_value("memory_budget", "use mode auto, which keeps as much as fits");
   s.field("selective_ac_option", c.selective_ac_option,
           "what mode selective recomputes; op: the cheap operations of every block; all_but_attention: every "

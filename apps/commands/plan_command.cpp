@@ -25,6 +25,7 @@
 #include "apps/predict/step_time.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
+#include "core/contains.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -71,7 +72,8 @@ void print_decisions(const Experiment& e, Device device, const RecordedLayout& p
     width = 20;
     for (const OpenDecision::Outcome& one : outcomes) width = std::max(width, one.value.size());
     const std::string& value = decided ? decided->value : outcomes[0].value;
-    print_outcome(value, planned);
+    const bool is_listed = find_by(outcomes, value, &OpenDecision::Outcome::value) != nullptr;
+    print_outcome(is_listed ? value : "as decided", planned);  // else ranks of a pipeline differ
     for (const OpenDecision::Outcome& other : outcomes) {
       if (other.value != value)
         print_outcome(other.value,

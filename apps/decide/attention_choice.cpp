@@ -85,7 +85,7 @@ void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) 
   if (leaves_recompute_open(e))
     shape.model_options.recompute = recompute_choices(shape.model.layers).back().blocks;
   if (leaves_weight_codes_open(e)) shape.parameters.keeps_float8_codes = false;
-  const MemoryNeed need = memory_need(e, shape, ranks, device);
+  const MemoryNeed need = tightest(memory_needs(e, shape, ranks, device));
   if (need.bytes <= need.available) return;
   c.why_not = fmt::format("with its workspace the step takes {:.1f} GiB, of {:.1f} free", gib(need.bytes),
                           gib(need.available));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include "apps/checkpoints/steps_to_load.h"
 #include "apps/config/float8_ratios.h"
@@ -11,6 +12,7 @@
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/float8_speedup.h"
 #include "apps/decide/memory_need.h"
+#include "apps/decide/recompute_by_rank.h"
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
 #include "core/contains.h"
@@ -101,14 +103,17 @@ MemoryDecision reduction_decision(const Experiment& e) {
 
 // No result depends on it, so that a start with less memory than the checkpoint's run had goes on with more
 // recomputation.
-MemoryDecision recompute_decision(const Experiment& e) {
-  MemoryDecision out{.open = {.name = kRecompute, .by = kFreeMemory},
-                     .gain = "the fastest that fits",
-                     .item = "less recomputation",
-                     .after_change = nullptr};
-  for (RecomputeChoice& choice : recompute_choices(e.shape.model.layers)) {
-    out.open.outcomes.push_back({std::move(choice.name), e.shape});
-    out.open.outcomes.back().shape.model_options.recompute = std::move(choice.blocks);
+//
+// Outcomes are those that ranks of a pipeline have in common; decide_recompute() lets them differ.
+OpenDecision recompute_decision(const Experiment& e) {
+  OpenDecision out{.name = kRecompute, .by = kFreeMemory};
+  const RecomputeByRank by_rank(e.shape);
+  for (size_t i = 0; i < by_rank.count(); ++i) {
+    TrainingShape shape = e.shape;
+    shape.model_options.recompute = by_rank.blocks(by_rank.on_all(i));
+    if (out.outcomes.empty() ||
+        shape.model_options.recompute != out.outcomes.back().shape.model_options.recompute)
+      out.outcomes.push_back({by_rank.text(by_rank.on_all(i)), std::move(shape)});
   }
   return out;
 }
@@ -142,20 +147,55 @@ MemoryDecision loss_chunk_decision(const Experiment& e) {
   return out;
 }
 
-Decisions::Entry decide(const MemoryDecision& d, const StepNeed& need) {
+struct Settled {
+  Decisions::Entry entry;
+  TrainingShape shape;  ///< of the step with it
+};
+
+std::string enough_text(std::string_view gain, const MemoryNeed& need) {
+  return fmt::format("{}, and {} of {} free suffice", gain, mib(need.bytes), mib(need.available));
+}
+std::string too_much_text(std::string_view item, const MemoryNeed& need) {
+  return fmt::format("{} would take {} of {} free", item, mib(need.bytes), mib(need.available));
+}
+
+Settled decide(const MemoryDecision& d, const StepNeeds& needs) {
   const auto& [name, by, outcomes] = d.open;
   std::string reason;
-  for (size_t i = 0; i + 1 < outcomes.size(); ++i) {
-    const MemoryNeed needed = need(outcomes[i].shape);
-    const std::string of = fmt::format("{} of {} free", mib(needed.bytes), mib(needed.available));
-    if (needed.fits()) return {name, outcomes[i].value, fmt::format("{}, and {} suffice", d.gain, of)};
-    reason = fmt::format("{} would take {}", d.item, of);
+  for (const OpenDecision::Outcome& outcome : std::span(outcomes).first(outcomes.size() - 1)) {
+    const MemoryNeed need = tightest(needs(outcome.shape));
+    if (need.fits()) return {{name, outcome.value, enough_text(d.gain, need)}, outcome.shape};
+    reason = too_much_text(d.item, need);
   }
-  return {name, outcomes.back().value, reason};
+  return {{name, outcomes.back().value, reason}, outcomes.back().shape};
+}
+
+// Each rank of a pipeline, for which alone it matters how much of its blocks is kept, goes on to the next
+// choice until its step fits.
+Settled decide_recompute(const Experiment& e, const StepNeeds& needs) {
+  const RecomputeByRank by_rank(e.shape);
+  RecomputeByRank::Choices choices = by_rank.on_all(0);
+  Settled out{.entry = {.name = kRecompute}, .shape = e.shape};
+  for (bool changes = true; changes;) {
+    changes = false;
+    out.shape.model_options.recompute = by_rank.blocks(choices);
+    const std::vector<MemoryNeed> of_ranks = needs(out.shape);
+    const MemoryNeed& need = tightest(of_ranks);
+    if (need.fits()) out.entry.reason = enough_text("the fastest that fits", need);
+    for (size_t rank = 0; rank < by_rank.ranks(); ++rank) {
+      if (of_ranks[rank].fits()) continue;
+      const bool has_more = by_rank.recompute_more(choices, rank);
+      if (has_more || out.entry.reason.empty())
+        out.entry.reason = too_much_text("less recomputation", of_ranks[rank]);
+      changes |= has_more;
+    }
+  }
+  out.entry.value = by_rank.text(choices);
+  return out;
 }
 
 // What a checkpoint says, if that can be followed.
-void require_followable(const MemoryDecision& d, const Decisions::Entry& before, const StepNeed& need) {
+void require_followable(const MemoryDecision& d, const Decisions::Entry& before, const StepNeeds& needs) {
   const auto& outcomes = d.open.outcomes;
   const auto outcome = std::ranges::find(outcomes, before.value, &OpenDecision::Outcome::value);
   if (outcome == outcomes.end()) {
@@ -163,12 +203,12 @@ void require_followable(const MemoryDecision& d, const Decisions::Entry& before,
                       before.name, before.value, listed(outcomes, [](const auto& one) { return one.value; }));
   }
   if (outcome + 1 == outcomes.end()) return;
-  const MemoryNeed needed = need(outcome->shape);
-  if (needed.bytes > needed.available) {
+  const MemoryNeed need = tightest(needs(outcome->shape));
+  if (need.bytes > need.available) {
     fail<ConfigError>("decisions",
                       "the checkpoint's run used {} = {}, which needs {} here, but only {} are free: free "
                       "memory, or start with --redecide, {}",
-                      before.name, before.value, mib(needed.bytes), mib(needed.available), d.after_change);
+                      before.name, before.value, mib(need.bytes), mib(need.available), d.after_change);
   }
 }
 
@@ -196,27 +236,16 @@ std::vector<Decisions::Entry> float8_ratios(const Experiment& e, const Decisions
   return out;
 }
 
-void take(const Decisions::Entry& decided, const MemoryDecision& d, Experiment& e) {
-  e.shape = std::ranges::find(d.open.outcomes, decided.value, &OpenDecision::Outcome::value)->shape;
-}
-
-void settle_one(Experiment& e, const MemoryDecision& d, Decisions::Entry entry, RankGroups& ranks,
-                bool before) {
-  e.decisions.entries.push_back(std::move(entry));
-  e.decisions = of_first_rank(e.decisions, *ranks.control);
-  const Decisions::Entry& settled = *e.decisions.find(d.open.name);
-  take(settled, d, e);
-  log_decision(settled, before);
-}
-
 // What the checkpoint's run decided comes before what is decided afresh, which takes the memory that this
 // leaves: so it is enough that it fits with everything else at its least.
-void follow_checkpoint(Experiment& e, const StepNeed& need, RankGroups& ranks, const Decisions& saved) {
+void follow_checkpoint(Experiment& e, const StepNeeds& needs, const Decisions& saved) {
   const auto follow = [&](const MemoryDecision& d) {
     const Decisions::Entry* before = saved.find(d.open.name);
     if (!before) return;
-    require_followable(d, *before, need);
-    settle_one(e, d, *before, ranks, true);
+    require_followable(d, *before, needs);
+    e.shape = std::ranges::find(d.open.outcomes, before->value, &OpenDecision::Outcome::value)->shape;
+    e.decisions.entries.push_back(*before);
+    log_decision(*before, true);
   };
   if (leaves_recompute_open(e))
     e.shape.model_options.recompute = recompute_choices(e.shape.model.layers).back().blocks;
@@ -226,17 +255,30 @@ void follow_checkpoint(Experiment& e, const StepNeed& need, RankGroups& ranks, c
   if (leaves_loss_chunks_open(e)) follow(loss_chunk_decision(e));
 }
 
-// The decisions about whole gradients, recomputation and codes that are not made yet. Gradients come first,
-// since they change what a step computes, and beside recomputed norms and activations, which cost less time
-// than sums after every micro-batch. The others change only what a step costs, kept codes least.
-void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
+// Decides about whole gradients, recomputation and codes what is not decided yet. Gradients come first, since
+// they change what a step computes, and beside recomputed norms and activations, which cost less time than
+// sums after every micro-batch. The others change only what a step costs, kept codes least.
+void decide_step(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
+  const auto settle = [&](Settled settled) {
+    e.shape = std::move(settled.shape);
+    record(std::move(settled.entry));
+  };
   const bool has_codes = leaves_weight_codes_open(e) && !e.decisions.find(kKeepCodes);
   if (has_codes) e.shape.parameters.keeps_float8_codes = false;
   if (leaves_recompute_open(e))
     e.shape.model_options.recompute = std::vector(e.shape.model.layers, Recompute::elementwise);
-  if (leaves_reduction_open(e) && !e.decisions.find(kReduce)) settle(reduction_decision(e));
-  if (leaves_recompute_open(e)) settle(recompute_decision(e));
-  if (has_codes) settle(weight_codes_decision(e));
+  if (leaves_reduction_open(e) && !e.decisions.find(kReduce)) settle(decide(reduction_decision(e), needs));
+  if (leaves_recompute_open(e)) settle(decide_recompute(e, needs));
+  if (has_codes) settle(decide(weight_codes_decision(e), needs));
+}
+
+// The same, and for how many tokens logits exist at once.
+void decide_all(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
+  decide_step(e, needs, record);
+  if (!leaves_loss_chunks_open(e) || e.decisions.find(kLossChunks)) return;
+  Settled settled = decide(loss_chunk_decision(e), needs);
+  e.shape = std::move(settled.shape);
+  record(std::move(settled.entry));
 }
 
 // The timed step keeps codes of weights as the real one will: as its memory allows with FP8 in every
@@ -294,7 +336,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
   std::ranges::move(open_cpu_products(e), std::back_inserter(out));
   std::ranges::move(open_overlap(e), std::back_inserter(out));
   if (leaves_reduction_open(e)) out.push_back(reduction_decision(e).open);
-  if (leaves_recompute_open(e)) out.push_back(recompute_decision(e).open);
+  if (leaves_recompute_open(e)) out.push_back(recompute_decision(e));
   if (leaves_weight_codes_open(e)) out.push_back(weight_codes_decision(e).open);
   if (leaves_loss_chunks_open(e)) {
     out.push_back(loss_chunk_decision(e).open);
@@ -303,20 +345,15 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
   return out;
 }
 
-Experiment decided_by_memory(Experiment e, const StepNeed& need) {
-  const auto settle = [&](const MemoryDecision& d) {
-    e.decisions.entries.push_back(decide(d, need));
-    take(e.decisions.entries.back(), d, e);
-  };
-  for_each_memory_decision(e, settle);
-  if (leaves_loss_chunks_open(e)) settle(loss_chunk_decision(e));
+Experiment decided_by_memory(Experiment e, const StepNeeds& needs) {
+  decide_all(e, needs, [&](Decisions::Entry entry) { e.decisions.entries.push_back(std::move(entry)); });
   return e;
 }
 
 Experiment as_memory_allows(Experiment e, RankGroups& ranks, Device device) {
-  for_each_memory_decision(e, [&](const MemoryDecision& d) {
-    take(decide(d, [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); }), d, e);
-  });
+  decide_step(
+      e, [&](const TrainingShape& shape) { return memory_needs(e, shape, ranks, device); },
+      [](const Decisions::Entry&) {});
   return e;
 }
 
@@ -338,13 +375,12 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   settle_attention(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_overlap(e, ranks, device, saved);
-  const auto need = [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); };
-  const auto decide_afresh = [&](const MemoryDecision& d) {
-    settle_one(e, d, decide(d, need), ranks, false);
-  };
-  follow_checkpoint(e, need, ranks, saved);
-  for_each_memory_decision(e, decide_afresh);
-  if (leaves_loss_chunks_open(e) && !e.decisions.find(kLossChunks)) decide_afresh(loss_chunk_decision(e));
+  const auto needs = [&](const TrainingShape& shape) { return memory_needs(e, shape, ranks, device); };
+  follow_checkpoint(e, needs, saved);
+  decide_all(e, needs, [&](Decisions::Entry entry) {
+    log_decision(entry);
+    e.decisions.entries.push_back(std::move(entry));
+  });
   require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());
 }
 

@@ -29,21 +29,21 @@ struct OpenDecision {
 /// choose kernels.
 std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 
-/// What a step of this shape takes of the rank that has least to spare.
-using StepNeed = std::function<MemoryNeed(const TrainingShape&)>;
+/// What a step of this shape takes, as memory_needs() gives it.
+using StepNeeds = std::function<std::vector<MemoryNeed>(const TrainingShape&)>;
 
 /// `experiment` with everything that memory decides in settle_decisions(), by the same rule, for a machine
 /// that need not be this one; what was decided is added to experiment.decisions.
-Experiment decided_by_memory(Experiment experiment, const StepNeed& need);
+Experiment decided_by_memory(Experiment experiment, const StepNeeds& needs);
 
 /// `experiment` with whole gradients, recomputation and kept codes as the memory that is free now would
 /// decide them. Records nothing. Every rank makes the call.
 Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device device);
 
 /// Settles what the configuration leaves to be decided, and writes it into `experiment`: the shape of the
-/// step and experiment.decisions. Rank 0 reads or makes the decisions; all ranks get them, apply them and
-/// compare the results. Every rank makes the call. Throws ConfigError, on all ranks, if a checkpoint's
-/// decision cannot be followed here.
+/// step and experiment.decisions. Rank 0 reads or measures, and all ranks get that; what memory decides, all
+/// ranks conclude from the needs of all. They compare the results. Every rank makes the call. Throws
+/// ConfigError, on all ranks, if a checkpoint's decision cannot be followed here.
 ///
 /// What is decided, in order:
 ///
@@ -63,7 +63,8 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 /// only fit where norms and activations are recomputed, which costs less time than the traffic.
 ///
 /// activation_checkpoint.mode auto, after that and at every start, beside what a checkpoint's run decided
-/// about the others: the first of recompute_choices() for which all ranks have the memory.
+/// about the others: on each rank of a pipeline the first of recompute_choices() for which the ranks in its
+/// place have the memory (apps/decide/recompute_by_rank.h).
 ///
 /// quantize.linear.float8.keep_weight_codes, after that: codes of weights that are gathered in the compute
 /// type are kept through the step if all ranks have the memory; else they are made again after every gather.

@@ -8,7 +8,8 @@
 
 namespace ottava {
 
-MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGroups& ranks, Device device) {
+std::vector<MemoryNeed> memory_needs(const Experiment& e, const TrainingShape& shape, RankGroups& ranks,
+                                     Device device) {
   const int64_t snapshot = device.is_gpu() ? 0 : snapshot_bytes(e, ranks.coordinates);
   const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes() + snapshot,
                            memory_for_rank(device, *ranks.control)};
@@ -19,10 +20,14 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
                           .recv = view_of(all.data(), {std::ssize(all)}),
                           .label = "memory"})
       .wait(host);
+  std::vector<std::vector<MemoryNeed>> by_place(e.mesh.size(MeshAxis::pp));
+  for (int rank = 0; rank < ranks.control->size(); ++rank) {
+    by_place[e.mesh.coordinate(MeshAxis::pp, rank)].push_back(
+        MemoryNeed::of_device(device, {all[2 * rank], all[2 * rank + 1]}));
+  }
   std::vector<MemoryNeed> needs;
-  for (size_t i = 0; i < all.size(); i += 2)
-    needs.push_back(MemoryNeed::of_device(device, {all[i], all[i + 1]}));
-  return tightest(needs);
+  for (const std::vector<MemoryNeed>& in_place : by_place) needs.push_back(tightest(in_place));
+  return needs;
 }
 
 MemoryNeed tightest(std::span<const MemoryNeed> needs) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "apps/config/experiment.h"
 
@@ -21,12 +22,13 @@ struct MemoryNeed {
     return need;
   }
 };
-/// The need of `experiment` with this shape, including the snapshot of asynchronous checkpoints in host
-/// memory. Every rank makes the call.
-MemoryNeed memory_need(const Experiment& experiment, const TrainingShape& shape, RankGroups& ranks,
-                       Device device);
-/// Of all ranks' needs, in their order, the one with least to spare: if it fits, all do. Of equal ones the
-/// first, so that ranks that compare the same needs decide the same.
+/// The needs of `experiment` with this shape, including the snapshot of asynchronous checkpoints in host
+/// memory: for each rank of a pipeline, or one without a pipeline, the tightest() of those in its place.
+/// Every rank makes the call, and gets the same.
+std::vector<MemoryNeed> memory_needs(const Experiment& experiment, const TrainingShape& shape,
+                                     RankGroups& ranks, Device device);
+/// Of several ranks' needs, in their order, the one with least to spare: if it fits, all do. Of equal ones
+/// the first, so that ranks that compare the same needs decide the same.
 MemoryNeed tightest(std::span<const MemoryNeed> needs);
 
 }  // namespace ottava

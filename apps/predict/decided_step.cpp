@@ -1,6 +1,5 @@
 #include "apps/predict/decided_step.h"
 
-#include <algorithm>
 #include <iterator>
 
 #include "apps/predict/nccl_memory.h"
@@ -13,21 +12,19 @@ int64_t snapshot_beside(const Experiment& e, Device device, int role) {
 }
 
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
-                                            std::optional<double> limit_gib, const Machine* machine) {
+                                            std::optional<double> limit_gib, const Machine* machine,
+                                            int64_t (*bytes)(const MemoryPlan&)) {
+  RoleRecordings recordings(device, given.mesh);
   return decide_and_record(
-      given, device, limit_gib,
-      [&](const TrainingShape& shape) { return sample_roles(shape, device, given.mesh); },
+      given, device, limit_gib, [&](const TrainingShape& shape) { return recordings.of(shape); },
       [&](const std::vector<StepPlan>& roles) {
-        int64_t most = 0;
-        for (int role = 0; role < std::ssize(roles); ++role)
-          most = std::max(most, roles[role].memory.total_bytes() + snapshot_beside(given, device, role));
-        return most;
-      },
-      [&](const std::vector<StepPlan>& roles) {
-        int64_t most = 0;
-        for (const StepPlan& role : roles)
-          most = std::max(most, machine ? nccl_memory(role.connections, *machine).bytes() : 0);
-        return most;
+        std::vector<RankBytes> of_ranks;
+        for (int role = 0; role < std::ssize(roles); ++role) {
+          const StepPlan& plan = roles[role];
+          of_ranks.push_back({.step = bytes(plan.memory) + snapshot_beside(given, device, role),
+                              .besides = machine ? nccl_memory(plan.connections, *machine).bytes() : 0});
+        }
+        return of_ranks;
       });
 }
 

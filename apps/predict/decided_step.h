@@ -19,12 +19,17 @@ struct Decided {
   Recorded step;
 };
 
+/// What a step takes of one rank, and what else is taken from its limit.
+struct RankBytes {
+  int64_t step = 0, besides = 0;
+};
+
 /// Decides, of what memory decides, as a run on ranks that may take `limit_gib` would (decided_by_memory());
-/// without a limit the experiment stays as it is. `record(shape)` records a step, and `bytes(recorded)` are
-/// what it takes of the rank that takes most, `bytes_besides(recorded)` what else is taken from the limit.
-template <class Record, class Bytes, class BytesBesides>
+/// without a limit the experiment stays as it is. `record(shape)` records a step, and `bytes(recorded)` is
+/// what that takes, a RankBytes for each rank of a pipeline, or one without a pipeline.
+template <class Record, class Bytes>
 auto decide_and_record(const Experiment& given, Device device, std::optional<double> limit_gib,
-                       const Record& record, const Bytes& bytes, const BytesBesides& bytes_besides) {
+                       const Record& record, const Bytes& bytes) {
   const auto decided = [](const TrainingShape& s) {
     return std::tuple(s.parameters.reduce_every_micro_batch, s.parameters.keeps_float8_codes,
                       s.model_options.loss_chunk_rows, s.model_options.recompute);
@@ -38,18 +43,28 @@ auto decide_and_record(const Experiment& given, Device device, std::optional<dou
   Experiment e = given;
   if (limit_gib) {
     e = decided_by_memory(std::move(e), [&](const TrainingShape& shape) {
-      const Recorded& one = recorded(shape);
       const auto limit = static_cast<int64_t>(*limit_gib * (1 << 30));
-      return MemoryNeed::of_device(device, {.bytes = bytes(one), .available = limit - bytes_besides(one)});
+      std::vector<MemoryNeed> needs;
+      for (const RankBytes rank : bytes(recorded(shape)))
+        needs.push_back(
+            MemoryNeed::of_device(device, {.bytes = rank.step, .available = limit - rank.besides}));
+      return needs;
     });
   }
   Recorded& step = recorded(e.shape);
   return Decided<Recorded>{std::move(e), std::move(step)};
 }
 
-/// The same with sample_roles(). On a machine that is known, what NCCL takes is no part of what is left.
+/// The same with sample_roles(), whose memory `bytes` says. On a machine that is known, what NCCL takes is no
+/// part of what is left.
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
-                                            std::optional<double> limit_gib, const Machine* machine);
+                                            std::optional<double> limit_gib, const Machine* machine,
+                                            int64_t (*bytes)(const MemoryPlan&));
+inline Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
+                                                   std::optional<double> limit_gib, const Machine* machine) {
+  return decided_step(given, device, limit_gib, machine,
+                      [](const MemoryPlan& memory) { return memory.total_bytes(); });
+}
 
 /// Bytes that the snapshot for asynchronous checkpoints takes of the device's memory beside the step of the
 /// rank with this place in its pipeline: none of a GPU's.

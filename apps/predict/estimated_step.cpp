@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace ottava {
 namespace {
@@ -18,7 +20,7 @@ class StepEstimates {
     const int64_t blocks = std::ssize(recompute),
                   some = std::ranges::count(recompute, Recompute::all_but_attention),
                   others = std::ranges::count(recompute, Recompute::elementwise);
-    if (shape.pipeline.is_on() || some == 0 || others == 0 || some + others < blocks) return whole(shape);
+    if (some == 0 || others == 0 || some + others < blocks) return whole(shape);
     TrainingShape alike = shape;
     const auto all = [&](Recompute what) {
       alike.model_options.recompute.assign(blocks, what);
@@ -50,11 +52,17 @@ class StepEstimates {
 
 Decided<StepFigures> estimate_decided(const Experiment& given, Device device, const Machine& machine,
                                       double limit_gib) {
+  if (given.shape.pipeline.is_on()) {
+    auto [decided, roles] = decided_step(given, device, limit_gib, &machine, alive_bytes);
+    return {std::move(decided), figures_of(roles, machine)};
+  }
   StepEstimates estimates(given, device, machine);
   return decide_and_record(
       given, device, limit_gib, [&](const TrainingShape& shape) { return estimates.of(shape); },
-      [&](const StepFigures& figures) { return figures.alive_bytes + snapshot_beside(given, device, 0); },
-      [](const StepFigures& figures) { return figures.nccl_bytes; });
+      [&](const StepFigures& figures) {
+        return std::vector<RankBytes>{
+            {.step = figures.alive_bytes + snapshot_beside(given, device, 0), .besides = figures.nccl_bytes}};
+      });
 }
 
 }  // namespace ottava

@@ -8,9 +8,12 @@
 
 namespace ottava {
 
+/// Persistent bytes and those of the fullest moment: no packing takes less.
+int64_t alive_bytes(const MemoryPlan& memory);
+
 /// The figures of a step by which layouts are compared.
 struct StepFigures {
-  int64_t alive_bytes = 0;  ///< persistent bytes and those of the fullest moment: no packing takes less
+  int64_t alive_bytes = 0;  ///< alive_bytes()
   int64_t nccl_bytes = 0;   ///< what NCCL takes besides, of the same rank
   int64_t sent_bytes = 0, calls = 0;
   double flops = 0, bytes = 0, seconds = 0;
@@ -37,7 +40,7 @@ TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& patter
 /// Figures of rank 0's step, from recordings with three and with four motifs. Each motif adds the same FLOPs,
 /// bytes, calls and bytes alive, so these figures are exact; but if with more motifs another moment becomes
 /// the fullest, more bytes are alive than this says, never fewer. Time is within 1%, once the overlap of
-/// compute and transfers repeats. Models that are hardly longer are recorded whole.
+/// compute and transfers repeats. Models that are hardly longer are recorded whole. Not of a pipeline.
 StepFigures estimate_step(const Experiment& experiment, Device device, const Machine& machine);
 
 }  // namespace ottava

@@ -140,11 +140,28 @@ StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh
 }
 
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh) {
-  std::vector<StepPlan> roles;
-  if (!shape.pipeline.is_on()) roles.push_back(sample_first_rank(shape, target, mesh));
-  for (int role = 0; shape.pipeline.is_on() && role < mesh.size(MeshAxis::pp); ++role)
-    roles.push_back(record_rank(shape, target, mesh, first_rank_of_role(mesh, role)));
-  return roles;
+  return RoleRecordings(target, mesh).of(shape);
+}
+
+const std::vector<StepPlan>& RoleRecordings::of(const TrainingShape& shape) {
+  const bool is_pipeline = shape.pipeline.is_on();
+  const int roles = is_pipeline ? mesh_.size(MeshAxis::pp) : 1;
+  for (int role = 0; role < roles; ++role) {
+    Key key{shape.parameters.reduce_every_micro_batch, shape.parameters.keeps_float8_codes,
+            shape.model_options.loss_chunk_rows, shape.model_options.recompute};
+    if (is_pipeline) {
+      const std::vector<bool> units = shape.pipeline.units_of(role);  // the embedding comes first
+      for (size_t block = 0; block < key.recompute.size(); ++block)
+        if (!units[block + 1]) key.recompute[block] = Recompute::nothing;
+    }
+    if (role < std::ssize(keys_) && keys_[role] == key) continue;
+    StepPlan plan = is_pipeline ? record_rank(shape, target_, mesh_, first_rank_of_role(mesh_, role))
+                                : sample_first_rank(shape, target_, mesh_);
+    if (role == std::ssize(keys_)) keys_.emplace_back(), roles_.emplace_back();
+    keys_[role] = std::move(key);
+    roles_[role] = std::move(plan);
+  }
+  return roles_;
 }
 
 ShardCoordinates coordinates_of_role(const Experiment& e, int role) {

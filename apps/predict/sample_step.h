@@ -12,6 +12,25 @@ namespace ottava {
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 /// One plan for each rank of a pipeline, recorded in full; without a pipeline that of sample_first_rank().
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh);
+/// sample_roles() of one experiment's shapes, which differ in what memory decides. What a rank of a pipeline
+/// does not have to do otherwise than in the shape before is not recorded again.
+class RoleRecordings {
+ public:
+  RoleRecordings(Device target, const Mesh& mesh) : target_(target), mesh_(mesh) {}
+  const std::vector<StepPlan>& of(const TrainingShape& shape);
+
+ private:
+  struct Key {
+    bool reduce_every_micro_batch, keeps_float8_codes;
+    int64_t loss_chunk_rows;
+    std::vector<Recompute> recompute;  ///< of the rank's blocks
+    bool operator==(const Key&) const = default;
+  };
+  const Device target_;
+  const Mesh& mesh_;
+  std::vector<Key> keys_;
+  std::vector<StepPlan> roles_;
+};
 /// The first rank of the mesh that has this place in its pipeline.
 inline int first_rank_of_role(const Mesh& mesh, int role) {
   return role * (mesh.world_size() / mesh.size(MeshAxis::pp));

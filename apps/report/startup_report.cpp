@@ -31,15 +31,21 @@ namespace {
 std::string recompute_text(const std::vector<Recompute>& blocks) {
   const auto count = [&](Recompute r) { return std::ranges::count(blocks, r); };
   const auto elementwise = count(Recompute::elementwise), whole = count(Recompute::block),
-             but_attention = count(Recompute::all_but_attention);
-  const std::string of = fmt::format("of {}", counted(blocks.size(), "block"));
-  if (elementwise > 0 && but_attention > 0)
+             but_attention = count(Recompute::all_but_attention), all = std::ssize(blocks);
+  const std::string of = fmt::format("of {}", counted(all, "block"));
+  if (elementwise + whole + but_attention == 0) return "nothing is recomputed";
+  if (elementwise == all) return "norms and activations are recomputed";
+  if (but_attention == all) return fmt::format("all but attention is recomputed in {} {}", all, of);
+  if (whole + count(Recompute::nothing) == all)
+    return fmt::format("{} {} {} recomputed", whole, of, whole == 1 ? "is" : "are");
+  if (elementwise + but_attention == all)
     return fmt::format("all but attention is recomputed in {} {}, norms and activations in the others",
                        but_attention, of);
-  if (elementwise > 0) return "norms and activations are recomputed";
-  if (but_attention > 0) return fmt::format("all but attention is recomputed in {} {}", but_attention, of);
-  if (whole == 0) return "nothing is recomputed";
-  return fmt::format("{} {} {} recomputed", whole, of, whole == 1 ? "is" : "are");
+  std::string text;  // ranks of a pipeline differ
+  for (const auto& [what, some] : {std::pair("norms and activations", elementwise),
+                                   std::pair("all but attention", but_attention), std::pair("all", whole)})
+    if (some > 0) add_item(text, fmt::format("{} in {}{}", what, some, text.empty() ? " " + of : ""));
+  return "recomputed are " + text;
 }
 
 // With one rank there is no sum between ranks, and sums over micro-batches are f32.

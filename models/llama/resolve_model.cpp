@@ -147,7 +147,6 @@ std::vector<RecomputeChoice> recompute_choices(int64_t layers) {
     int64_t some, every;
   };
   for (const auto& [some, every] : {Part{1, 8}, Part{1, 4}, Part{1, 2}, Part{3, 4}}) {
-    if (every > layers) continue;
     out.push_back({fmt::format("op, all but attention of {} in {} blocks", some, every),
                    in_some(some, every, Recompute::all_but_attention, out[1].blocks)});
   }

@@ -42,7 +42,7 @@ LlamaConfig resolve_model(const ModelConfig& config, const std::optional<LlamaCo
 std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& config, int64_t layers);
 
 /// What activation_checkpoint.mode auto chooses from, with what each block computes again: the fastest, which
-/// takes most memory, comes first, the one that takes least comes last.
+/// takes most memory, comes first, the one that takes least comes last. Of few blocks some are alike.
 struct RecomputeChoice {
   std::string name;  ///< "op, all but attention of 1 in 4 blocks"
   std::vector<Recompute> blocks;

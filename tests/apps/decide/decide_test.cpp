@@ -179,7 +179,7 @@ TEST_CASE("what mode auto chooses from takes less the slower it is") {
   // Each is chosen where there is room for it and not for the one before.
   for (size_t i = 0; i < names.size(); ++i) {
     const Experiment e = decided_by_memory(open, [&](const TrainingShape& shape) {
-      return MemoryNeed{.bytes = need(shape), .available = bytes[i], .share = 1};
+      return std::vector{MemoryNeed{.bytes = need(shape), .available = bytes[i], .share = 1}};
     });
     CHECK(e.decisions.find("activation_checkpoint.mode")->value == names[i]);
     CHECK(e.shape.model_options.recompute == mode->outcomes[i].shape.model_options.recompute);
@@ -200,7 +200,7 @@ TEST_CASE("mode auto recomputes norms and activations before it gives up whole g
     shape.model_options.recompute.assign(32, beside_whole_gradients);
     const int64_t available = need(shape) - bytes_short;
     const Experiment e = decided_by_memory(open, [&](const TrainingShape& one) {
-      return MemoryNeed{.bytes = need(one), .available = available, .share = 1};
+      return std::vector{MemoryNeed{.bytes = need(one), .available = available, .share = 1}};
     });
     return std::pair(e.decisions.find(kKey)->value, e.decisions.find("activation_checkpoint.mode")->value);
   };
@@ -231,7 +231,7 @@ TEST_CASE("what mode auto recomputes leaves room for what the checkpoint's run d
   test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(job.config(with_batch(64)), nullptr, 2);
     RankGroups ranks = test::groups_over(world, e.mesh);
-    const MemoryNeed need = memory_need(e, e.shape, ranks, {DeviceType::cpu, 0});
+    const MemoryNeed need = tightest(memory_needs(e, e.shape, ranks, {DeviceType::cpu, 0}));
     batches[static_cast<size_t>(world.rank())] = 160 * need.available / need.bytes;
   });
   CHECK(batches[0] == batches[1]);
@@ -264,7 +264,7 @@ TEST_CASE("what memory allows is what will be decided, and is not recorded") {
       allowed[rank] = e.shape.parameters;
       recorded[rank] = e.decisions.entries.size();
       planned[rank] = decided_by_memory(open, [&](const TrainingShape& shape) {
-        return memory_need(open, shape, ranks, {DeviceType::cpu, 0});
+        return memory_needs(open, shape, ranks, {DeviceType::cpu, 0});
       });
     });
     for (size_t rank : {0, 1}) {

@@ -28,13 +28,15 @@ Config config_with(const std::vector<std::string>& more) {
   return load_config("", options);
 }
 
-/// What rank 0 of `ranks` says at start.
-std::string report(int ranks, const std::vector<std::string>& more) {
+/// What rank 0 of `ranks` says at start; with `recompute`, if that was decided so.
+std::string report(int ranks, const std::vector<std::string>& more,
+                   const std::vector<Recompute>& recompute = {}) {
   const Config config = config_with(more);
   log::set_level(log::Level::info);
   const CapturedOutput log;
   test::run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
-    const Experiment e = resolve_experiment(config, nullptr, ranks);
+    Experiment e = resolve_experiment(config, nullptr, ranks);
+    if (!recompute.empty()) e.shape.model_options.recompute = recompute;
     RankGroups groups = test::groups_over(world, e.mesh);
     const StepPlan plan = record_step(e.shape, {DeviceType::cpu, 0}, groups);
     if (world.rank() == 0) log_startup_report(e, plan, {DeviceType::cpu, 0}, groups);
@@ -68,6 +70,20 @@ TEST_CASE("the report says what is recomputed") {
   CHECK_THAT(selective("all_but_attention"),
              Contains("; all but attention is recomputed in 6 of 6 blocks\n"));
   CHECK_THAT(selective("4"), Contains("; 1 of 6 blocks is recomputed\n"));
+  const auto blocks = [](std::vector<Recompute> what) {
+    return report(1, {"--model.n_layers", std::to_string(what.size())}, what);
+  };
+  using enum Recompute;
+  CHECK_THAT(blocks({nothing, nothing}), Contains("; nothing is recomputed\n"));
+  CHECK_THAT(blocks({elementwise, all_but_attention}),
+             Contains("; all but attention is recomputed in 1 of 2 blocks, norms and activations in the "
+                      "others\n"));
+  CHECK_THAT(
+      blocks({block, all_but_attention, elementwise, nothing, nothing}),
+      Contains("; recomputed are norms and activations in 1 of 5 blocks, all but attention in 1, all in "
+               "1\n"));
+  CHECK_THAT(blocks({block, all_but_attention}),
+             Contains("; recomputed are all but attention in 1 of 2 blocks, all in 1\n"));
 }
 
 TEST_CASE("the report says why a GPU that was wanted where there is one is not used") {

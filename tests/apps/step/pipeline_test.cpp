@@ -156,6 +156,13 @@ TEST_CASE("what a block recomputes, documents, BF16 and other models change noth
       whole.model_options.recompute.assign(6, Recompute::elementwise);
       check(whole, layout);
     }
+    DYNAMIC_SECTION(name_of(layout.schedule) << " with less recomputed on the last rank than on the first") {
+      TrainingShape whole = whole_step();
+      whole.model_options.recompute = {Recompute::block,       Recompute::all_but_attention,
+                                       Recompute::elementwise, Recompute::elementwise,
+                                       Recompute::nothing,     Recompute::nothing};
+      check(whole, layout);
+    }
   }
 }
 
