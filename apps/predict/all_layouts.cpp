@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "apps/config/resolved_layout.h"
+#include "apps/predict/recompute_modes.h"
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/text/counted.h"
@@ -43,11 +44,8 @@ void check_fixed(const std::vector<std::string>& fixed) {
 
 std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpointConfig& given,
                                                        const std::vector<std::string>& fixed) {
-  if (contains(fixed, kAutoRecompute)) return {{.mode = Mode::automatic}};
-  std::vector<ActivationCheckpointConfig> out;
-  for (const Mode mode : {Mode::none, Mode::selective, Mode::full})
-    out.push_back({.mode = mode, .selective_ac_option = "op"});
-  out.push_back({.mode = Mode::selective, .selective_ac_option = "all_but_attention"});
+  if (contains(fixed, kAutoRecompute)) return {kModeAuto};
+  std::vector<ActivationCheckpointConfig> out{kModeNone, kModeOp, kModeFull, kModeAllButAttention};
   if (given.mode == Mode::selective && given.every_nth_block() > 0) out.push_back(given);
   return out;
 }

@@ -1,7 +1,6 @@
 #include "apps/predict/search.h"
 
 #include <algorithm>
-#include <array>
 #include <compare>
 #include <limits>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "apps/predict/all_layouts.h"
 #include "apps/predict/each_on_threads.h"
 #include "apps/predict/estimated_step.h"
+#include "apps/predict/recompute_modes.h"
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/text/gib.h"
@@ -19,7 +19,6 @@ namespace ottava {
 namespace {
 
 using Reshard = ParallelismConfig::Reshard;
-using Mode = ActivationCheckpointConfig::Mode;
 
 constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
 constexpr int64_t kPipelineBlocks = 12'000;  // recorded for estimates: some seconds
@@ -27,15 +26,6 @@ constexpr int64_t kClosest = 10;             // recorded where none fits
 constexpr int64_t kPatterns = 6;             // of mode auto, recorded for a pipeline to find one that fits
 constexpr double kSurely = 0.95;  // of compute: the optimizer's part does not wait for a pipeline to fill
 constexpr double kNear = 1.02;    // of the time of the last that is asked for: recorded as well
-
-const ActivationCheckpointConfig kOp{.mode = Mode::selective, .selective_ac_option = "op"},
-    kAllButAttention{.mode = Mode::selective, .selective_ac_option = "all_but_attention"},
-    kAutomatic{.mode = Mode::automatic};
-
-// Whether what mode auto came to is what another mode does in every block.
-bool is_a_mode(std::string_view recompute) {
-  return contains(std::array{"none", "op", "all_but_attention", "full"}, recompute);
-}
 
 struct Estimate {
   Layout layout;
@@ -178,25 +168,27 @@ class Search {
     });
   }
 
-  // Mode auto may stop between op and all but attention where only the latter fits. It takes at least as long
-  // as op, and computes at least three quarters of what all but attention does.
+  // Mode auto may stop between two modes where only the second fits (recompute_modes.h). Without a pipeline
+  // it takes at least as long as the first, and computes at least three quarters of what the second does.
   void estimate_between() {
     sort();
     const Layout given = layout_of(planned_.experiment);
     std::vector<std::pair<double, Layout>> open;  // and how long it takes at least
     int64_t blocks = 0;
     for (const Estimate& e : found_) {
-      if (e.layout.recompute != kAllButAttention) continue;
-      const Layout op = with(e.layout, &Layout::recompute, kOp),
-                   automatic = with(e.layout, &Layout::recompute, kAutomatic);
-      const Estimate* too_large = find_by(too_large_, op, &Estimate::layout);
-      if (find_by(found_, op, &Estimate::layout) || !may_try(automatic)) continue;
+      const std::optional<ActivationCheckpointConfig> mode = mode_before_between(e.layout);
+      if (!mode) continue;
+      const Layout before = with(e.layout, &Layout::recompute, *mode),
+                   automatic = with(e.layout, &Layout::recompute, kModeAuto);
+      const Estimate* too_large = find_by(too_large_, before, &Estimate::layout);
+      if (find_by(found_, before, &Estimate::layout) || !may_try(automatic)) continue;
       if (!is_asked_for(e.layout.pp, given, options_.fixed)) {
-        if (!too_large) continue;  // op was not worth recording
+        if (!too_large) continue;  // it was not worth recording
         blocks += kPatterns * e.layout.micro_batches() * planned_.experiment.shape.model.layers;
         if (blocks > kPipelineBlocks) continue;
       }
-      open.emplace_back(too_large ? too_large->figures.seconds : e.figures.seconds * 3 / 4, automatic);
+      const bool is_bound = too_large && e.layout.pp == 1;
+      open.emplace_back(is_bound ? too_large->figures.seconds : e.figures.seconds * 3 / 4, automatic);
     }
     std::ranges::stable_sort(open, {}, &std::pair<double, Layout>::first);
     for (auto next = open.begin(); next != open.end() && next->first <= longest_wanted();) {
@@ -258,8 +250,8 @@ class Search {
           continue;
         }
         refused_.push_back({layout->layout, layout->gib_with_nccl(), true});
-        const Layout automatic = with(layout->layout, &Layout::recompute, kAutomatic);
-        if (layout->layout.recompute == kOp && may_try(automatic)) instead.push_back({automatic, figures});
+        const Layout automatic = with(layout->layout, &Layout::recompute, kModeAuto);
+        if (is_before_between(layout->layout) && may_try(automatic)) instead.push_back({automatic, figures});
       }
       found_.insert(found_.begin() + static_cast<std::ptrdiff_t>(recorded), instead.begin(), instead.end());
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
@@ -273,7 +265,7 @@ class Search {
   // known to take least.
   void record_closest() {
     std::ranges::sort(refused_, {}, [](const Refused& r) {
-      return std::tuple(r.least_gib, r.layout.recompute.mode != Mode::full, r.layout.local_batch,
+      return std::tuple(r.least_gib, r.layout.recompute != kModeFull, r.layout.local_batch,
                         options_text(keys_of(r.layout)));
     });
     const auto known = std::ranges::find_if(refused_, &Refused::is_recorded);
@@ -337,7 +329,7 @@ class Search {
     ++out_.estimated;
     if (is_known(automatic_recompute) || (other && e->figures == *other)) return true;
     if (e->least_gib() > options_.limit_gib) {
-      if (layout.recompute == kOp) too_large_.push_back(*e);
+      if (is_before_between(layout)) too_large_.push_back(*e);
       refused_.push_back({layout, e->least_gib()});
       return false;
     }
@@ -368,7 +360,7 @@ class Search {
   const SearchOptions& options_;
   LayoutRecorder recorder_;
   std::mutex mutex_;
-  std::vector<Estimate> found_, too_large_;  ///< the latter: of op alone
+  std::vector<Estimate> found_, too_large_;  ///< the latter: is_before_between()
   std::vector<Layout> between_;              ///< that estimate_between() has looked at
   std::vector<Refused> refused_;
   std::string complaint_;
