@@ -281,21 +281,6 @@ void decide_all(Experiment& e, const StepNeeds& needs, const std::function<void(
   record(std::move(settled.entry));
 }
 
-// The timed step keeps codes of weights as the real one will: as its memory allows with FP8 in every
-// candidate. If the codes no longer fit with FP8 in the chosen layers only, it is timed once more without.
-std::vector<Decisions::Entry> measured_as_memory_allows(const Experiment& e, RankGroups& ranks,
-                                                        Device device) {
-  Experiment timed = as_memory_allows(e, ranks, device);
-  std::vector<Decisions::Entry> measured = measure_float8(timed, ranks, device);
-  Experiment chosen = e;
-  apply_measured_float8(chosen, {.entries = measured});
-  if (!timed.shape.parameters.keeps_float8_codes || !leaves_weight_codes_open(chosen) ||
-      as_memory_allows(chosen, ranks, device).shape.parameters.keeps_float8_codes)
-    return measured;
-  timed.shape.parameters.keeps_float8_codes = false;
-  return measure_float8(timed, ranks, device);
-}
-
 // FP8 where it is faster, by rank 0's ratios: all ranks have the same GPU, and only rank 0 reads the file.
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   Decisions measured;
@@ -306,7 +291,9 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
     }
     const auto shapes = float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch());
     if (!std::ranges::all_of(shapes, [&](const auto& s) { return saved.find(decision_name(s)); }))
-      measured.entries = measured_as_memory_allows(e, ranks, device);
+      measured.entries = measure_as_decided(
+          e, [&](const Experiment& one) { return as_memory_allows(one, ranks, device); },
+          [&](const Experiment& one) { return measure_float8(one, ranks, device); });
   }
   fail_together(*ranks.control, "decisions", [&] {
     if (ranks.is_first())

@@ -54,7 +54,8 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 /// attention.backend: apps/decide/attention_choice.h.
 ///
 /// quantize.linear.float8.auto: FP8 for the shapes for which measure_float8() finds it faster, or for which
-/// rank 0's file auto_decisions says so. The step that is timed is that of as_memory_allows().
+/// rank 0's file auto_decisions says so. The step that is timed is that of as_memory_allows(), with FP8 where
+/// it wins (measure_as_decided()).
 ///
 /// parallelism.enable_async_tensor_parallel: apps/decide/tensor_parallel_overlap.h.
 ///

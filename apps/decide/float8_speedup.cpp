@@ -55,4 +55,26 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
   return of_first_rank({.entries = std::move(out)}, *ranks.control).entries;
 }
 
+std::vector<Decisions::Entry> measure_as_decided(
+    const Experiment& e, const std::function<Experiment(const Experiment&)>& decide,
+    const std::function<std::vector<Decisions::Entry>(const Experiment&)>& measure) {
+  Experiment timed = decide(e);
+  std::vector<Decisions::Entry> measured = measure(timed);
+  Experiment chosen = e;
+  apply_measured_float8(chosen, {.entries = measured});
+  const bool has_codes = leaves_weight_codes_open(chosen);
+  chosen = decide(chosen);
+  const FsdpOptions& real = chosen.shape.parameters;
+  FsdpOptions& then = timed.shape.parameters;
+  std::vector<Recompute>& recompute = timed.shape.model_options.recompute;
+  if (real.reduce_every_micro_batch == then.reduce_every_micro_batch &&
+      (real.keeps_float8_codes == then.keeps_float8_codes || !has_codes) &&
+      chosen.shape.model_options.recompute == recompute)
+    return measured;
+  then.reduce_every_micro_batch = real.reduce_every_micro_batch;
+  if (has_codes) then.keeps_float8_codes = real.keeps_float8_codes;
+  recompute = chosen.shape.model_options.recompute;
+  return measure(timed);
+}
+
 }  // namespace ottava

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -18,5 +19,12 @@ constexpr std::string_view kFloat8StepDecision = "quantize.linear.float8.auto st
 /// kFloat8StepDecision, for the layers in which FP8 won. Every rank makes the call at the same time, on its
 /// own GPU, with numbers of both signs in memory that is given back; the results are rank 0's.
 std::vector<Decisions::Entry> measure_float8(const Experiment& experiment, RankGroups& ranks, Device device);
+
+/// What `measure` says of the step that `decide` makes of the experiment with FP8 in every candidate. With
+/// FP8 only where that won, a step may take another memory, so that other things are decided than in the step
+/// that was measured: then that one is measured too, once, and its times count.
+std::vector<Decisions::Entry> measure_as_decided(
+    const Experiment& experiment, const std::function<Experiment(const Experiment&)>& decide,
+    const std::function<std::vector<Decisions::Entry>(const Experiment&)>& measure);
 
 }  // namespace ottava

@@ -6,6 +6,7 @@
 #include "apps/commands/plan_command.h"
 #include "apps/config/float8_ratios.h"
 #include "apps/decide/decide.h"
+#include "apps/decide/float8_speedup.h"
 #include "core/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
@@ -221,4 +222,63 @@ TEST_CASE("auto: the table of a plan has the file's ratios") {
       out);
   CHECK_THAT(out.str(),
              Contains("measured 1.50x") && Contains("measured 0.80x") && !Contains("not measured yet"));
+}
+
+TEST_CASE("auto: what is timed is the step that is taken, also where FP8 in fewer layers changes it") {
+  const Job job;
+  const Experiment open =
+      resolve_experiment(job.config("", {"--activation_checkpoint.mode", "auto"}), nullptr, 2, 90);
+  const int all = open.shape.float8_policy.fp8_products();
+  REQUIRE(all == 6 * 4 * 3);
+  struct Timed {
+    Recompute recompute;
+    bool keeps_codes, reduces_often;
+  };
+  std::vector<Timed> timed;
+  // With FP8 in fewer layers there is less room.
+  const auto measured_where = [&](Recompute tight_recompute, bool tight_codes, bool tight_reduces,
+                                  const Ratios& first, const Ratios& second) {
+    timed.clear();
+    return measure_as_decided(
+        open,
+        [&](const Experiment& given) {
+          Experiment e = given;
+          const bool is_tight = e.shape.float8_policy.fp8_products() < all;
+          e.shape.model_options.recompute.assign(6, is_tight ? tight_recompute : Recompute::nothing);
+          e.shape.parameters.keeps_float8_codes = is_tight ? tight_codes : true;
+          e.shape.parameters.reduce_every_micro_batch = is_tight ? tight_reduces : false;
+          return e;
+        },
+        [&](const Experiment& e) {
+          CHECK(e.shape.float8_policy.fp8_products() == all);
+          timed.push_back({e.shape.model_options.recompute[0], e.shape.parameters.keeps_float8_codes,
+                           e.shape.parameters.reduce_every_micro_batch});
+          return (timed.size() == 1 ? first : second).entries();
+        });
+  };
+  const Ratios everywhere{.wqkv = "1.500", .wo = "1.500", .w13 = "1.500", .w2 = "1.500"}, some,
+      none{.wqkv = "0.500", .wo = "0.500", .w13 = "0.500", .w2 = "0.500"};
+  const auto nothing = Recompute::nothing, block = Recompute::block;
+  // It stays as it is: once.
+  CHECK(measured_where(block, false, true, everywhere, none) == everywhere.entries());
+  CHECK(timed.size() == 1);
+  CHECK(measured_where(nothing, true, false, some, none) == some.entries());
+  CHECK(timed.size() == 1);
+  // Something changes: once more, with that.
+  CHECK(measured_where(block, true, false, some, everywhere) == everywhere.entries());
+  REQUIRE(timed.size() == 2);
+  CHECK(timed[0].recompute == nothing);
+  CHECK(timed[1].recompute == block);
+  CHECK(timed[1].keeps_codes);
+  CHECK_FALSE(timed[1].reduces_often);
+  CHECK(measured_where(nothing, false, false, some, none) == none.entries());
+  REQUIRE(timed.size() == 2);
+  CHECK(timed[0].keeps_codes);
+  CHECK_FALSE(timed[1].keeps_codes);
+  CHECK(measured_where(nothing, true, true, some, none) == none.entries());
+  REQUIRE(timed.size() == 2);
+  CHECK(timed[1].reduces_often);
+  // Without FP8 there are no codes to keep or not to keep.
+  CHECK(measured_where(nothing, false, false, none, some) == none.entries());
+  CHECK(timed.size() == 1);
 }
