@@ -13,15 +13,15 @@ int64_t snapshot_beside(const Experiment& e, Device device, int role) {
 
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
                                             std::optional<double> limit_gib, const Machine* machine,
-                                            int64_t (*bytes)(const MemoryPlan&)) {
-  RoleRecordings recordings(device, given.mesh);
+                                            Packing packing) {
+  RoleRecordings recordings(device, given.mesh, packing);
   return decide_and_record(
       given, device, limit_gib, [&](const TrainingShape& shape) { return recordings.of(shape); },
       [&](const std::vector<StepPlan>& roles) {
         std::vector<RankBytes> of_ranks;
         for (int role = 0; role < std::ssize(roles); ++role) {
           const StepPlan& plan = roles[role];
-          of_ranks.push_back({.step = bytes(plan.memory) + snapshot_beside(given, device, role),
+          of_ranks.push_back({.step = plan.memory.total_bytes() + snapshot_beside(given, device, role),
                               .besides = machine ? nccl_memory(plan.connections, *machine).bytes() : 0});
         }
         return of_ranks;

@@ -55,16 +55,10 @@ auto decide_and_record(const Experiment& given, Device device, std::optional<dou
   return Decided<Recorded>{std::move(e), std::move(step)};
 }
 
-/// The same with sample_roles(), whose memory `bytes` says. On a machine that is known, what NCCL takes is no
-/// part of what is left.
+/// The same with sample_roles(). On a machine that is known, what NCCL takes is no part of what is left.
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
                                             std::optional<double> limit_gib, const Machine* machine,
-                                            int64_t (*bytes)(const MemoryPlan&));
-inline Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
-                                                   std::optional<double> limit_gib, const Machine* machine) {
-  return decided_step(given, device, limit_gib, machine,
-                      [](const MemoryPlan& memory) { return memory.total_bytes(); });
-}
+                                            Packing packing = Packing::full);
 
 /// Bytes that the snapshot for asynchronous checkpoints takes of the device's memory beside the step of the
 /// rank with this place in its pipeline: none of a GPU's.

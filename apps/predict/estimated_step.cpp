@@ -53,7 +53,7 @@ class StepEstimates {
 Decided<StepFigures> estimate_decided(const Experiment& given, Device device, const Machine& machine,
                                       double limit_gib) {
   if (given.shape.pipeline.is_on()) {
-    auto [decided, roles] = decided_step(given, device, limit_gib, &machine, alive_bytes);
+    auto [decided, roles] = decided_step(given, device, limit_gib, &machine, Packing::none);
     return {std::move(decided), figures_of(roles, machine)};
   }
   StepEstimates estimates(given, device, machine);

@@ -55,6 +55,12 @@ StepFigures operator*(int64_t n, const StepFigures& a) {
           x * a.flops,       x * a.bytes,      x * a.seconds,    x * a.compute};
 }
 
+int64_t alive_bytes(const MemoryPlan& memory) {
+  int64_t most = 0;
+  for (const MemoryPlan::Phase& phase : memory.phases) most = std::max(most, phase.lower_bound);
+  return memory.persistent_bytes + most;
+}
+
 // Tables with a row for each product or parameter are rounded up as a whole.
 int64_t rounding_of_tables(const MemoryPlan& few, const MemoryPlan& more, int64_t motifs) {
   std::map<std::string_view, int64_t> bytes_of;
@@ -83,12 +89,6 @@ int64_t alive_bytes(const MemoryPlan& few, const MemoryPlan& more, int64_t motif
 }
 
 }  // namespace
-
-int64_t alive_bytes(const MemoryPlan& memory) {
-  int64_t most = 0;
-  for (const MemoryPlan::Phase& phase : memory.phases) most = std::max(most, phase.lower_bound);
-  return memory.persistent_bytes + most;
-}
 
 StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine) {
   const StepPlan& plan =
@@ -166,7 +166,9 @@ TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& patter
 
 StepFigures estimate_step(const Experiment& e, Device device, const Machine& machine) {
   const BlockPattern pattern = block_pattern(e.shape);
-  auto sample = [&](const TrainingShape& shape) { return sample_first_rank(shape, device, e.mesh); };
+  auto sample = [&](const TrainingShape& shape) {
+    return sample_first_rank(shape, device, e.mesh, Packing::none);
+  };
   if (pattern.motif == 0) return figures_of(sample(e.shape), machine);
   const StepPlan few = sample(with_motifs(e.shape, pattern, kFew, e)),
                  more = sample(with_motifs(e.shape, pattern, kFew + 1, e));

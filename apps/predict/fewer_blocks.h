@@ -8,12 +8,9 @@
 
 namespace ottava {
 
-/// Persistent bytes and those of the fullest moment: no packing takes less.
-int64_t alive_bytes(const MemoryPlan& memory);
-
 /// The figures of a step by which layouts are compared.
 struct StepFigures {
-  int64_t alive_bytes = 0;  ///< alive_bytes()
+  int64_t alive_bytes = 0;  ///< persistent bytes and those of the fullest moment: no packing takes less
   int64_t nccl_bytes = 0;   ///< what NCCL takes besides, of the same rank
   int64_t sent_bytes = 0, calls = 0;
   double flops = 0, bytes = 0, seconds = 0;

@@ -127,12 +127,12 @@ void count(StepPlan& plan) {
 
 }  // namespace
 
-StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
+StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh, Packing packing) {
   if (shape.micro_batches <= kRecorded || shape.pipeline.is_on())
-    return record_first_rank(shape, target, mesh);
+    return record_first_rank(shape, target, mesh, packing);
   TrainingShape few = shape;
   few.micro_batches = kRecorded;
-  StepPlan plan = record_first_rank(few, target, mesh);
+  StepPlan plan = record_first_rank(few, target, mesh, packing);
   plan.memory.resize_persistent("loss sums", shape.micro_batches * sizeof(float));
   plan.order = Repeater(plan.order).repeat(shape.micro_batches - kRecorded);
   count(plan);
@@ -155,8 +155,9 @@ const std::vector<StepPlan>& RoleRecordings::of(const TrainingShape& shape) {
         if (!units[block + 1]) key.recompute[block] = Recompute::nothing;
     }
     if (role < std::ssize(keys_) && keys_[role] == key) continue;
-    StepPlan plan = is_pipeline ? record_rank(shape, target_, mesh_, first_rank_of_role(mesh_, role))
-                                : sample_first_rank(shape, target_, mesh_);
+    StepPlan plan = is_pipeline
+                        ? record_rank(shape, target_, mesh_, first_rank_of_role(mesh_, role), packing_)
+                        : sample_first_rank(shape, target_, mesh_, packing_);
     if (role == std::ssize(keys_)) keys_.emplace_back(), roles_.emplace_back();
     keys_[role] = std::move(key);
     roles_[role] = std::move(plan);

@@ -9,14 +9,16 @@ namespace ottava {
 
 /// What record_first_rank() gives for rank 0 of this mesh, but from a recording of three micro-batches: those
 /// in the middle are alike. Memory is packed for these three.
-StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
+StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh,
+                           Packing packing = Packing::full);
 /// One plan for each rank of a pipeline, recorded in full; without a pipeline that of sample_first_rank().
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh);
 /// sample_roles() of one experiment's shapes, which differ in what memory decides. What a rank of a pipeline
 /// does not have to do otherwise than in the shape before is not recorded again.
 class RoleRecordings {
  public:
-  RoleRecordings(Device target, const Mesh& mesh) : target_(target), mesh_(mesh) {}
+  RoleRecordings(Device target, const Mesh& mesh, Packing packing = Packing::full)
+      : target_(target), mesh_(mesh), packing_(packing) {}
   const std::vector<StepPlan>& of(const TrainingShape& shape);
 
  private:
@@ -28,6 +30,7 @@ class RoleRecordings {
   };
   const Device target_;
   const Mesh& mesh_;
+  const Packing packing_;
   std::vector<Key> keys_;
   std::vector<StepPlan> roles_;
 };

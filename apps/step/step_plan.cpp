@@ -47,7 +47,7 @@ StepFlops mean_flops(const StepPlan& plan, Communicator& ranks) {
   return {.fp32 = sums[0] / size, .bf16 = sums[1] / size, .fp8 = sums[2] / size};
 }
 
-StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {
+StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks, Packing packing) {
   Recording r(shape, target, ranks);
   ranks.world->stats().reset();
   r.engine.train_step({}, {});
@@ -58,7 +58,7 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
   if (shape.validation_batch > 0) r.engine.validate({});
   if (shape.prompts > 0) r.engine.next_logits({}, 0);
   plan.matmul_workspace_bytes = r.recorder.workspace_bytes();
-  plan.memory = r.arena.plan();
+  plan.memory = r.arena.plan(packing);
   plan.memory.resize_persistent("matmul workspace", plan.matmul_workspace_bytes);
   return plan;
 }
@@ -70,15 +70,15 @@ std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device t
   return profile.take_spans(DeviceClock(r.stream));
 }
 
-StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
-  return record_rank(shape, target, mesh, 0);
+StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh, Packing packing) {
+  return record_rank(shape, target, mesh, 0, packing);
 }
 
-StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank) {
+StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank, Packing packing) {
   const int size = mesh.world_size();
   const auto connections = std::make_shared<RankConnections>();
   RankGroups ranks(make_dry_run_world(rank, size), make_dry_run_world(rank, size, connections), mesh);
-  StepPlan plan = record_step(shape, target, ranks);
+  StepPlan plan = record_step(shape, target, ranks, packing);
   plan.connections = *connections;
   return plan;
 }

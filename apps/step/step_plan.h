@@ -39,12 +39,15 @@ StepFlops mean_flops(std::span<const StepPlan> ranks);
 StepFlops mean_flops(const StepPlan& plan, Communicator& ranks);
 
 /// Records set-up, a training step and, if configured, a validation step on `meta`, for the rank of `ranks`.
-StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
+StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks,
+                     Packing packing = Packing::full);
 /// What one training step does, in order, with what is planned for it (StepProfile on `meta`).
 std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device target, RankGroups& ranks);
 /// record_step() for one rank of this mesh, without other ranks.
-StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank);
+StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank,
+                     Packing packing = Packing::full);
 /// The same for rank 0.
-StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
+StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh,
+                           Packing packing = Packing::full);
 
 }  // namespace ottava

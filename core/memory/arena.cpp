@@ -152,11 +152,11 @@ Arena::Phase::Phase(Arena& arena, std::string_view name) : arena_(arena) {
 
 Arena::Phase::~Phase() { arena_.phase_ = -1; }
 
-MemoryPlan Arena::plan() const {
+MemoryPlan Arena::plan(Packing packing) const {
   MemoryPlan plan = plan_;
   for (MemoryPlan::Phase& phase : plan.phases) {
-    phase.bytes = pack(phase.allocations);
     phase.lower_bound = most_alive(phase.allocations);
+    phase.bytes = packing == Packing::full ? pack(phase.allocations) : phase.lower_bound;
   }
   return plan;
 }

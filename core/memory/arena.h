@@ -73,8 +73,8 @@ class Arena {
     Arena& arena_;
   };
 
-  /// What was recorded, packed.
-  MemoryPlan plan() const;
+  /// What was recorded.
+  MemoryPlan plan(Packing packing = Packing::full) const;
   bool is_recording() const { return !device_; }
   /// The whole block as u8. Not while recording.
   Tensor block() const { return {const_cast<void*>(block_.data()), DType::u8, {block_bytes()}}; }

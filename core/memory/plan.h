@@ -37,13 +37,17 @@ inline constexpr int64_t kMemoryAlignment = 256;
 /// `bytes` rounded up to a multiple of kMemoryAlignment.
 constexpr int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
 
+/// What a plan says of its phases: where everything lies, or only how much is alive at most, which is known
+/// sooner.
+enum class Packing { full, none };
+
 /// Where everything lies in one block: persistent allocations first, then the phases (train, validate,
 /// sample, ...), which never run at the same time and share the rest.
 struct MemoryPlan {
   struct Phase {
     std::string name;
     std::vector<PlannedAllocation> allocations;
-    int64_t bytes = 0;        ///< packed size, without the persistent part
+    int64_t bytes = 0;        ///< packed size, without the persistent part; lower_bound with Packing::none
     int64_t lower_bound = 0;  ///< most bytes alive at one time: no packing can be smaller
   };
   std::vector<PlannedAllocation> persistent;

@@ -6,6 +6,7 @@
 #include "apps/predict/all_layouts.h"
 #include "apps/predict/estimated_step.h"
 #include "apps/predict/recompute_modes.h"
+#include "apps/predict/sample_step.h"
 #include "apps/predict/search.h"
 #include "core/contains.h"
 #include "core/error.h"
@@ -215,4 +216,42 @@ TEST_CASE("mode auto can be fixed, and other modes leave it out") {
   }
   CHECK(contains(modes("training.local_batch_size=1", between), Mode::automatic));
   CHECK_FALSE(contains(modes("training.local_batch_size=1", 70), Mode::automatic));
+}
+
+TEST_CASE("what a rank of a pipeline does as before is not recorded again, and what it does otherwise is") {
+  Overrides keys = kFloat8;
+  keys.insert(keys.end(), {"--training.global_batch_size", "8", "--model.n_layers", "4",
+                           "--parallelism.pipeline_parallel_degree", "2"});
+  const Planned p(keys, 4);
+  const Experiment& e = p.planned.experiment;
+  REQUIRE(e.shape.pipeline.is_on());
+  const auto nothing = Recompute::nothing, op = Recompute::elementwise, block = Recompute::block;
+  TrainingShape shape = e.shape;
+  RoleRecordings recordings(p.planned.device, e.mesh);
+  const auto check = [&] {
+    const std::vector<StepPlan>& got = recordings.of(shape);
+    const std::vector<StepPlan> want = sample_roles(shape, p.planned.device, e.mesh);
+    REQUIRE(got.size() == 2);
+    for (int role = 0; role < 2; ++role) {
+      CHECK(got[role].memory.total_bytes() == want[role].memory.total_bytes());
+      CHECK(got[role].flops(Precision::fp8) == want[role].flops(Precision::fp8));
+      CHECK(got[role].order.events.size() == want[role].order.events.size());
+      CHECK(got[role].traffic.sent_bytes() == want[role].traffic.sent_bytes());
+    }
+    return got[1].order.events.size();
+  };
+  for (const std::vector<Recompute>& blocks :
+       {std::vector{nothing, nothing, nothing, nothing}, std::vector{op, op, nothing, nothing},
+        std::vector{block, op, nothing, nothing}, std::vector{block, op, op, op},
+        std::vector{nothing, nothing, op, op}}) {
+    shape.model_options.recompute = blocks;
+    check();
+  }
+  const size_t events = check();
+  shape.model_options.loss_chunk_rows = 16;
+  CHECK(check() > events);
+  shape.parameters.keeps_float8_codes = !shape.parameters.keeps_float8_codes;
+  check();
+  shape.parameters.reduce_every_micro_batch = !shape.parameters.reduce_every_micro_batch;
+  check();
 }

@@ -193,3 +193,21 @@ TEST_CASE("the report adds up what is alive at the fullest moment") {
   CHECK(rows[2].bytes == 4096 + 2048);  // 1000 f32 and 1000 bf16 are more than 1500 f32
   CHECK(recorder.plan().largest(1)[0].name == "a");
 }
+
+TEST_CASE("a plan that is not packed says how much is alive") {
+  Arena recorder;
+  recorder.persistent("weights", DType::f32, {64}, MemoryCategory::parameters);
+  {
+    Arena::Phase phase(recorder, "train");
+    Allocation first = recorder.allocate("first", DType::f32, {256}, kScratch);
+    Allocation between = recorder.allocate("between", DType::f32, {128}, kScratch);
+    first = {};
+    Allocation last = recorder.allocate("last", DType::f32, {320}, kScratch);
+  }
+  const MemoryPlan packed = recorder.plan(), counted = recorder.plan(Packing::none);
+  CHECK(counted.phases[0].lower_bound == packed.phases[0].lower_bound);
+  CHECK(counted.phases[0].bytes == counted.phases[0].lower_bound);
+  CHECK(counted.total_bytes() == 256 + 512 + 1280);
+  CHECK(packed.total_bytes() >= counted.total_bytes());
+  CHECK(counted.by_category().size() == packed.by_category().size());
+}
