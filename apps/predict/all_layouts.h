@@ -31,8 +31,8 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
 /// Whether the layout has all of these: "KEY=VALUE" as in keys_of().
 bool has_all(const Layout& layout, const std::vector<std::string>& fixed);
 
-/// True for pipelines that are tried however long recording them takes: of 1 rank, of as many ranks as the
-/// layout `given` in the configuration has, and of as many as `fixed` names.
+/// True for pipelines that are tried, if they may be among the fastest, however long recording them takes: of
+/// 1 rank, of as many ranks as the layout `given` in the configuration has, and of as many as `fixed` names.
 bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed);
 
 }  // namespace ottava

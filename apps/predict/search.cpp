@@ -100,16 +100,20 @@ class Search {
   }
 
   // Pipelines that may be among the fastest, the most promising first. They are recorded whole, so those that
-  // the configuration does not ask for are limited to a few seconds.
+  // the configuration does not ask for are limited to a few seconds; of those that it asks for, only what is
+  // slower than twice as many as are shown is left out, since some of these may not fit in the end.
   std::vector<Layout> worth_recording(const std::vector<Layout>& pipelines) const {
     std::vector<std::pair<LeastTime, Layout>> open;
     std::vector<Layout> out;
     const Layout given = layout_of(planned_.experiment);
     for (const Layout& layout : pipelines) {
-      if (is_asked_for(layout.pp, given, options_.fixed)) {
+      const bool is_asked = is_asked_for(layout.pp, given, options_.fixed);
+      const size_t faster = is_asked ? 2 * options_.top : options_.top;
+      const LeastTime least = least_time(layout);
+      if (found_.size() >= faster && least.seconds > found_[faster - 1].figures.seconds) continue;
+      if (is_asked) {
         out.push_back(layout);
-      } else if (const LeastTime least = least_time(layout);
-                 found_.size() < options_.top || least.seconds <= found_[options_.top - 1].figures.seconds) {
+      } else {
         open.emplace_back(least, layout);
       }
     }
