@@ -172,10 +172,11 @@ def train_ours(c, shape, precision, until):
 
 
 def planned_speed(c, shape, precision):
-    """Tokens/s that `plan` says of this GPU; None where it has no table for it, or no time."""
+    """Tokens/s that `plan` says of this GPU by its table, not by the products that the runs before it have measured and kept; None
+    where it has no table for it, or no time."""
     try:
-        out = c.run([c.program("ottava"), "plan", "configs/debug.yaml", "--training.device", c.device, *keys_of(shape, precision, c.dry)],
-                    check=False)
+        out = c.run([c.program("ottava"), "plan", "configs/debug.yaml", "--training.device", c.device, "--training.gemm_cache", "off",
+                     *keys_of(shape, precision, c.dry)], check=False)
     except Failed:
         return None
     said = re.search(r"([\d,.]+) tokens/s per rank", out)

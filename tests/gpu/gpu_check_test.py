@@ -308,18 +308,20 @@ class Steps(unittest.TestCase):
                             "all but attention in 4 of 32 blocks, norms and activations in the others")):
             self.assertEqual(speed.read_bench_train(BENCH.replace(blocks, said))["recomputed"], read)
 
-    def test_plans_come_after_the_last_run(self):
-        said = []
+    def test_plans_come_after_the_last_run_and_take_nothing_of_what_it_measured(self):
+        said, kept = [], set()
 
         class Notes(Bench):
             def run(self, command, **_):
                 said.append(command[1] if command[0] == "ottava" else "PyTorch")
                 if said[-1] == "plan":
+                    kept.add("--training.gemm_cache off" in " ".join(command))
                     raise TimedOut("no time was left")
                 return BENCH
         text, data = speed.steps(Notes([]))
         runs = len(shapes.benchmark_of(140).ours)
         self.assertEqual(said, ["bench"] * runs + ["PyTorch"] + ["plan"] * runs)
+        self.assertEqual(kept, {True})
         self.assertEqual({i["planned_tokens_per_second"] for i in data["ottava"]}, {None})  # what was measured stands
 
     def test_the_whole_8b_in_every_precision(self):
