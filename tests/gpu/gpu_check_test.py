@@ -1130,6 +1130,13 @@ class Reports(unittest.TestCase):
         code, written, _, _ = self.call(stages, "--seconds", "200")
         self.assertEqual(code, 0)
         self.assertGreater(stages[1][0].left, 190)
+        # But not of one that would fill it where steps follow: these have it then.
+        stages = [(self.stage(name), 100) for name in ("one", "sanitizer", "steps")]
+        self.call(stages, "--seconds", "300")
+        self.assertLessEqual(stages[1][0].left, 100)
+        self.assertGreater(stages[2][0].left, 290)
+        self.call(stages[:2], "--seconds", "200")
+        self.assertGreater(stages[1][0].left, 190)
 
     def test_data_that_no_goal_can_be_made_of_costs_no_report(self):
         kernels = self.stage("kernels", ("text", {"kernels": [{"no": "bound"}]}))
