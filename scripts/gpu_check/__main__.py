@@ -113,19 +113,32 @@ class Run:
 
     def __init__(self, args):
         self.args, self.began, self.results = args, time.monotonic(), []
+        self.partial = None  # of the stage under way
         self.path = args.reports / report.name_of(args.dry_run)
         # A dry run's output is no finding.
         self.c = Check(args.dry_run, args.programs, args.seconds, None if args.dry_run else OutputLog(self.path.with_suffix(".log.gz")))
 
     def write(self, under_way=""):
+        results = self.results
+        if self.partial:
+            results, under_way = [*results, self.partial], self.partial["stage"]
         words = [a for a in sys.argv[1:] if a not in ("--programs", self.args.programs, "--caller", self.args.caller)]
-        aims = [] if self.args.dry_run else judged(self.results)
+        aims = [] if self.args.dry_run else judged(results)
         try:
-            report.write(self.path, " ".join(["scripts/gpu_check.sh", *words]), self.results, aims, self.args.dry_run,
+            report.write(self.path, " ".join(["scripts/gpu_check.sh", *words]), results, aims, self.args.dry_run,
                          time.monotonic() - self.began, under_way)
         except OSError as e:  # a full disk; what is printed is left
             print(f"the report was not written: {e}", flush=True)
         return aims
+
+    def noting(self, name, seconds):
+        began = time.monotonic()
+
+        def so_far(text, data):
+            took = round(time.monotonic() - began, 1)
+            self.partial = {"stage": name, "status": "under way", "seconds": took, "budget": round(max(seconds, 0)), "report": text, "data": data}
+            self.write()
+        return so_far
 
     def stages(self):
         c, budgets = self.c, budgets_of(self.args.wanted, self.args.seconds)
@@ -141,7 +154,9 @@ class Run:
                 left = self.began + end - time.monotonic()
                 if name in FILLS_ITS_TIME and "steps" in self.args.wanted:
                     left = min(left, budgets[name])
+                c.so_far = self.noting(name, left)
                 self.results.append(run_stage(c, stage, left))
+                self.partial = None
                 done = {r["stage"] for r in self.results}
                 self.write(next((w for w in self.args.wanted if w not in done), ""))
             if stage is parity and c.curves:

@@ -207,7 +207,7 @@ def measure_one(c, shape, precision, until):
         return {"too_large": refusal.group(0)} if refusal else {"error": tail(str(e), 1), "is_full": is_full}
 
 
-def measure_ours(c, benchmark, wanted, until):
+def measure_ours(c, benchmark, wanted, until, so_far=lambda rows: None):
     """{(shape, precision): figures, an error, or why it does not fit}. What time ends is absent: not measured. A shape that leaves too
     little memory becomes the lighter one for all precisions that follow, so that they are compared with their like. Memory that runs out
     although the plan fits stays an error, beside the lighter one's figures."""
@@ -222,6 +222,7 @@ def measure_ours(c, benchmark, wanted, until):
         if item is None:
             break
         out[name, precision] = item
+        so_far(out)
     return out
 
 
@@ -270,16 +271,7 @@ def step_rows(benchmark, ours, torch):
     return rows
 
 
-def steps(c):
-    benchmark = benchmark_of(c.gpu_gib())
-    wanted = benchmark.ours[:3] if c.dry else benchmark.ours
-    torch_wanted = benchmark.torch[:1] if c.dry else benchmark.torch
-    installed = c.has_torch() is not False  # where nothing says it, the attempt does
-    left = c.seconds_left()
-    end = time.monotonic() + left - min(PLANS_SECONDS, PLANS_SHARE * left)  # of what the GPU is needed for
-    ours = measure_ours(c, benchmark, wanted, end - (min(TORCH_SECONDS, TORCH_SHARE * left) if installed else 0))
-    torch = measure_torch(c, benchmark, torch_wanted, end) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
-    add_plans(c, benchmark, ours)
+def steps_report(c, benchmark, ours, torch):
     header = ["step", "precision", "tokens/s", "planned", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "attention", "loss chunk",
               "recomputed", "SM MHz", "W", "PyTorch tokens/s", "TFLOP/s", "GiB", "ottava / PyTorch"]
     text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
@@ -288,7 +280,22 @@ def steps(c):
         text = "Tiny models, each side its own.\n\n" + text
     data = {side: [{"shape": shape, "precision": precision, **item} for (shape, precision), item in items.items()]
             for side, items in (("ottava", ours), ("torch", torch))}
-    data |= {"shapes": list(benchmark.shapes), "raced": benchmark.raced(), "auto": benchmark.auto(), "debug": DEBUG, "gpu_gib": c.gpu_gib()}
+    return text, data | {"shapes": list(benchmark.shapes), "raced": benchmark.raced(), "auto": benchmark.auto(), "debug": DEBUG, "gpu_gib": c.gpu_gib()}
+
+
+def steps(c):
+    benchmark = benchmark_of(c.gpu_gib())
+    wanted = benchmark.ours[:3] if c.dry else benchmark.ours
+    torch_wanted = benchmark.torch[:1] if c.dry else benchmark.torch
+    installed = c.has_torch() is not False  # where nothing says it, the attempt does
+    left = c.seconds_left()
+    end = time.monotonic() + left - min(PLANS_SECONDS, PLANS_SHARE * left)  # of what the GPU is needed for
+    ours = measure_ours(c, benchmark, wanted, end - (min(TORCH_SECONDS, TORCH_SHARE * left) if installed else 0),
+                        lambda rows: c.so_far(*steps_report(c, benchmark, rows, {})))
+    torch = measure_torch(c, benchmark, torch_wanted, end) if installed else {key: {"error": "no PyTorch here"} for key in benchmark.torch}
+    c.so_far(*steps_report(c, benchmark, ours, torch))
+    add_plans(c, benchmark, ours)
+    text, data = steps_report(c, benchmark, ours, torch)
     beyond = [f"{shape}, {precision}, with less recomputed: {item['beyond_the_plan']}"
               for (shape, precision), item in ours.items() if "beyond_the_plan" in item]
     if beyond or any("error" in item for item in ours.values()):

@@ -218,6 +218,11 @@ class Bench:
     def __init__(self, answers, gib=140.0, torch=True):
         self.answers, self.gib, self.torch = answers, gib, torch
 
+        self.noted = []
+
+    def so_far(self, text, data):
+        self.noted.append(data)
+
     def start(self, command, file):
         raise Failed("nvidia-smi cannot be started")
 
@@ -318,10 +323,14 @@ class Steps(unittest.TestCase):
                     kept.add("--training.gemm_cache off" in " ".join(command))
                     raise TimedOut("no time was left")
                 return BENCH
-        text, data = speed.steps(Notes([]))
+        c = Notes([])
+        text, data = speed.steps(c)
         runs = len(shapes.benchmark_of(140).ours)
         self.assertEqual(said, ["bench"] * runs + ["PyTorch"] + ["plan"] * runs)
         self.assertEqual(kept, {True})
+        # What is known after each run was said, for a report in the middle.
+        self.assertEqual([len(noted["ottava"]) for noted in c.noted], [*range(1, runs + 1), runs])
+        self.assertEqual({len(goals.step_goals(noted)) for noted in c.noted}, {len(goals.step_goals(data))})
         self.assertEqual({i["planned_tokens_per_second"] for i in data["ottava"]}, {None})  # what was measured stands
 
     def test_the_whole_8b_in_every_precision(self):
@@ -1115,6 +1124,25 @@ class Reports(unittest.TestCase):
         self.assertEqual([len(w["stages"]) for w in written], [0, 1, 2, 2])
         self.assertEqual(written[-1]["stages"][1]["report"], "odd")
         self.assertEqual(kinds, [".gz", ".json", ".md"])
+
+    def test_what_a_stage_has_measured_is_in_the_report_however_the_call_ends(self):
+        def steps(c):
+            c.so_far("a row", {"ottava": []})
+            c.so_far("two rows", {"ottava": []})
+            raise KeyboardInterrupt
+        code, written, _, _ = self.call([(self.stage("one"), 100), (steps, 100), (self.stage("three"), 100)])
+        self.assertIsInstance(code, KeyboardInterrupt)
+        self.assertEqual([[s["status"] for s in w["stages"]] for w in written],
+                         [[], ["ok"], ["ok", "under way"], ["ok", "under way"], ["ok", "under way"]])
+        self.assertEqual([w["stages"][1]["report"] for w in written[2:]], ["a row", "two rows", "two rows"])
+        self.assertEqual({w["under_way"] for w in written[2:]}, {"steps"})
+        # Of a stage that ends nothing is left but its end.
+        def ends(c):
+            c.so_far("half", {})
+            return "all", {}
+        code, written, _, _ = self.call([(ends, 100), (self.stage("two"), 100)])
+        self.assertEqual([s["report"] for s in written[-1]["stages"]], ["all", "fine"])
+        self.assertEqual(written[-1]["under_way"], "")
 
     def test_a_relative_output_is_the_callers(self):
         with tempfile.TemporaryDirectory() as caller:
