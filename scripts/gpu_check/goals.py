@@ -25,20 +25,28 @@ def ratio_goal(text, a, b, least):
     return goal(text, f"{a / b:.3f} ({a:.0f} and {b:.0f} tokens/s)", a / b >= least)
 
 
+def own_goal(text, items, shape, precision, least):
+    """The same of two of our rows, which are of one step only where they recompute the same."""
+    of = {i["precision"]: i for i in items if i["shape"] == shape and "tokens_per_second" in i}
+    ours, bf16 = of.get(precision, {}), of.get("bf16", {})
+    if ours and bf16 and ours.get("recomputed") != bf16.get("recomputed"):
+        return goal(text, f"two steps: with {precision} {ours.get('recomputed')} recomputed, with bf16 {bf16.get('recomputed')}")
+    return ratio_goal(text, ours.get("tokens_per_second"), bf16.get("tokens_per_second"), least)
+
+
 def step_goals(steps):
     """Of the stage's data, for the shapes that this GPU was to measure."""
     ours, torch = speeds(steps["ottava"]), speeds(steps["torch"])
     out = [ratio_goal(f"{s}: BF16 >= {BF16_OVER_TORCH} x PyTorch's", ours.get((s, "bf16")), torch.get((s, "bf16")), BF16_OVER_TORCH)
            for s in steps["raced"]]
-    out += [ratio_goal(f"{s}: FP8 >= {FP8_OVER_BF16:.2f} x own BF16", ours.get((s, "fp8")), ours.get((s, "bf16")), FP8_OVER_BF16)
+    out += [own_goal(f"{s}: FP8 >= {FP8_OVER_BF16:.2f} x own BF16", steps["ottava"], s, "fp8", FP8_OVER_BF16)
             for s in steps["shapes"] if s.startswith("8B")]
     debug = steps["debug"]
     text, item = f"{debug}: >= {DEBUG_TOKENS / 1e6:.0f}M tokens/s with graphs", next(
         (i for i in steps["ottava"] if (i["shape"], i["precision"]) == (debug, "bf16") and "tokens_per_second" in i), None)
     out.append(goal(text, f"{item['tokens_per_second'] / 1e6:.2f}M, graphs {item['graphs']}",
                     item["tokens_per_second"] >= DEBUG_TOKENS and item["graphs"] == "on") if item else goal(text, ""))
-    out += [ratio_goal(f"{s}: FP8 auto not below BF16 (beyond 1% of noise)", ours.get((s, "auto")), ours.get((s, "bf16")), NOISE)
-            for s in steps["auto"]]
+    out += [own_goal(f"{s}: FP8 auto not below BF16 (beyond 1% of noise)", steps["ottava"], s, "auto", NOISE) for s in steps["auto"]]
     return out
 
 

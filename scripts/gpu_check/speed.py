@@ -209,8 +209,8 @@ def measure_one(c, shape, precision, until):
 
 def measure_ours(c, benchmark, wanted, until, so_far=lambda rows: None):
     """{(shape, precision): figures, an error, or why it does not fit}. What time ends is absent: not measured. A shape that leaves too
-    little memory becomes the lighter one for all precisions that follow, so that they are compared with their like. Memory that runs out
-    although the plan fits stays an error, beside the lighter one's figures."""
+    little memory becomes the lighter one for all precisions that follow; goals leave out those before it, which recompute less. Memory
+    that runs out although the plan fits stays an error, beside the lighter one's figures."""
     out = {}
     for name, precision in wanted:
         item = measure_one(c, benchmark.shapes[name], precision, until)

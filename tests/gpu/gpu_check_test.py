@@ -401,6 +401,19 @@ class Steps(unittest.TestCase):
             tried = 0 if gib < 130 else 1 if answer is not BENCH else len(items)
             self.assertEqual(trained, [True] * tried + [False] * (0 if answer is BENCH and gib > 130 else len(items)))
 
+    def test_two_precisions_that_recompute_different_things_are_not_compared(self):
+        cheap, asked = "--activation_checkpoint.selective_ac_option op", "8B, seq 8192: FP8 >= 1.40 x own BF16"
+        refused = Failed("exit code 1: ottava bench train\n[memory] the step needs 128.6 GiB on cuda:0, 126.2 GiB are free for this rank; largest items: x")
+        less = BENCH.replace("8 of 32 blocks are recomputed", "norms and activations are recomputed")
+        self.assertNotEqual(less, BENCH)
+        for answers, verdict in (([(("bench train", cheap, "float8"), refused), (("bench train", cheap), less)], "not measured"),
+                                 ([(("bench train", cheap), refused)], "not met"), ([(("bench train", cheap), less)], "not met")):
+            text, data = speed.steps(Bench([*answers, (("bench train",), BENCH)], 140.4, torch=False))
+            goal = next(g for g in goals.step_goals(data) if g["goal"] == asked)
+            self.assertEqual(goal["verdict"], verdict)
+            if verdict == "not measured":
+                self.assertEqual(goal["measured"], "two steps: with fp8 8 of 32 blocks recomputed, with bf16 norms and activations")
+
     def test_where_one_kind_of_cudnns_backward_fits_no_more_blocks_are_recomputed(self):
         times, too_large = "forward and backward of a layer: flash 9.1 ms, cudnn{} {} ms", "; with its workspace the step takes 139.9 GiB, of 137.8 free"
         cheap, attention = "--activation_checkpoint.selective_ac_option op", re.compile(r"(Attention: ).*")
