@@ -34,9 +34,12 @@ std::string fit_text(double gib, double limit) {
 std::string call_noun(int64_t count) { return count == 1 ? "call" : "calls"; }
 
 void print_move(const MemoryMove& move, const RecordedLayout& from, double limit, std::ostream& out) {
-  const std::string keys =
-      listed(move.keys, [](const auto& one) { return fmt::format("{}: {}", one.first, one.second); });
   const RecordedLayout& after = move.after;
+  const std::string keys = listed(move.keys, [&](const auto& one) {
+    const bool is_automatic = one.first == "activation_checkpoint.mode" && one.second == "auto";
+    return fmt::format("{}: {}{}", one.first, one.second,
+                       is_automatic ? fmt::format(" ({})", after.automatic_recompute()) : "");
+  });
   const double ranks = static_cast<double>(after.layout.ranks()) / from.layout.ranks();
   print(out, "  {:+.1f} GiB: {}; FLOPs {}", after.gib_with_nccl() - from.gib_with_nccl(), keys,
         change_text(from.flops(), after.flops()));

@@ -1,6 +1,7 @@
 #include "apps/predict/memory_moves.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <utility>
 
@@ -16,6 +17,11 @@ using Mode = ActivationCheckpointConfig::Mode;
 /// The layout with one thing changed, or nothing where that is so already.
 using Change = std::optional<Layout> (*)(Layout);
 
+std::optional<Layout> recompute_as_needed(Layout l) {
+  if (l.recompute.mode == Mode::automatic) return {};
+  l.recompute = {.mode = Mode::automatic};
+  return l;
+}
 std::optional<Layout> recompute_cheap(Layout l) {
   if (l.recompute.mode != Mode::none) return {};
   l.recompute = {.mode = Mode::selective, .selective_ac_option = "op"};
@@ -79,12 +85,11 @@ std::optional<Layout> wider_cp(Layout l) {
   l.dp_shard /= 2;
   return l;
 }
-constexpr Change kChanges[] = {recompute_cheap, recompute_all_but_attention,
-                               recompute_all,   halve_moments,
-                               halve_batch,     one_sequence,
-                               reduce_often,    reshard_always,
-                               shard_replicas,  wider_tp,
-                               wider_cp};
+constexpr Change kChanges[] = {recompute_as_needed, recompute_cheap, recompute_all_but_attention,
+                               recompute_all,       halve_moments,   halve_batch,
+                               one_sequence,        reduce_often,    reshard_always,
+                               shard_replicas,      wider_tp,        wider_cp};
+constexpr std::array kModes{recompute_cheap, recompute_all_but_attention, recompute_all};
 
 std::optional<RecordedLayout> try_record(const Layout& layout, const LayoutRecorder& recorder) {
   try {
@@ -101,6 +106,13 @@ struct SingleMove {
   MemoryMove move;
 };
 
+/// Whether mode auto came to what the other one does in every block.
+bool is_the_same(const RecordedLayout& a, const RecordedLayout& b) {
+  Layout layout = a.layout;
+  layout.recompute = b.layout.recompute;
+  return layout == b.layout && a.bytes_of_roles == b.bytes_of_roles && a.flops() == b.flops();
+}
+
 /// Each change by itself, if it takes less; those that cost least for a GiB first.
 std::vector<SingleMove> single_moves(const RecordedLayout& from, const LayoutRecorder& recorder) {
   std::vector<SingleMove> single;
@@ -108,8 +120,10 @@ std::vector<SingleMove> single_moves(const RecordedLayout& from, const LayoutRec
     const std::optional<Layout> layout = change(from.layout);
     if (!layout) continue;
     std::optional<RecordedLayout> after = try_record(*layout, recorder);
-    if (after && after->gib_with_nccl() < from.gib_with_nccl())
-      single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
+    if (!after || after->gib_with_nccl() >= from.gib_with_nccl()) continue;
+    if (std::ranges::any_of(single, [&](const auto& one) { return is_the_same(one.move.after, *after); }))
+      continue;
+    single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
   }
   std::ranges::stable_sort(single, {}, [&](const SingleMove& one) {
     const RecordedLayout& after = one.move.after;
@@ -120,13 +134,15 @@ std::vector<SingleMove> single_moves(const RecordedLayout& from, const LayoutRec
 }
 
 /// The layout with these changes, one on top of the other until it fits, or with all of them; a change that
-/// takes no less on top of the others is left out. Nothing if there is none.
+/// takes no less on top of the others is left out. What is recomputed is left to mode auto, which takes no
+/// more of it than the others leave necessary. Nothing if there is none.
 std::optional<RecordedLayout> changed_until(const Fits& fits, const Layout& from,
                                             const std::vector<SingleMove>& single,
                                             const LayoutRecorder& recorder) {
   std::optional<RecordedLayout> together;
   for (const auto& [change, move] : single) {
-    const std::optional<Layout> layout = change(together ? together->layout : from);
+    const Change made = contains(kModes, change) ? recompute_as_needed : change;
+    const std::optional<Layout> layout = made(together ? together->layout : from);
     if (!layout) continue;
     std::optional<RecordedLayout> after = try_record(*layout, recorder);
     if (!after || (together && after->gib_with_nccl() >= together->gib_with_nccl())) continue;

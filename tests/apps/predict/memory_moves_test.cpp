@@ -1,0 +1,142 @@
+#include "apps/predict/memory_moves.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "apps/predict/decided_step.h"
+#include "core/contains.h"
+#include "tests/apps/predict/small_plan.h"
+#include "tests/support/catch.h"
+
+// What takes less memory than a configuration that does not fit.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+using Mode = ActivationCheckpointConfig::Mode;
+
+constexpr double kByte = 1.0 / (1 << 30);
+
+const ActivationCheckpointConfig kOp{.mode = Mode::selective, .selective_ac_option = "op"},
+    kAllButAttention{.mode = Mode::selective, .selective_ac_option = "all_but_attention"},
+    kFull{.mode = Mode::full}, kAutomatic{.mode = Mode::automatic};
+
+struct Moves {
+  RecordedLayout from;
+  std::vector<MemoryMove> moves;
+  std::vector<const MemoryMove*> that_recompute(const ActivationCheckpointConfig& what) const {
+    std::vector<const MemoryMove*> out;
+    for (const MemoryMove& move : moves)
+      if (move.after.layout.recompute == what) out.push_back(&move);
+    return out;
+  }
+};
+Moves moves_within(const Planned& p, double limit) {
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine, limit);
+  RecordedLayout from = recorder.record(layout_of(p.planned.experiment));
+  std::vector<MemoryMove> moves = memory_moves(from, limit, recorder);
+  return {std::move(from), std::move(moves)};
+}
+
+double gib_of(const Planned& p, const ActivationCheckpointConfig& what) {
+  Layout layout = layout_of(p.planned.experiment);
+  layout.recompute = what;
+  return LayoutRecorder(p.config, p.planned, &p.machine).record(layout).gib_with_nccl();
+}
+
+bool is_in_order(const Moves& m, size_t count) {
+  const auto cost = [&](const MemoryMove& move) {
+    return (move.after.time->seconds - m.from.time->seconds) /
+           (m.from.gib_with_nccl() - move.after.gib_with_nccl());
+  };
+  return std::is_sorted(m.moves.begin(), m.moves.begin() + static_cast<std::ptrdiff_t>(count),
+                        [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
+}
+
+Planned one_sequence_with(const char* mode) {
+  return Planned({"--activation_checkpoint.mode", mode, "--training.global_batch_size", "1",
+                  "--training.seq_len", "512"},
+                 1);
+}
+
+}  // namespace
+
+TEST_CASE("each move of memory is what recording the changed configuration says") {
+  const Overrides overrides{"--training.global_batch_size", "16", "--activation_checkpoint.mode", "none",
+                            "--training.local_batch_size",  "4"};
+  const Planned p(overrides, 2);
+  // With gradients that are summed after each micro-batch.
+  const double limit = 0.9 * moves_within(p, kByte).from.gib();
+  const Moves m = moves_within(p, limit);
+  CHECK(m.from.gib() > limit);
+  REQUIRE(m.moves.size() >= 5);
+  for (const MemoryMove& move : m.moves) {
+    Overrides changed = overrides;
+    for (const auto& [key, value] : move.keys) changed.insert(changed.end(), {"--" + key, value});
+    INFO(options_text(move.keys));
+    const Planned other(changed, static_cast<int>(move.after.layout.ranks()));
+    const auto [e, roles] =
+        decided_step(other.planned.experiment, other.planned.device, limit, &other.machine);
+    CHECK(roles.front().memory.total_bytes() == move.after.plan.memory.total_bytes());
+    CHECK(move.after.gib() < m.from.gib());
+  }
+}
+
+TEST_CASE("mode auto is a move of memory, in place of the mode that it comes to") {
+  const Planned p = one_sequence_with("none");
+  const double op = gib_of(p, kOp), all_but_attention = gib_of(p, kAllButAttention), full = gib_of(p, kFull);
+  REQUIRE(full < all_but_attention);
+  REQUIRE(all_but_attention < op);
+  struct Case {
+    double limit;
+    std::string_view comes_to;
+    std::vector<ActivationCheckpointConfig> beside;
+  };
+  const Case cases[] = {
+      {op, "op", {kAllButAttention, kFull}},
+      {op - kByte, "op, all but attention of 1 in 8 blocks", {kOp, kAllButAttention, kFull}},
+      {all_but_attention, "all_but_attention", {kOp, kFull}},
+      {all_but_attention - kByte, "full", {kOp, kAllButAttention}}};
+  for (const auto& [limit, comes_to, beside] : cases) {
+    INFO(comes_to);
+    const Moves m = moves_within(p, limit);
+    const std::vector<const MemoryMove*> automatic = m.that_recompute(kAutomatic);
+    REQUIRE(automatic.size() == 1);
+    CHECK(automatic[0]->after.automatic_recompute() == comes_to);
+    CHECK(automatic[0]->after.gib_with_nccl() <= limit);
+    CHECK(automatic[0]->keys == LayoutKeys{{"activation_checkpoint.mode", "auto"}});
+    for (const ActivationCheckpointConfig& mode : {kOp, kAllButAttention, kFull})
+      CHECK(m.that_recompute(mode).size() == (contains(beside, mode) ? 1 : 0));
+    CHECK(is_in_order(m, m.moves.size()));
+  }
+}
+
+TEST_CASE("several moves together leave to mode auto what is recomputed") {
+  const Planned p = one_sequence_with("none");
+  const Moves m = moves_within(p, gib_of(p, kFull) - kByte);
+  const std::vector<const MemoryMove*> automatic = m.that_recompute(kAutomatic);
+  REQUIRE(automatic.size() == 2);
+  CHECK(automatic[0]->after.automatic_recompute() == "full");
+  CHECK(is_in_order(m, m.moves.size() - 1));
+  const MemoryMove& together = m.moves.back();
+  CHECK(&together == automatic[1]);
+  CHECK(together.after.layout.moments == DType::bf16);
+  CHECK(together.after.automatic_recompute() != "full");
+  CHECK(together.after.gib_with_nccl() < gib_of(p, kFull));
+  CHECK(together.after.time->seconds < automatic[0]->after.time->seconds);
+}
+
+TEST_CASE("mode auto is no move where it changes nothing") {
+  for (const char* mode : {"auto", "full"}) {
+    const Planned p = one_sequence_with(mode);
+    const Moves m = moves_within(p, gib_of(p, kFull) - kByte);
+    INFO(mode);
+    REQUIRE_FALSE(m.moves.empty());
+    CHECK(std::ranges::none_of(m.moves, [&](const MemoryMove& move) {
+      return move.after.layout.recompute != m.from.layout.recompute;
+    }));
+  }
+}
