@@ -23,12 +23,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool says_nothing_is_there(int code) { return code == ENOENT || code == ENOTDIR; }
+
 // What is found there, if anything is. `look` is stat or lstat.
 std::optional<mode_t> mode_of(const std::string& path, int (*look)(const char*, struct stat*)) {
   struct stat status = {};
   if (look(path.c_str(), &status) == 0) return status.st_mode;
-  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
   const int code = errno;
+  if (says_nothing_is_there(code)) return std::nullopt;
   fail_for_system(code, "file", "cannot look at " + path);
 }
 
@@ -65,28 +67,38 @@ std::string reason_of(const std::error_code& error, const std::string& folder) {
 }
 
 // What glob calls has no other way to tell why it ended.
-struct Listing {
-  std::string folder;  // the last that was opened, and why it could not be listed
+struct Failure {
+  const char* to_do = "list";  // with the folder that was opened last, or the path that was looked at
+  std::string path;
   int code = 0;
 };
-thread_local Listing listing;
+thread_local Failure failure;
 
 // To glob a listing that fails midway has ended: what is opened next ends it.
 void* open_folder(const char* path) {
-  if (listing.code != 0) return errno = listing.code, nullptr;
-  listing.folder = path;
+  if (failure.code != 0) return errno = failure.code, nullptr;
+  failure.path = path;
   return ::opendir(path);
 }
 dirent* next_entry(void* open) {
   errno = 0;
   dirent* entry = ::readdir(static_cast<DIR*>(open));
-  if (!entry) listing.code = errno;
+  if (!entry && failure.code == 0) failure.code = errno;
   return entry;
 }
 int stops_at(const char*, int code) {
-  if (code == ENOENT || code == ENOTDIR) return 0;
-  listing.code = code;
+  if (says_nothing_is_there(code)) return 0;
+  failure.code = code;
   return 1;
+}
+// To glob what it cannot look at is not there: a last part without a wildcard, or a folder behind a link. A
+// link to itself leads nowhere.
+template <int (*look)(const char*, struct stat*)>
+int look_at(const char* path, struct stat* status) {
+  const int result = look(path, status), code = errno;
+  if (result != 0 && !says_nothing_is_there(code) && code != ELOOP && failure.code == 0)
+    failure = {.to_do = "look at", .path = path, .code = code};
+  return result;
 }
 
 }  // namespace
@@ -112,16 +124,17 @@ std::vector<std::string> names_in(const std::string& folder) {
 }
 
 std::vector<std::string> paths_matching(std::string_view where, const std::string& glob) {
-  listing = {};
+  failure = {};
   glob_t found{};
-  found.gl_opendir = open_folder, found.gl_readdir = next_entry, found.gl_lstat = ::lstat,
-  found.gl_stat = ::stat;
+  found.gl_opendir = open_folder, found.gl_readdir = next_entry, found.gl_lstat = look_at<::lstat>,
+  found.gl_stat = look_at<::stat>;
   found.gl_closedir = [](void* open) { ::closedir(static_cast<DIR*>(open)); };
   ::glob(glob.c_str(), GLOB_NOSORT | GLOB_ALTDIRFUNC, stops_at, &found);
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  if (listing.code != 0)
-    fail_for_system(listing.code, where, fmt::format("'{}': cannot list '{}'", glob, listing.folder));
+  if (failure.code != 0)
+    fail_for_system(failure.code, where,
+                    fmt::format("'{}': cannot {} '{}'", glob, failure.to_do, failure.path));
   return paths;
 }
 

@@ -81,6 +81,9 @@ int open(const char* path, int flags, ...) {
 int stat(const char* path, struct stat* status) noexcept {
   return fails("stat", path) ? -1 : system_call(SYS_newfstatat, AT_FDCWD, path, status, 0);
 }
+int lstat(const char* path, struct stat* status) noexcept {
+  return fails("lstat", path) ? -1 : system_call(SYS_newfstatat, AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
 int access(const char* path, int mode) noexcept {
   return fails("access", path) ? -1 : system_call(SYS_faccessat, AT_FDCWD, path, mode);
 }

@@ -205,6 +205,7 @@ TEST_CASE("a file of data is looked at again where the system could not tell wha
                {{"readdir", "folder"}, "folder", "'folder' could not be listed"},
                {{"glob", "folder"}, "'folder/*.txt'", "the files of 'folder/*.txt' could not be listed"},
                {{"readdir", "folder"}, "'folder/*.txt'", "the files of 'folder/*.txt' could not be listed"},
+               {{"lstat", "folder"}, "'fold*/a.txt'", "the files of 'fold*/a.txt' could not be listed"},
                {{"open", "sources.list"}, "@sources.list", "'sources.list' could not be read"}};
   for (const auto& [calls, source, said] : cases) {
     const Outcome seen = runs.run_shell(with_failing(calls, std::string("data inspect ") + source));

@@ -186,7 +186,12 @@ TEST_CASE("a folder that may not be read is named, also where a glob looks into 
   TemporaryFolder folder;
   folder.write("open/a.txt", "x");
   const std::string closed = folder / "closed";
-  std::filesystem::create_directories(closed);
+  std::filesystem::create_directories(closed + "/sub");
+  std::filesystem::create_directories(folder / "links");
+  std::filesystem::create_symlink("../closed/sub", folder / "links/closed");
+  folder.write("open/in/a.txt", "x");
+  std::filesystem::create_symlink("loop", folder / "open/loop");
+  std::filesystem::create_symlink("nowhere", folder / "open/none");
   std::filesystem::permissions(closed, std::filesystem::perms::none);
   std::filesystem::permissions(folder.path(), std::filesystem::perms{0755});
   {
@@ -198,8 +203,15 @@ TEST_CASE("a folder that may not be read is named, also where a glob looks into 
     CHECK_HAS(said(closed), "cannot list '" + closed + "': Permission denied");
     for (const std::string& glob : {closed + "/*.txt", folder / "*/*.txt", folder / "clos?d/*/a.txt"})
       CHECK_HAS(said(glob), "[data] '" + glob + "': cannot list '" + closed + "': Permission denied");
-    CHECK(names({folder / "op*/*.txt"}, folder.path()) == List{"open/a.txt"});
-    CHECK(names({folder / "*/a.txt"}, folder.path()) == List{"open/a.txt"});
+    const auto cannot_look = [&](const std::string& glob, const std::string& at) {
+      CHECK_HAS(said(glob), "[data] '" + glob + "': cannot look at '" + at + "': Permission denied");
+    };
+    cannot_look(folder / "*/a.txt", closed + "/a.txt");
+    cannot_look(folder / "*/sub/*.txt", closed + "/sub");
+    cannot_look(folder / "links/*/*.txt", folder / "links/closed");
+    for (const char* glob : {"op*/*.txt", "op*/a.txt"})
+      CHECK(names({folder / glob}, folder.path()) == List{"open/a.txt"});
+    CHECK(names({folder / "op*/*/a.txt"}, folder.path()) == List{"open/in/a.txt"});
   }
   std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
 }
