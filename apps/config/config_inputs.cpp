@@ -1,5 +1,4 @@
 #include <fmt/ranges.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <set>
@@ -34,11 +33,7 @@ auto ask(GivenUp& away, const fs::path& path, const Question& question) {
 }
 
 bool is_found(const std::string& path) {
-  if (is_there(path)) return true;
-  glob_t found{};
-  const bool matches = is_glob(path) && ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
-  ::globfree(&found);
-  return matches;
+  return is_there(path) || (is_glob(path) && !paths_matching("file", path).empty());
 }
 
 /// What a path leads to, or why it leads nowhere.

@@ -219,6 +219,24 @@ TEST_CASE("a file of data is looked at again where the system could not tell wha
   CHECK_THAT(ended.output, Contains("[data] cannot access 'text.txt': Input/output error"));
 }
 
+TEST_CASE("a start whose data a glob names goes on where their folder could not be listed for a moment") {
+  const TinyRuns runs;
+  fs::create_directory(runs / "folder");
+  fs::copy_file(runs / "text.txt", runs / "folder/a.txt");
+  const auto train = [&](const FailingCalls& f) {
+    return runs.run_shell(
+        with_failing(f, "train tiny.yaml --training.steps 1 --training.dataset_path 'folder/*.txt'"));
+  };
+  const Outcome went_on = train({"readdir", "folder"});
+  INFO(went_on.output);
+  CHECK(went_on.exit_code == 0);
+  CHECK(times_in(went_on.output, "'folder/*.txt' could not be looked at, and is tried again in 10 s: ") == 1);
+  const Outcome closed = train({"readdir", "folder", EACCES, 1, 100});
+  CHECK(closed.exit_code == 1);
+  CHECK_THAT(closed.output, Contains("'folder/*.txt' matches no file; looked at " + (runs / "folder/*.txt") +
+                                     " ([file] 'folder/*.txt': cannot list 'folder': Permission denied)"));
+}
+
 TEST_CASE("a large file's time of change is asked for again where the system could not tell it") {
   const TinyRuns runs;
   std::ofstream(runs / "ids.bin").close();
