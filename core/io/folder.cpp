@@ -86,8 +86,13 @@ dirent* next_entry(void* open) {
   if (!entry && failure.code == 0) failure.code = errno;
   return entry;
 }
-int stops_at(const char*, int code) {
-  if (says_nothing_is_there(code)) return 0;
+// At the top of a disk: only root may look into it, and what it has is no one's data.
+bool is_lost_and_found(const std::string& path, int code) {
+  const fs::path parts(path);
+  return code == EACCES && std::ranges::find(parts, "lost+found") != parts.end();
+}
+int stops_at(const char* path, int code) {
+  if (says_nothing_is_there(code) || is_lost_and_found(path, code)) return 0;
   failure.code = code;
   return 1;
 }
@@ -96,7 +101,8 @@ int stops_at(const char*, int code) {
 template <int (*look)(const char*, struct stat*)>
 int look_at(const char* path, struct stat* status) {
   const int result = look(path, status), code = errno;
-  if (result != 0 && !says_nothing_is_there(code) && code != ELOOP && failure.code == 0)
+  if (result != 0 && !says_nothing_is_there(code) && code != ELOOP && failure.code == 0 &&
+      !is_lost_and_found(path, code))
     failure = {.to_do = "look at", .path = path, .code = code};
   return result;
 }

@@ -18,8 +18,8 @@ std::string unused_name(const std::string& path);
 /// The names in a folder, in order. Throws FileError, of a system that fails an IoError (system_failure.h).
 std::vector<std::string> names_in(const std::string& folder);
 /// The paths that a glob names, in no order. Folders that are not there have none. Throws FileError, in the
-/// name of `where`, for one that cannot be listed or searched, since it may have some, and of a system that
-/// fails, also midway, an IoError.
+/// name of `where`, for one that cannot be listed or searched, since it may have some, unless it is a disk's
+/// lost+found, and of a system that fails, also midway, an IoError.
 std::vector<std::string> paths_matching(std::string_view where, const std::string& glob);
 
 /// Makes the folder, and those above it, if they do not exist, and flushes every folder in which one was

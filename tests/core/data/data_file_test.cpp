@@ -192,6 +192,9 @@ TEST_CASE("a folder that may not be read is named, also where a glob looks into 
   folder.write("open/in/a.txt", "x");
   std::filesystem::create_symlink("loop", folder / "open/loop");
   std::filesystem::create_symlink("nowhere", folder / "open/none");
+  folder.write("disk/one/a.txt", "x");
+  std::filesystem::create_directories(folder / "disk/lost+found");
+  std::filesystem::permissions(folder / "disk/lost+found", std::filesystem::perms::none);
   std::filesystem::permissions(closed, std::filesystem::perms::none);
   std::filesystem::permissions(folder.path(), std::filesystem::perms{0755});
   {
@@ -212,6 +215,10 @@ TEST_CASE("a folder that may not be read is named, also where a glob looks into 
     for (const char* glob : {"op*/*.txt", "op*/a.txt"})
       CHECK(names({folder / glob}, folder.path()) == List{"open/a.txt"});
     CHECK(names({folder / "op*/*/a.txt"}, folder.path()) == List{"open/in/a.txt"});
+    // What only root may look into, at the top of a disk.
+    for (const char* glob : {"disk/*/*.txt", "disk/*/a.txt"})
+      CHECK(names({folder / glob}, folder.path()) == List{"disk/one/a.txt"});
   }
+  std::filesystem::permissions(folder / "disk/lost+found", std::filesystem::perms::owner_all);
   std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
 }
