@@ -169,10 +169,6 @@ std::optional<MemoryMove> move_to_more_ranks(const Fits& fits, const Layout& fro
 
 }  // namespace
 
-double RecordedLayout::flops() const {
-  return plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
-}
-
 std::string_view RecordedLayout::automatic_recompute() const {
   const auto* decided = find_by(decisions, "activation_checkpoint.mode", &Decisions::Entry::name);
   return decided ? std::string_view(decided->value) : std::string_view();

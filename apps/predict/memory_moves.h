@@ -25,7 +25,8 @@ struct RecordedLayout {
   double gib() const { return static_cast<double>(plan.memory.total_bytes()) / (int64_t{1} << 30); }
   /// What has to fit: NCCL's memory too.
   double gib_with_nccl() const { return gib() + static_cast<double>(nccl.bytes()) / (int64_t{1} << 30); }
-  double flops() const;
+  /// Of the mean rank: those of a pipeline compute different things.
+  double flops() const { return mean_flops.fp32 + mean_flops.bf16 + mean_flops.fp8; }
   /// What activation_checkpoint.mode auto came to; empty with another mode, and without a limit.
   std::string_view automatic_recompute() const;
 };

@@ -1,6 +1,7 @@
 #include "apps/predict/memory_moves.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -139,4 +140,30 @@ TEST_CASE("mode auto is no move where it changes nothing") {
       return move.after.layout.recompute != m.from.layout.recompute;
     }));
   }
+}
+
+TEST_CASE("a move of a pipeline says what its mean rank computes, since mode auto lets ranks differ") {
+  const Overrides overrides{"--activation_checkpoint.mode",
+                            "none",
+                            "--parallelism.pipeline_parallel_degree",
+                            "2",
+                            "--training.global_batch_size",
+                            "4",
+                            "--training.seq_len",
+                            "512"};
+  const Planned p(overrides, 2);
+  const double limit = (gib_of(p, kOp) + gib_of(p, kAllButAttention)) / 2;
+  const Moves m = moves_within(p, limit);
+  const std::vector<const MemoryMove*> automatic = m.that_recompute(kAutomatic);
+  REQUIRE(automatic.size() == 1);
+  const RecordedLayout& after = automatic[0]->after;
+  CHECK_THAT(std::string(after.automatic_recompute()), Catch::Contains("pp rank 0: "));
+  const Experiment e = resolve_planned(with_layout(p.config, after.layout), p.planned, 2);
+  const auto [decided, roles] = decided_step(e, p.planned.device, limit, &p.machine);
+  REQUIRE(roles.size() == 2);
+  const auto flops = [](const StepPlan& role) {
+    return role.flops(Precision::fp32) + role.flops(Precision::bf16) + role.flops(Precision::fp8);
+  };
+  CHECK(flops(roles[0]) != flops(roles[1]));
+  CHECK(after.flops() == Approx((flops(roles[0]) + flops(roles[1])) / 2));
 }
