@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/config/config.h"
@@ -68,9 +69,10 @@ Found look_for(const Config& config, GivenUp& away, const std::string& path) {
     const std::string full = fs::absolute(place).lexically_normal().string();
     if (seen.insert(full).second) add_item(tried, full, " and ");
   }
-  return {{},
-          fmt::format("'{}' {}; looked at {}{}", path, is_glob(path) ? "matches no file" : "does not exist",
-                      tried, unknown)};
+  const std::string_view why = !is_glob(path)    ? "does not exist"
+                               : unknown.empty() ? "matches no file"
+                                                 : "cannot be listed";
+  return {{}, fmt::format("'{}' {}; looked at {}{}", path, why, tried, unknown)};
 }
 
 /// Of data. Commas separate paths on the command line alone; here a path may contain them.
