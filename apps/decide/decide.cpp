@@ -175,22 +175,25 @@ Settled decide(const MemoryDecision& d, const StepNeeds& needs) {
 Settled decide_recompute(const Experiment& e, const StepNeeds& needs) {
   const RecomputeByRank by_rank(e.shape);
   RecomputeByRank::Choices choices = by_rank.on_all(0);
-  Settled out{.entry = {.name = kRecompute}, .shape = e.shape};
+  Settled out{.entry = {}, .shape = e.shape};
+  std::vector<MemoryNeed> of_ranks, before(by_rank.ranks());  // what did not fit
   for (bool changes = true; changes;) {
     changes = false;
     out.shape.model_options.recompute = by_rank.blocks(choices);
-    const std::vector<MemoryNeed> of_ranks = needs(out.shape);
-    const MemoryNeed& need = tightest(of_ranks);
-    if (need.fits()) out.entry.reason = enough_text("the fastest that fits", need);
+    of_ranks = needs(out.shape);
     for (size_t rank = 0; rank < by_rank.ranks(); ++rank) {
       if (of_ranks[rank].fits()) continue;
       const bool has_more = by_rank.recompute_more(choices, rank);
-      if (has_more || out.entry.reason.empty())
-        out.entry.reason = too_much_text("less recomputation", of_ranks[rank]);
+      if (has_more || before[rank].bytes == 0) before[rank] = of_ranks[rank];
       changes |= has_more;
     }
   }
-  out.entry.value = by_rank.text(choices);
+  const auto tight = std::ranges::min_element(of_ranks, {}, &MemoryNeed::spare);
+  const size_t rank = tight - of_ranks.begin();
+  out.entry = {kRecompute, by_rank.text(choices),
+               tight->fits() ? enough_text("the fastest that fits", *tight)
+                             : too_much_text("less recomputation", before[rank])};
+  if (by_rank.ranks() > 1) out.entry.reason += fmt::format(" on pp rank {}", rank);
   return out;
 }
 

@@ -255,7 +255,9 @@ class Search {
         }
         refused_.push_back({layout->layout, layout->gib_with_nccl(), true});
         const Layout automatic = with(layout->layout, &Layout::recompute, kModeAuto);
-        if (is_before_between(layout->layout) && may_try(automatic)) instead.push_back({automatic, figures});
+        if (is_before_between(layout->layout) && may_try(automatic) &&
+            !find_by(instead, automatic, &Estimate::layout))
+          instead.push_back({automatic, figures});
       }
       found_.insert(found_.begin() + static_cast<std::ptrdiff_t>(recorded), instead.begin(), instead.end());
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
