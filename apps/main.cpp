@@ -20,6 +20,7 @@
 #include "apps/commands/train_command.h"
 #include "apps/openmp_start.h"
 #include "apps/standard_streams.h"
+#include "core/memory/malloc_arenas.h"
 #include "core/threads/parallel_for.h"
 #include "parallel/launcher/stop_signal_set.h"
 
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   settle_openmp(argv);
+  share_malloc_arena();
   // Of ranks, which their launcher starts through /proc/self/exe, ps and top would show "exe".
   ::prctl(PR_SET_NAME, "ottava");
   set_parallel_threads(parallel_threads());
