@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/predict/decided_step.h"
+#include "apps/predict/recompute_modes.h"
 #include "core/contains.h"
 #include "core/error.h"
 
@@ -19,23 +20,23 @@ using Change = std::optional<Layout> (*)(Layout);
 
 std::optional<Layout> recompute_as_needed(Layout l) {
   if (l.recompute.mode == Mode::automatic) return {};
-  l.recompute = {.mode = Mode::automatic};
+  l.recompute = kModeAuto;
   return l;
 }
 std::optional<Layout> recompute_cheap(Layout l) {
   if (l.recompute.mode != Mode::none) return {};
-  l.recompute = {.mode = Mode::selective, .selective_ac_option = "op"};
+  l.recompute = kModeOp;
   return l;
 }
 std::optional<Layout> recompute_all_but_attention(Layout l) {
   if (l.recompute.mode == Mode::full || l.recompute.mode == Mode::automatic) return {};
   if (l.recompute.mode == Mode::selective && l.recompute.all_but_attention()) return {};
-  l.recompute = {.mode = Mode::selective, .selective_ac_option = "all_but_attention"};
+  l.recompute = kModeAllButAttention;
   return l;
 }
 std::optional<Layout> recompute_all(Layout l) {
   if (l.recompute.mode == Mode::full || l.recompute.mode == Mode::automatic) return {};
-  l.recompute.mode = Mode::full;
+  l.recompute = kModeFull;
   return l;
 }
 std::optional<Layout> halve_moments(Layout l) {
@@ -89,7 +90,7 @@ constexpr Change kChanges[] = {recompute_as_needed, recompute_cheap, recompute_a
                                recompute_all,       halve_moments,   halve_batch,
                                one_sequence,        reduce_often,    reshard_always,
                                shard_replicas,      wider_tp,        wider_cp};
-constexpr std::array kModes{recompute_cheap, recompute_all_but_attention, recompute_all};
+constexpr std::array kRecomputations{recompute_cheap, recompute_all_but_attention, recompute_all};
 
 std::optional<RecordedLayout> try_record(const Layout& layout, const LayoutRecorder& recorder) {
   try {
@@ -141,7 +142,7 @@ std::optional<RecordedLayout> changed_until(const Fits& fits, const Layout& from
                                             const LayoutRecorder& recorder) {
   std::optional<RecordedLayout> together;
   for (const auto& [change, move] : single) {
-    const Change made = contains(kModes, change) ? recompute_as_needed : change;
+    const Change made = contains(kRecomputations, change) ? recompute_as_needed : change;
     const std::optional<Layout> layout = made(together ? together->layout : from);
     if (!layout) continue;
     std::optional<RecordedLayout> after = try_record(*layout, recorder);

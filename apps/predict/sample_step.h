@@ -13,6 +13,7 @@ StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh
                            Packing packing = Packing::full);
 /// One plan for each rank of a pipeline, recorded in full; without a pipeline that of sample_first_rank().
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh);
+
 /// sample_roles() of one experiment's shapes, which differ in what memory decides. What a rank of a pipeline
 /// does not have to do otherwise than in the shape before is not recorded again.
 class RoleRecordings {
@@ -34,6 +35,7 @@ class RoleRecordings {
   std::vector<Key> keys_;
   std::vector<StepPlan> roles_;
 };
+
 /// The first rank of the mesh that has this place in its pipeline.
 inline int first_rank_of_role(const Mesh& mesh, int role) {
   return role * (mesh.world_size() / mesh.size(MeshAxis::pp));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/predict/decided_step.h"
+#include "apps/predict/recompute_modes.h"
 #include "core/contains.h"
 #include "tests/apps/predict/small_plan.h"
 #include "tests/support/catch.h"
@@ -17,13 +18,7 @@ using namespace ottava::test;
 
 namespace {
 
-using Mode = ActivationCheckpointConfig::Mode;
-
 constexpr double kByte = 1.0 / (1 << 30);
-
-const ActivationCheckpointConfig kOp{.mode = Mode::selective, .selective_ac_option = "op"},
-    kAllButAttention{.mode = Mode::selective, .selective_ac_option = "all_but_attention"},
-    kFull{.mode = Mode::full}, kAutomatic{.mode = Mode::automatic};
 
 struct Moves {
   RecordedLayout from;
@@ -88,7 +83,8 @@ TEST_CASE("each move of memory is what recording the changed configuration says"
 
 TEST_CASE("mode auto is a move of memory, in place of the mode that it comes to") {
   const Planned p = one_sequence_with("none");
-  const double op = gib_of(p, kOp), all_but_attention = gib_of(p, kAllButAttention), full = gib_of(p, kFull);
+  const double op = gib_of(p, kModeOp), all_but_attention = gib_of(p, kModeAllButAttention),
+               full = gib_of(p, kModeFull);
   REQUIRE(full < all_but_attention);
   REQUIRE(all_but_attention < op);
   struct Case {
@@ -97,19 +93,19 @@ TEST_CASE("mode auto is a move of memory, in place of the mode that it comes to"
     std::vector<ActivationCheckpointConfig> beside;
   };
   const Case cases[] = {
-      {op, "op", {kAllButAttention, kFull}},
-      {op - kByte, "op, all but attention of 1 in 8 blocks", {kOp, kAllButAttention, kFull}},
-      {all_but_attention, "all_but_attention", {kOp, kFull}},
-      {all_but_attention - kByte, "full", {kOp, kAllButAttention}}};
+      {op, "op", {kModeAllButAttention, kModeFull}},
+      {op - kByte, "op, all but attention of 1 in 8 blocks", {kModeOp, kModeAllButAttention, kModeFull}},
+      {all_but_attention, "all_but_attention", {kModeOp, kModeFull}},
+      {all_but_attention - kByte, "full", {kModeOp, kModeAllButAttention}}};
   for (const auto& [limit, comes_to, beside] : cases) {
     INFO(comes_to);
     const Moves m = moves_within(p, limit);
-    const std::vector<const MemoryMove*> automatic = m.that_recompute(kAutomatic);
+    const std::vector<const MemoryMove*> automatic = m.that_recompute(kModeAuto);
     REQUIRE(automatic.size() == 1);
     CHECK(automatic[0]->after.automatic_recompute() == comes_to);
     CHECK(automatic[0]->after.gib_with_nccl() <= limit);
     CHECK(automatic[0]->keys == LayoutKeys{{"activation_checkpoint.mode", "auto"}});
-    for (const ActivationCheckpointConfig& mode : {kOp, kAllButAttention, kFull})
+    for (const ActivationCheckpointConfig& mode : {kModeOp, kModeAllButAttention, kModeFull})
       CHECK(m.that_recompute(mode).size() == (contains(beside, mode) ? 1 : 0));
     CHECK(is_in_order(m, m.moves.size()));
   }
@@ -117,8 +113,8 @@ TEST_CASE("mode auto is a move of memory, in place of the mode that it comes to"
 
 TEST_CASE("several moves together leave to mode auto what is recomputed") {
   const Planned p = one_sequence_with("none");
-  const Moves m = moves_within(p, gib_of(p, kFull) - kByte);
-  const std::vector<const MemoryMove*> automatic = m.that_recompute(kAutomatic);
+  const Moves m = moves_within(p, gib_of(p, kModeFull) - kByte);
+  const std::vector<const MemoryMove*> automatic = m.that_recompute(kModeAuto);
   REQUIRE(automatic.size() == 2);
   CHECK(automatic[0]->after.automatic_recompute() == "full");
   CHECK(is_in_order(m, m.moves.size() - 1));
@@ -126,14 +122,14 @@ TEST_CASE("several moves together leave to mode auto what is recomputed") {
   CHECK(&together == automatic[1]);
   CHECK(together.after.layout.moments == DType::bf16);
   CHECK(together.after.automatic_recompute() != "full");
-  CHECK(together.after.gib_with_nccl() < gib_of(p, kFull));
+  CHECK(together.after.gib_with_nccl() < gib_of(p, kModeFull));
   CHECK(together.after.time->seconds < automatic[0]->after.time->seconds);
 }
 
 TEST_CASE("mode auto is no move where it changes nothing") {
   for (const char* mode : {"auto", "full"}) {
     const Planned p = one_sequence_with(mode);
-    const Moves m = moves_within(p, gib_of(p, kFull) - kByte);
+    const Moves m = moves_within(p, gib_of(p, kModeFull) - kByte);
     INFO(mode);
     REQUIRE_FALSE(m.moves.empty());
     CHECK(std::ranges::none_of(m.moves, [&](const MemoryMove& move) {
@@ -152,9 +148,9 @@ TEST_CASE("a move of a pipeline says what its mean rank computes, since mode aut
                             "--training.seq_len",
                             "512"};
   const Planned p(overrides, 2);
-  const double limit = (gib_of(p, kOp) + gib_of(p, kAllButAttention)) / 2;
+  const double limit = (gib_of(p, kModeOp) + gib_of(p, kModeAllButAttention)) / 2;
   const Moves m = moves_within(p, limit);
-  const std::vector<const MemoryMove*> automatic = m.that_recompute(kAutomatic);
+  const std::vector<const MemoryMove*> automatic = m.that_recompute(kModeAuto);
   REQUIRE(automatic.size() == 1);
   const RecordedLayout& after = automatic[0]->after;
   CHECK_THAT(std::string(after.automatic_recompute()), Catch::Contains("pp rank 0: "));

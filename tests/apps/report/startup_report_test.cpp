@@ -8,6 +8,7 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "tests/apps/report/report_at_start.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
@@ -16,33 +17,12 @@
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
 using Catch::EndsWith;
 using Catch::StartsWith;
 
 namespace {
-
-Config config_with(const std::vector<std::string>& more) {
-  std::vector<std::string> options{"--training.seq_len", "64", "--training.local_batch_size", "1"};
-  options.insert(options.end(), more.begin(), more.end());
-  return load_config("", options);
-}
-
-/// What rank 0 of `ranks` says at start; with `recompute`, if that was decided so.
-std::string report(int ranks, const std::vector<std::string>& more,
-                   const std::vector<Recompute>& recompute = {}) {
-  const Config config = config_with(more);
-  log::set_level(log::Level::info);
-  const CapturedOutput log;
-  test::run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
-    Experiment e = resolve_experiment(config, nullptr, ranks);
-    if (!recompute.empty()) e.shape.model_options.recompute = recompute;
-    RankGroups groups = test::groups_over(world, e.mesh);
-    const StepPlan plan = record_step(e.shape, {DeviceType::cpu, 0}, groups);
-    if (world.rank() == 0) log_startup_report(e, plan, {DeviceType::cpu, 0}, groups);
-  });
-  return log.text();
-}
 
 const Device kCpu{DeviceType::cpu, 0};
 
@@ -59,31 +39,6 @@ TEST_CASE("the report says model, precision, memory, compute and schedule") {
     CHECK_THAT(text, Contains(part));
   }
   CHECK_THAT(text, !Contains("Traffic: "));
-}
-
-TEST_CASE("the report says what is recomputed") {
-  const auto selective = [](const char* option) {
-    return report(1, {"--activation_checkpoint.mode", "selective",
-                      "--activation_checkpoint.selective_ac_option", option});
-  };
-  CHECK_THAT(selective("op"), Contains("; norms and activations are recomputed\n"));
-  CHECK_THAT(selective("all_but_attention"),
-             Contains("; all but attention is recomputed in 6 of 6 blocks\n"));
-  CHECK_THAT(selective("4"), Contains("; 1 of 6 blocks is recomputed\n"));
-  const auto blocks = [](std::vector<Recompute> what) {
-    return report(1, {"--model.n_layers", std::to_string(what.size())}, what);
-  };
-  using enum Recompute;
-  CHECK_THAT(blocks({nothing, nothing}), Contains("; nothing is recomputed\n"));
-  CHECK_THAT(blocks({elementwise, all_but_attention}),
-             Contains("; all but attention is recomputed in 1 of 2 blocks, norms and activations in the "
-                      "others\n"));
-  CHECK_THAT(
-      blocks({block, all_but_attention, elementwise, nothing, nothing}),
-      Contains("; recomputed are norms and activations in 1 of 5 blocks, all but attention in 1, all in "
-               "1\n"));
-  CHECK_THAT(blocks({block, all_but_attention}),
-             Contains("; recomputed are all but attention in 1 of 2 blocks, all in 1\n"));
 }
 
 TEST_CASE("the report says why a GPU that was wanted where there is one is not used") {
