@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "apps/predict/decided_step.h"
@@ -153,19 +154,29 @@ std::optional<RecordedLayout> changed_until(const Fits& fits, const Layout& from
   return together;
 }
 
-/// Twice, four or eight times as many ranks: the fewest that fit, else the most.
-std::optional<MemoryMove> move_to_more_ranks(const Fits& fits, const Layout& from,
-                                             const LayoutRecorder& recorder) {
+/// Twice, four or eight times as many ranks: the fewest that fit as they are, else the most; before them
+/// fewer that fit with changes.
+std::vector<MemoryMove> moves_to_more_ranks(const Fits& fits, const Layout& from,
+                                            const std::vector<SingleMove>& single,
+                                            const LayoutRecorder& recorder) {
   constexpr int kMostTimes = 8;
+  std::vector<MemoryMove> moves;
   for (int times = 2; times <= kMostTimes; times *= 2) {
     Layout more = from;
     more.dp_shard *= times;
     more.global_batch *= times;
     std::optional<RecordedLayout> after = try_record(more, recorder);
     if (!after) break;
-    if (fits(*after) || times == kMostTimes) return MemoryMove{changed_keys(from, more), std::move(*after)};
+    if (fits(*after) || times == kMostTimes) {
+      moves.push_back({changed_keys(from, more), std::move(*after)});
+      break;
+    }
+    if (!moves.empty()) continue;
+    std::optional<RecordedLayout> changed = changed_until(fits, more, single, recorder);
+    if (changed && fits(*changed))
+      moves.push_back({changed_keys(from, changed->layout), std::move(*changed)});
   }
-  return {};
+  return moves;
 }
 
 }  // namespace
@@ -212,8 +223,7 @@ std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gi
   if (together && single.size() > 1)
     moves.push_back({changed_keys(from.layout, together->layout), *together});
   if (together && fits(*together)) return moves;
-  if (std::optional<MemoryMove> more = move_to_more_ranks(fits, from.layout, recorder))
-    moves.push_back(std::move(*more));
+  std::ranges::move(moves_to_more_ranks(fits, from.layout, single, recorder), std::back_inserter(moves));
   return moves;
 }
 

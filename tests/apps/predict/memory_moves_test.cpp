@@ -126,6 +126,34 @@ TEST_CASE("several moves together leave to mode auto what is recomputed") {
   CHECK(together.after.time->seconds < automatic[0]->after.time->seconds);
 }
 
+TEST_CASE(
+    "more ranks are the last moves: the fewest that fit with changes, then the fewest that fit without") {
+  const Planned p = one_sequence_with("full");
+  const auto gib_of_ranks = [&](int64_t times, DType moments) {
+    Layout layout = layout_of(p.planned.experiment);
+    layout.dp_shard *= times, layout.global_batch *= times, layout.moments = moments;
+    return LayoutRecorder(p.config, p.planned, &p.machine).record(layout).gib_with_nccl();
+  };
+  const double limit = gib_of_ranks(2, DType::bf16);
+  REQUIRE(limit < gib_of_ranks(1, DType::bf16));
+  REQUIRE(limit < gib_of_ranks(2, DType::f32));
+  REQUIRE(limit >= gib_of_ranks(4, DType::f32));
+  const Moves m = moves_within(p, limit);
+  REQUIRE(m.moves.size() > 2);
+  const LayoutKeys& with_changes = (m.moves.end() - 2)->keys;
+  const LayoutKeys& without = m.moves.back().keys;
+  CHECK(with_changes == LayoutKeys{{"parallelism.data_parallel_shard_degree", "2"},
+                                   {"training.global_batch_size", "2"},
+                                   {"optimizer.state_dtype", "bfloat16"}});
+  CHECK(without ==
+        LayoutKeys{{"parallelism.data_parallel_shard_degree", "4"}, {"training.global_batch_size", "4"}});
+
+  const Moves wide = moves_within(p, gib_of_ranks(2, DType::f32));  // no change is needed there
+  CHECK(wide.moves.back().keys ==
+        LayoutKeys{{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "2"}});
+  CHECK((wide.moves.end() - 2)->after.layout.dp_shard == 1);
+}
+
 TEST_CASE("mode auto is no move where it changes nothing") {
   for (const char* mode : {"auto", "full"}) {
     const Planned p = one_sequence_with(mode);
