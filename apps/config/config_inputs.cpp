@@ -53,12 +53,14 @@ Found look_for(const Config& config, GivenUp& away, const std::string& path) {
   if (path.empty()) return {{}, "the path is empty"};
   const fs::path& file = config.provenance.file;
   std::vector<fs::path> folders = {""};
-  if (!file.empty()) folders.push_back(file.parent_path());
-  if (const fs::path installed = installed_folder(); !installed.empty()) folders.push_back(installed);
+  if (fs::path(path).is_relative()) {
+    if (!file.empty()) folders.push_back(file.parent_path());
+    if (const fs::path installed = installed_folder(); !installed.empty()) folders.push_back(installed);
+  }
   std::set<std::string> seen;
   std::string tried, unknown;
   for (const fs::path& folder : folders) {
-    const fs::path place = folder / path;  // an absolute path is itself in every folder
+    const fs::path place = folder / path;
     try {
       if (ask(away, place, is_found)) return {place, ""};
     } catch (const IoError& error) {  // it may be there, and another of its name elsewhere

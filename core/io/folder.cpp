@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <system_error>
 
@@ -135,12 +136,13 @@ std::vector<std::string> paths_matching(std::string_view where, const std::strin
   found.gl_opendir = open_folder, found.gl_readdir = next_entry, found.gl_lstat = look_at<::lstat>,
   found.gl_stat = look_at<::stat>;
   found.gl_closedir = [](void* open) { ::closedir(static_cast<DIR*>(open)); };
-  ::glob(glob.c_str(), GLOB_NOSORT | GLOB_ALTDIRFUNC, stops_at, &found);
+  const int result = ::glob(glob.c_str(), GLOB_NOSORT | GLOB_ALTDIRFUNC, stops_at, &found);
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   if (failure.code != 0)
     fail_for_system(failure.code, where,
                     fmt::format("'{}': cannot {} '{}'", glob, failure.to_do, failure.path));
+  if (result == GLOB_NOSPACE) throw std::bad_alloc();
   return paths;
 }
 
