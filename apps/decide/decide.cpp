@@ -171,22 +171,29 @@ Settled decide(const MemoryDecision& d, const StepNeeds& needs) {
 }
 
 // Each rank of a pipeline, for which alone it matters how much of its blocks is kept, goes on to the next
-// choice until its step fits.
+// mode until its step fits, and from the one before in smaller steps.
 Settled decide_recompute(const Experiment& e, const StepNeeds& needs) {
+  using Step = RecomputeByRank::Step;
   const RecomputeByRank by_rank(e.shape);
   RecomputeByRank::Choices choices = by_rank.on_all(0);
   Settled out{.entry = {}, .shape = e.shape};
   std::vector<MemoryNeed> of_ranks, before(by_rank.ranks());  // what did not fit
-  for (bool changes = true; changes;) {
-    changes = false;
-    out.shape.model_options.recompute = by_rank.blocks(choices);
-    of_ranks = needs(out.shape);
-    for (size_t rank = 0; rank < by_rank.ranks(); ++rank) {
-      if (of_ranks[rank].fits()) continue;
-      const bool has_more = by_rank.recompute_more(choices, rank);
-      if (has_more || before[rank].bytes == 0) before[rank] = of_ranks[rank];
-      changes |= has_more;
+  for (const Step step : {Step::by_modes, Step::by_parts}) {
+    for (bool changes = true; changes;) {
+      changes = false;
+      out.shape.model_options.recompute = by_rank.blocks(choices);
+      of_ranks = needs(out.shape);
+      for (size_t rank = 0; rank < by_rank.ranks(); ++rank) {
+        if (of_ranks[rank].fits()) continue;
+        const bool has_more = by_rank.recompute_more(choices, rank, step);
+        if (has_more || before[rank].bytes == 0) before[rank] = of_ranks[rank];
+        changes |= has_more;
+      }
     }
+    if (step == Step::by_parts) break;
+    const RecomputeByRank::Choices modes = choices;
+    for (size_t rank = 0; rank < by_rank.ranks(); ++rank) by_rank.recompute_less(choices, rank);
+    if (choices == modes) break;
   }
   const auto tight = std::ranges::min_element(of_ranks, {}, &MemoryNeed::spare);
   const size_t rank = tight - of_ranks.begin();
@@ -258,30 +265,26 @@ void follow_checkpoint(Experiment& e, const StepNeeds& needs, const Decisions& s
   if (leaves_loss_chunks_open(e)) follow(loss_chunk_decision(e));
 }
 
-// Decides about whole gradients, recomputation and codes what is not decided yet. Gradients come first, since
-// they change what a step computes, and beside recomputed norms and activations, which cost less time than
-// sums after every micro-batch. The others change only what a step costs, kept codes least.
-void decide_step(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
+// Decides what is not decided yet. Whole gradients come first, since they change what a step computes, and
+// beside recomputed norms and activations, which cost less time than sums after every micro-batch. So it is
+// with the logits of more tokens, but codes that are kept save more for a byte than these.
+void decide_all(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
   const auto settle = [&](Settled settled) {
     e.shape = std::move(settled.shape);
     record(std::move(settled.entry));
   };
-  const bool has_codes = leaves_weight_codes_open(e) && !e.decisions.find(kKeepCodes);
+  const bool has_codes = leaves_weight_codes_open(e) && !e.decisions.find(kKeepCodes),
+             has_chunks = leaves_loss_chunks_open(e) && !e.decisions.find(kLossChunks);
   if (has_codes) e.shape.parameters.keeps_float8_codes = false;
   if (leaves_recompute_open(e))
     e.shape.model_options.recompute = std::vector(e.shape.model.layers, Recompute::elementwise);
   if (leaves_reduction_open(e) && !e.decisions.find(kReduce)) settle(decide(reduction_decision(e), needs));
-  if (leaves_recompute_open(e)) settle(decide_recompute(e, needs));
+  if (leaves_recompute_open(e)) {
+    if (has_chunks && !has_codes) e.shape = decide(loss_chunk_decision(e), needs).shape;
+    settle(decide_recompute(e, needs));
+  }
   if (has_codes) settle(decide(weight_codes_decision(e), needs));
-}
-
-// The same, and for how many tokens logits exist at once.
-void decide_all(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
-  decide_step(e, needs, record);
-  if (!leaves_loss_chunks_open(e) || e.decisions.find(kLossChunks)) return;
-  Settled settled = decide(loss_chunk_decision(e), needs);
-  e.shape = std::move(settled.shape);
-  record(std::move(settled.entry));
+  if (has_chunks) settle(decide(loss_chunk_decision(e), needs));
 }
 
 // FP8 where it is faster, by rank 0's ratios: all ranks have the same GPU, and only rank 0 reads the file.
@@ -341,7 +344,7 @@ Experiment decided_by_memory(Experiment e, const StepNeeds& needs) {
 }
 
 Experiment as_memory_allows(Experiment e, RankGroups& ranks, Device device) {
-  decide_step(
+  decide_all(
       e, [&](const TrainingShape& shape) { return memory_needs(e, shape, ranks, device); },
       [](const Decisions::Entry&) {});
   return e;

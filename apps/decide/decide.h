@@ -36,8 +36,8 @@ using StepNeeds = std::function<std::vector<MemoryNeed>(const TrainingShape&)>;
 /// that need not be this one; what was decided is added to experiment.decisions.
 Experiment decided_by_memory(Experiment experiment, const StepNeeds& needs);
 
-/// `experiment` with whole gradients, recomputation and kept codes as the memory that is free now would
-/// decide them. Records nothing. Every rank makes the call.
+/// `experiment` with everything that memory decides as the memory that is free now would decide it. Records
+/// nothing. Every rank makes the call.
 Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device device);
 
 /// Settles what the configuration leaves to be decided, and writes it into `experiment`: the shape of the
@@ -64,8 +64,9 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 /// only fit where norms and activations are recomputed, which costs less time than the traffic.
 ///
 /// activation_checkpoint.mode auto, after that and at every start, beside what a checkpoint's run decided
-/// about the others: on each rank of a pipeline the first of recompute_choices() for which the ranks in its
-/// place have the memory (apps/decide/recompute_by_rank.h).
+/// about the others: on each rank of a pipeline the first mode for which the ranks in its place have the
+/// memory, or of recompute_choices() before that mode the first that fits too
+/// (apps/decide/recompute_by_rank.h).
 ///
 /// quantize.linear.float8.keep_weight_codes, after that: codes of weights that are gathered in the compute
 /// type are kept through the step if all ranks have the memory; else they are made again after every gather.
@@ -73,7 +74,9 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 ///
 /// model.loss_chunk_tokens, on a GPU, after these: the most of 4096, 2048 and 1024 tokens for whose
 /// logits all ranks have the memory. The output layer's gradient is read and written once per chunk: 1024
-/// tokens add a fifth to the time of its products, 4096 a twentieth.
+/// tokens add a fifth to the time of its products, 4096 a twentieth. That costs more time for a byte than
+/// recomputing norms and activations, beside which mode auto therefore chooses them first (unless codes,
+/// which cost more, are to be decided in between).
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava

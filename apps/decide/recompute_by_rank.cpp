@@ -25,14 +25,20 @@ RecomputeByRank::RecomputeByRank(const TrainingShape& shape) {
   for (const std::vector<size_t>& held : blocks_) choices_.push_back(recompute_choices(std::ssize(held)));
 }
 
-bool RecomputeByRank::recompute_more(Choices& choices, size_t rank) const {
+bool RecomputeByRank::recompute_more(Choices& choices, size_t rank, Step step) const {
   const std::vector<RecomputeChoice>& all = choices_[rank];
   for (size_t next = choices[rank] + 1; next < all.size(); ++next) {
+    if (step == Step::by_modes && !all[next].is_mode) continue;
     if (all[next].blocks == all[choices[rank]].blocks) continue;  // few blocks, of which it takes none
     choices[rank] = next;
     return true;
   }
   return false;
+}
+
+void RecomputeByRank::recompute_less(Choices& choices, size_t rank) const {
+  size_t& choice = choices[rank];
+  while (choice > 1 && !choices_[rank][choice - 1].is_mode) --choice;
 }
 
 std::vector<Recompute> RecomputeByRank::blocks(const Choices& choices) const {

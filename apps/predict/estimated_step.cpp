@@ -17,16 +17,21 @@ class StepEstimates {
 
   StepFigures of(const TrainingShape& shape) {
     const std::vector<Recompute>& recompute = shape.model_options.recompute;
-    const int64_t blocks = std::ssize(recompute),
-                  some = std::ranges::count(recompute, Recompute::all_but_attention),
-                  others = std::ranges::count(recompute, Recompute::elementwise);
-    if (some == 0 || others == 0 || some + others < blocks) return whole(shape);
+    const int64_t blocks = std::ssize(recompute);
+    const auto count = [&](Recompute what) { return std::ranges::count(recompute, what); };
     TrainingShape alike = shape;
     const auto all = [&](Recompute what) {
       alike.model_options.recompute.assign(blocks, what);
       return whole(alike);
     };
-    return mean({{some, all(Recompute::all_but_attention)}, {others, all(Recompute::elementwise)}});
+    // What mode auto comes to between two modes (recompute_choices()).
+    for (const auto& [less, more] : {std::pair(Recompute::nothing, Recompute::elementwise),
+                                     std::pair(Recompute::elementwise, Recompute::all_but_attention)}) {
+      const int64_t some = count(more), others = count(less);
+      if (some > 0 && others > 0 && some + others == blocks)
+        return mean({{some, all(more)}, {others, all(less)}});
+    }
+    return whole(shape);
   }
 
  private:

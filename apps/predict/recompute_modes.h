@@ -24,16 +24,16 @@ inline bool is_a_mode(std::string_view recompute) {
 }
 
 /// Whether mode auto comes to something between this layout's mode and the next, which recomputes more, where
-/// only the next fits: between op and all but attention, and for a pipeline, whose ranks differ, always.
+/// only the next fits: between all but attention and everything only for a pipeline, whose ranks differ.
 inline bool is_before_between(const Layout& l) {
-  return l.recompute == kModeOp ||
-         (l.pp > 1 && (l.recompute == kModeNone || l.recompute == kModeAllButAttention));
+  return l.recompute == kModeNone || l.recompute == kModeOp ||
+         (l.pp > 1 && l.recompute == kModeAllButAttention);
 }
 /// The mode of which that is true and after which this layout's comes; none if there is none.
 inline std::optional<ActivationCheckpointConfig> mode_before_between(const Layout& l) {
+  if (l.recompute == kModeOp) return kModeNone;
   if (l.recompute == kModeAllButAttention) return kModeOp;
   if (l.pp > 1 && l.recompute == kModeFull) return kModeAllButAttention;
-  if (l.pp > 1 && l.recompute == kModeOp) return kModeNone;
   return {};
 }
 

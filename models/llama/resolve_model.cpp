@@ -141,17 +141,23 @@ std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& c, in
 }
 
 std::vector<RecomputeChoice> recompute_choices(int64_t layers) {
-  std::vector<RecomputeChoice> out{{"none", in_all(layers, Recompute::nothing)},
-                                   {"op", in_all(layers, Recompute::elementwise)}};
+  const std::vector<Recompute> none = in_all(layers, Recompute::nothing),
+                               op = in_all(layers, Recompute::elementwise);
   struct Part {
     int64_t some, every;
   };
+  std::vector<RecomputeChoice> out{{"none", none, true}};
+  for (const auto& [some, every] : {Part{1, 4}, Part{1, 2}, Part{3, 4}}) {
+    out.push_back({fmt::format("op of {} in {} blocks", some, every),
+                   in_some(some, every, Recompute::elementwise, none)});
+  }
+  out.push_back({"op", op, true});
   for (const auto& [some, every] : {Part{1, 8}, Part{1, 4}, Part{1, 2}, Part{3, 4}}) {
     out.push_back({fmt::format("op, all but attention of {} in {} blocks", some, every),
-                   in_some(some, every, Recompute::all_but_attention, out[1].blocks)});
+                   in_some(some, every, Recompute::all_but_attention, op)});
   }
-  out.push_back({"all_but_attention", in_all(layers, Recompute::all_but_attention)});
-  out.push_back({"full", in_all(layers, Recompute::block)});
+  out.push_back({"all_but_attention", in_all(layers, Recompute::all_but_attention), true});
+  out.push_back({"full", in_all(layers, Recompute::block), true});
   return out;
 }
 

@@ -46,6 +46,7 @@ std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& confi
 struct RecomputeChoice {
   std::string name;  ///< "op, all but attention of 1 in 4 blocks"
   std::vector<Recompute> blocks;
+  bool is_mode = false;  ///< the same in all blocks, as another mode has it
 };
 std::vector<RecomputeChoice> recompute_choices(int64_t layers);
 

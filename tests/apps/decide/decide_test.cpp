@@ -168,10 +168,11 @@ TEST_CASE("what mode auto chooses from takes less the slower it is") {
   };
   for (const auto& [name, shape] : mode->outcomes) names.push_back(name), bytes.push_back(need(shape));
   CHECK(names == std::vector<std::string>{
-                     "none", "op", "op, all but attention of 1 in 8 blocks",
-                     "op, all but attention of 1 in 4 blocks", "op, all but attention of 1 in 2 blocks",
-                     "op, all but attention of 3 in 4 blocks", "all_but_attention", "full"});
-  const auto& half = mode->outcomes[4].shape.model_options.recompute;
+                     "none", "op of 1 in 4 blocks", "op of 1 in 2 blocks", "op of 3 in 4 blocks", "op",
+                     "op, all but attention of 1 in 8 blocks", "op, all but attention of 1 in 4 blocks",
+                     "op, all but attention of 1 in 2 blocks", "op, all but attention of 3 in 4 blocks",
+                     "all_but_attention", "full"});
+  const auto& half = mode->outcomes[7].shape.model_options.recompute;
   CHECK(half[0] == Recompute::elementwise);
   CHECK(half[1] == Recompute::all_but_attention);
   CHECK(std::ranges::count(half, Recompute::all_but_attention) == 16);
@@ -206,7 +207,7 @@ TEST_CASE("mode auto recomputes norms and activations before it gives up whole g
   };
   using Values = std::pair<std::string, std::string>;
   CHECK(decided(Recompute::nothing, 0) == Values{"false", "none"});
-  CHECK(decided(Recompute::nothing, 1) == Values{"false", "op"});
+  CHECK(decided(Recompute::nothing, 1) == Values{"false", "op of 1 in 4 blocks"});
   CHECK(decided(Recompute::elementwise, 0) == Values{"false", "op"});
   CHECK(decided(Recompute::elementwise, 1) == Values{"true", "none"});
 }

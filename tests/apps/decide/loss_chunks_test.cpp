@@ -170,3 +170,27 @@ TEST_CASE("a plan shows the step with the fewest and with the most logits, and i
   };
   CHECK(bytes(2) - bytes(0) >= int64_t{3072} * 320 * 4);
 }
+
+TEST_CASE("mode auto recomputes norms and activations rather than make the loss of fewer tokens at a time") {
+  const std::vector<std::string> keys{"--activation_checkpoint.mode", "auto", "--model.n_layers", "8"};
+  // A block takes 10, 7, 4 or 1 by what it recomputes, the logits of 1024 tokens 4, kept codes 5.
+  const auto need = [](const TrainingShape& shape) {
+    int64_t bytes = shape.model_options.loss_chunk_rows / 256 + 5 * shape.parameters.keeps_float8_codes;
+    for (const Recompute r : shape.model_options.recompute) bytes += 10 - 3 * static_cast<int64_t>(r);
+    return bytes;
+  };
+  const auto decided = [&](const Experiment& open, int64_t available) {
+    const Experiment e = decided_by_memory(open, [&](const TrainingShape& shape) {
+      return std::vector{MemoryNeed{.bytes = need(shape), .available = available, .share = 1}};
+    });
+    CHECK(e.shape.model_options.loss_chunk_rows == std::stoll(e.decisions.find(kKey)->value));
+    return e.decisions.find("activation_checkpoint.mode")->value + ", " + e.decisions.find(kKey)->value;
+  };
+  const Experiment open = Job().open(320, keys);
+  CHECK(decided(open, 80 + 16) == "none, 4096");
+  CHECK(decided(open, 80 + 15) == "op of 1 in 4 blocks, 4096");
+  CHECK(decided(open, 56 + 16) == "op, 4096");
+  CHECK(decided(open, 56 + 15) == "op of 3 in 4 blocks, 2048");
+  CHECK(decided(open, 56 + 3) == "op, all but attention of 1 in 8 blocks, 1024");
+  CHECK(decided(open, 32) == "full, 4096");  // by chance there is room
+}

@@ -45,8 +45,8 @@ TEST_CASE("each rank of a pipeline recomputes a share of its own blocks") {
     }
     const RecomputeByRank by_rank(e.shape);
     REQUIRE(by_rank.ranks() == 4);
-    REQUIRE(by_rank.count() == 8);
-    const std::vector<Recompute> blocks = by_rank.blocks({0, 1, 4, 7});
+    REQUIRE(by_rank.count() == 11);
+    const std::vector<Recompute> blocks = by_rank.blocks({2, 4, 7, 10});
     REQUIRE(blocks.size() == 32);
     for (int rank = 0; rank < 4; ++rank) {
       const std::vector<bool> held = e.shape.pipeline.units_of(rank);
@@ -54,20 +54,20 @@ TEST_CASE("each rank of a pipeline recomputes a share of its own blocks") {
       for (int block = 0; block < 32; ++block) {
         if (!held[block + 1]) continue;
         const Recompute r = blocks[block];
-        ++all, some += r == Recompute::all_but_attention;
-        if (rank == 0) CHECK(r == Recompute::nothing);
+        ++all, some += r == (rank == 0 ? Recompute::elementwise : Recompute::all_but_attention);
+        if (rank == 0) CHECK((r == Recompute::nothing || r == Recompute::elementwise));
         if (rank == 1) CHECK(r == Recompute::elementwise);
         if (rank == 2) CHECK((r == Recompute::elementwise || r == Recompute::all_but_attention));
         if (rank == 3) CHECK(r == Recompute::block);
       }
-      CHECK(some == (rank == 2 ? all / 2 : 0));
+      CHECK(some == (rank == 0 || rank == 2 ? all / 2 : 0));
     }
-    CHECK(
-        by_rank.text({0, 1, 4, 7}) ==
-        "pp rank 0: none; pp rank 1: op; pp rank 2: op, all but attention of 1 in 2 blocks; pp rank 3: full");
-    CHECK(by_rank.text({1, 0, 0, 0}) == "pp rank 0: op; pp ranks 1 to 3: none");
-    CHECK(by_rank.text({1, 1, 6, 6}) == "pp ranks 0 to 1: op; pp ranks 2 to 3: all_but_attention");
-    CHECK(by_rank.text(by_rank.on_all(6)) == "all_but_attention");
+    CHECK(by_rank.text({2, 4, 7, 10}) ==
+          "pp rank 0: op of 1 in 2 blocks; pp rank 1: op; pp rank 2: op, all but attention of 1 in 2 blocks; "
+          "pp rank 3: full");
+    CHECK(by_rank.text({4, 0, 0, 0}) == "pp rank 0: op; pp ranks 1 to 3: none");
+    CHECK(by_rank.text({4, 4, 9, 9}) == "pp ranks 0 to 1: op; pp ranks 2 to 3: all_but_attention");
+    CHECK(by_rank.text(by_rank.on_all(9)) == "all_but_attention");
   }
 }
 
@@ -75,19 +75,30 @@ TEST_CASE("without a pipeline there is one rank, and choices that change nothing
   const Experiment e = pipeline_of({"--parallelism.pipeline_parallel_degree", "1", "--model.n_layers", "3"});
   const RecomputeByRank by_rank(e.shape);
   REQUIRE(by_rank.ranks() == 1);
-  RecomputeByRank::Choices choices = by_rank.on_all(0);
-  std::vector<std::string> names{by_rank.text(choices)};
-  int64_t before = 0;
-  while (by_rank.recompute_more(choices, 0)) {
-    names.push_back(by_rank.text(choices));
-    int64_t now = 0;
-    for (const Recompute r : by_rank.blocks(choices)) now += work(r);
-    CHECK(now > before);
-    before = now;
+  using Step = RecomputeByRank::Step;
+  const auto names_by = [&](Step step) {
+    RecomputeByRank::Choices choices = by_rank.on_all(0);
+    std::vector<std::string> names{by_rank.text(choices)};
+    int64_t before = 0;
+    while (by_rank.recompute_more(choices, 0, step)) {
+      names.push_back(by_rank.text(choices));
+      int64_t now = 0;
+      for (const Recompute r : by_rank.blocks(choices)) now += work(r);
+      CHECK(now > before);
+      before = now;
+    }
+    return names;
+  };
+  CHECK(names_by(Step::by_parts) ==
+        std::vector<std::string>{"none", "op of 1 in 2 blocks", "op of 3 in 4 blocks", "op",
+                                 "op, all but attention of 1 in 2 blocks",
+                                 "op, all but attention of 3 in 4 blocks", "all_but_attention", "full"});
+  CHECK(names_by(Step::by_modes) == std::vector<std::string>{"none", "op", "all_but_attention", "full"});
+  for (const auto& [from, to] : {std::pair(0, 0), {4, 1}, {9, 5}, {10, 10}}) {
+    RecomputeByRank::Choices choices = by_rank.on_all(from);
+    by_rank.recompute_less(choices, 0);
+    CHECK(choices == by_rank.on_all(to));
   }
-  CHECK(names == std::vector<std::string>{"none", "op", "op, all but attention of 1 in 2 blocks",
-                                          "op, all but attention of 3 in 4 blocks", "all_but_attention",
-                                          "full"});
 }
 
 TEST_CASE("mode auto lets each rank of a pipeline recompute as little as fits there") {
@@ -114,13 +125,13 @@ TEST_CASE("mode auto lets each rank of a pipeline recompute as little as fits th
   const Experiment roomy = decided({1000, 1000, 1000, 1000});
   CHECK(value(roomy) == "none");
   CHECK(recorded == 1);
-  const Experiment mixed = decided({250, 188, 160, 160});
+  const Experiment mixed = decided({230, 182, 155, 160});
   CHECK(value(mixed) ==
-        "pp rank 0: op; pp rank 1: op, all but attention of 1 in 8 blocks; "
-        "pp ranks 2 to 3: none");
+        "pp rank 0: op; pp rank 1: op, all but attention of 1 in 8 blocks; pp rank 2: op of 1 in 4 blocks; "
+        "pp rank 3: none");
   CHECK_THAT(mixed.decisions.find(kMode)->reason,
-             Contains("the fastest that fits, and ") && EndsWith(" free suffice on pp rank 2"));
-  CHECK(mixed.shape.model_options.recompute == by_rank.blocks({1, 2, 0, 0}));
+             Contains("the fastest that fits, and ") && EndsWith(" free suffice on pp rank 1"));
+  CHECK(mixed.shape.model_options.recompute == by_rank.blocks({4, 5, 1, 0}));
   const Experiment too_little = decided({10, 1000, 10, 1000});
   CHECK(value(too_little) == "pp rank 0: full; pp rank 1: none; pp rank 2: full; pp rank 3: none");
   CHECK(too_little.decisions.find(kMode)->reason ==

@@ -13,7 +13,7 @@
 #include "tests/apps/predict/small_plan.h"
 #include "tests/support/catch.h"
 
-// Where op does not fit, and all but attention leaves room, mode auto recomputes something between them.
+// Where a mode does not fit, and the next leaves room, mode auto recomputes something between them.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -29,17 +29,15 @@ Layout recomputing(Layout layout, const ActivationCheckpointConfig& what) {
 }
 Layout automatic(const Layout& layout) { return recomputing(layout, {.mode = Mode::automatic}); }
 
-// In the middle between op and all but attention, of the layout that the configuration has.
-double limit_between(const Planned& p) {
+// In the middle between two modes, of the layout that the configuration has.
+double limit_between(const Planned& p, const ActivationCheckpointConfig& less = kModeOp,
+                     const ActivationCheckpointConfig& more = kModeAllButAttention) {
   const LayoutRecorder recorder(p.config, p.planned, &p.machine);
-  const auto gib = [&](const char* option) {
-    const Layout layout = layout_of(p.planned.experiment);
-    return recorder.record(recomputing(layout, {.mode = Mode::selective, .selective_ac_option = option}))
-        .gib_with_nccl();
+  const auto gib = [&](const ActivationCheckpointConfig& mode) {
+    return recorder.record(recomputing(layout_of(p.planned.experiment), mode)).gib_with_nccl();
   };
-  const double op = gib("op"), all_but_attention = gib("all_but_attention");
-  REQUIRE(all_but_attention < op);
-  return (op + all_but_attention) / 2;
+  REQUIRE(gib(more) < gib(less));
+  return (gib(less) + gib(more)) / 2;
 }
 
 // The fastest of all layouts with mode auto and without it, each recorded as it is within the limit.
@@ -82,30 +80,32 @@ TEST_CASE("where mode auto recomputes less than any mode that fits, a search fin
        {"--training.global_batch_size", "4", "--model.n_layers", "8",
         "--parallelism.pipeline_parallel_degree", "2"}},
   };
-  int won = 0;
-  for (const auto& [ranks, keys] : cases) {
-    for (const bool float8 : {false, true}) {
-      Overrides more = float8 ? kFloat8 : Overrides{};
-      more.insert(more.end(), keys.begin(), keys.end());
-      const Planned p(more, ranks, 4);
-      const double limit = limit_between(p);
-      const std::optional<RecordedLayout> best = best_by_hand(p, limit);
-      REQUIRE(best);
-      INFO("by hand: " << describe(best->layout, best->automatic_recompute()));
-      const SearchResult found = search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit});
-      REQUIRE_FALSE(found.best.empty());
-      INFO("found: " << describe(found.best[0].layout, found.best[0].automatic_recompute()));
-      CHECK(found.best[0].time->seconds == Approx(best->time->seconds).epsilon(1e-9));
-      won += found.best[0].layout.recompute.mode == Mode::automatic;
-      for (const RecordedLayout& l : found.best) {
-        CHECK(std::ranges::count(found.best, l.layout, &RecordedLayout::layout) == 1);
-        CHECK(l.gib_with_nccl() <= limit);
-        if (l.layout.recompute.mode == Mode::automatic)  // what a mode says is a line of that mode
-          CHECK_FALSE(is_a_mode(l.automatic_recompute()));
+  for (const auto& [less, more] : {std::pair(kModeNone, kModeOp), std::pair(kModeOp, kModeAllButAttention)}) {
+    int won = 0;
+    for (const auto& [ranks, keys] : cases) {
+      for (const bool float8 : {false, true}) {
+        Overrides all = float8 ? kFloat8 : Overrides{};
+        all.insert(all.end(), keys.begin(), keys.end());
+        const Planned p(all, ranks, 4);
+        const double limit = limit_between(p, less, more);
+        const std::optional<RecordedLayout> best = best_by_hand(p, limit);
+        REQUIRE(best);
+        INFO("by hand: " << describe(best->layout, best->automatic_recompute()));
+        const SearchResult found = search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit});
+        REQUIRE_FALSE(found.best.empty());
+        INFO("found: " << describe(found.best[0].layout, found.best[0].automatic_recompute()));
+        CHECK(found.best[0].time->seconds == Approx(best->time->seconds).epsilon(1e-9));
+        won += found.best[0].layout.recompute.mode == Mode::automatic;
+        for (const RecordedLayout& l : found.best) {
+          CHECK(std::ranges::count(found.best, l.layout, &RecordedLayout::layout) == 1);
+          CHECK(l.gib_with_nccl() <= limit);
+          if (l.layout.recompute.mode == Mode::automatic)  // what a mode says is a line of that mode
+            CHECK_FALSE(is_a_mode(l.automatic_recompute()));
+        }
       }
     }
+    CHECK(won >= 5);
   }
-  CHECK(won >= 5);
 }
 
 TEST_CASE("where ranks of a pipeline may recompute less than the fullest, a search finds it") {
@@ -183,20 +183,22 @@ TEST_CASE("what mode auto comes to is estimated by blocks of either kind") {
     more.insert(more.end(), {"--activation_checkpoint.mode", "auto"});
     const Planned p(more, 4);
     const Experiment& given = p.planned.experiment;
-    const double limit = limit_between(p);
-    const auto [e, estimated] = estimate_decided(given, p.planned.device, p.machine, limit);
-    const Decisions::Entry* decided = e.decisions.find("activation_checkpoint.mode");
-    REQUIRE(decided);
-    INFO(decided->value);
-    CHECK_THAT(decided->value, Contains("op, all but attention of "));
-    const StepFigures recorded =
-        figures_of(record_first_rank(e.shape, p.planned.device, given.mesh), p.machine);
-    CHECK(estimated.sent_bytes == recorded.sent_bytes);
-    CHECK(estimated.calls == recorded.calls);
-    CHECK(estimated.flops == Approx(recorded.flops).epsilon(1e-9));
-    CHECK(estimated.bytes == Approx(recorded.bytes).epsilon(1e-9));
-    CHECK(estimated.alive_bytes == Approx(recorded.alive_bytes).epsilon(0.02));
-    CHECK(estimated.seconds == Approx(recorded.seconds).epsilon(0.02));
+    for (const auto& [limit, comes_to] : {std::pair(limit_between(p, kModeNone, kModeOp), "op of "),
+                                          std::pair(limit_between(p), "op, all but attention of ")}) {
+      const auto [e, estimated] = estimate_decided(given, p.planned.device, p.machine, limit);
+      const Decisions::Entry* decided = e.decisions.find("activation_checkpoint.mode");
+      REQUIRE(decided);
+      INFO(decided->value);
+      CHECK_THAT(decided->value, Contains(comes_to));
+      const StepFigures recorded =
+          figures_of(record_first_rank(e.shape, p.planned.device, given.mesh), p.machine);
+      CHECK(estimated.sent_bytes == recorded.sent_bytes);
+      CHECK(estimated.calls == recorded.calls);
+      CHECK(estimated.flops == Approx(recorded.flops).epsilon(1e-9));
+      CHECK(estimated.bytes == Approx(recorded.bytes).epsilon(1e-9));
+      CHECK(estimated.alive_bytes == Approx(recorded.alive_bytes).epsilon(0.02));
+      CHECK(estimated.seconds == Approx(recorded.seconds).epsilon(0.02));
+    }
   }
 }
 
