@@ -4,6 +4,11 @@
 # place of the sample, in a run of its own: outputs/quickstart/NAME of NAME.txt.
 #   scripts/quickstart.sh [TEXT_FILE] [-- --section.key value ...]
 set -euo pipefail
+case ${1:-} in
+  -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;;
+  --) ;;
+  -*) echo "quickstart.sh: '$1' is no text; options of the training come after --: scripts/quickstart.sh [TEXT_FILE] -- $*" >&2; exit 2 ;;
+esac
 text=''
 if [ $# -gt 0 ] && [ "$1" != -- ]; then
   text=$(realpath "$1")

@@ -3,7 +3,7 @@
 # Dictionary of English (40 MB, Debian package dict-gcide) is unpacked without installing it; offline, whatever English
 # text this machine has (licenses and documentation) is joined, and that is said.
 set -euo pipefail
-output=$1
+output=${1:?is missing: the file to put the text into}
 mkdir -p "$(dirname "$output")"
 [ ! -s "$output" ] || exit 0
 work=$(mktemp -d)

@@ -59,3 +59,11 @@ rm called
 echo 'my own words' > "it's, a text.txt"
 quickstart "it's, a text.txt"
 [[ $(cat called) = *"--training.dataset_path ['$work/it''s, a text.txt'] "* ]] || fails "$(cat called)"
+
+# Options come after --, and asking for help builds nothing.
+rm called
+if scripts/quickstart.sh --training.steps 3 2> said; then fails "an option was taken for a text"; fi
+said "'--training.steps' is no text; options of the training come after --: scripts/quickstart.sh [TEXT_FILE] -- --training.steps 3"
+scripts/quickstart.sh --help > said
+said 'scripts/quickstart.sh [TEXT_FILE] [-- --section.key value ...]'
+[ ! -e called ] || fails "$(cat called)"
