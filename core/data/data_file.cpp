@@ -108,6 +108,14 @@ void refuse_unfinished(const std::string& folder) {
                   folder);
 }
 
+// A tokenizer, a model, or what a run writes: its JSON would be read as data where the folder of the text is
+// also that of the work.
+bool is_of_a_run(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "tokenizer.json", error) ||
+         (fs::exists(folder / ".lock", error) && fs::exists(folder / "data_index", error));
+}
+
 Format format_of(const File& file, Compression compression) {
   constexpr size_t kHead = 4096;
   std::string head;
@@ -223,7 +231,7 @@ class Finder {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
         bool hidden = i->path().filename().string().starts_with('.');
-        if (i->is_directory() && is_unfinished(i->path().native())) {
+        if (!hidden && i->is_directory() && (is_unfinished(i->path().native()) || is_of_a_run(i->path()))) {
           i.disable_recursion_pending();
           others.push_back(i->path().string());
         }

@@ -110,6 +110,28 @@ TEST_CASE("shards that are not all there are left out of a folder, and refused w
   }
 }
 
+TEST_CASE("tokenizers, models and runs are no data of the folder that they lie in") {
+  TemporaryFolder folder;
+  folder.write("a.txt", "x");
+  folder.write("first_model/notes.txt", "x");
+  folder.write("first_model/tokenizer/tokenizer.json", "{}");
+  folder.write("first_model/tokenizer/merges.txt", "x");
+  folder.write("first_model/run/.lock", "");
+  std::filesystem::create_directory(folder / "first_model/run/data_index");
+  folder.write("first_model/run/metrics.jsonl", "{}\n");
+  folder.write("run/data_index", "x");
+  folder.write("run/b.txt", "x");
+  const CapturedOutput log;
+  ottava::log::set_level(ottava::log::Level::info);
+  CHECK(names({folder.path()}, folder.path()) == List{"a.txt", "first_model/notes.txt", "run/b.txt"});
+  ottava::log::set_level(ottava::log::Level::warning);
+  CHECK_HAS(log.text(),
+            "left out: '" + (folder / "first_model/run") + "', '" + (folder / "first_model/tokenizer") + "'");
+  // Where a source names it, it is data.
+  CHECK(names({folder / "first_model/tokenizer/merges.txt"}, folder.path()) ==
+        List{"first_model/tokenizer/merges.txt"});
+}
+
 TEST_CASE("formats are known by name, shards by their first bytes") {
   TemporaryFolder folder;
   auto format = [&](const std::string& name, const std::string& bytes) {
