@@ -59,7 +59,10 @@ bool delete_step(const std::string& path, const std::string& step_path) {
 // The newest complete one of some steps. Where none is, the newest: whoever opens it says what it lacks.
 std::string newest_of(const std::vector<SavedStep>& steps) {
   const auto complete = std::find_if(steps.rbegin(), steps.rend(), is_complete);
-  if (complete == steps.rend()) return steps.back().path;
+  if (complete == steps.rend()) {
+    refuse_checkpoint_of_pytorch(steps.back().path);
+    return steps.back().path;
+  }
   for (auto newer = steps.rbegin(); newer != complete; ++newer) {
     log::warning("checkpoint {} is broken and skipped: it has no {}, so it was not saved completely",
                  newer->path, kManifestName);
@@ -117,13 +120,36 @@ void refuse_missing_step(const std::string& folder, int64_t step) {
                   steps.empty() ? "no checkpoints" : "steps " + steps);
 }
 
+namespace {
+
+// Where neither a checkpoint nor a model is. A folder named like a step is one that was not saved completely.
+void refuse_other_folder(const std::string& path, const std::vector<std::string>& names) {
+  refuse_checkpoint_of_pytorch(path);
+  const std::string name = (fs::path(path) / "").parent_path().filename().string();
+  if (name.starts_with(kPrefix)) return;
+  for (std::string_view file : {"config.json", "model.safetensors", "model.safetensors.index.json"})
+    if (contains(names, file)) return;
+  if (contains(names, kManifestName)) return;
+  const auto run =
+      std::ranges::find_if(names, [&](const std::string& n) { return is_there(path + "/" + n + "/.lock"); });
+  fail<FileError>("checkpoint",
+                  "{} has neither checkpoints nor a model: expected a run's folder{}, a step-N folder or the "
+                  "folder of a Hugging Face model",
+                  path,
+                  run == names.end() ? "" : fmt::format(" (such as {})", (fs::path(path) / *run).string()));
+}
+
+}  // namespace
+
 std::string newest_step_or_itself(const std::string& path) {
-  if (!is_folder(path)) fail<FileError>("checkpoint", "{} is not a folder", path);
+  if (!is_folder(path))
+    fail<FileError>("checkpoint", "{} {}", path, is_there(path) ? "is not a folder" : "does not exist");
   const std::vector<SavedStep> steps = list_steps(path);
   if (!steps.empty()) return newest_of(steps);
   std::string folder;
   std::vector<SavedStep> newest;
-  for (const std::string& name : names_in(path)) {
+  const std::vector<std::string> names = names_in(path);
+  for (const std::string& name : names) {
     const std::string within = (fs::path(path) / name).string();
     std::error_code error;
     const bool is_one = fs::is_directory(within, error);
@@ -144,6 +170,7 @@ std::string newest_step_or_itself(const std::string& path) {
         "checkpoint",
         "{}: this run has saved no checkpoint here; if its checkpoint.folder is elsewhere, give that folder",
         path);
+  refuse_other_folder(path, names);
   return path;
 }
 

@@ -33,8 +33,8 @@ std::string newest_complete_text(const std::string& folder);
 
 /// What `path` stands for: the newest complete step, if it is a folder of steps or a run's folder, which
 /// contains one; else the path itself. Newer steps without a manifest are named in a warning. Throws
-/// FileError if there is nothing at `path`, if several folders in it have steps, and if it is a run's folder
-/// without any.
+/// FileError if there is nothing at `path`, if several folders in it have steps, if it is a run's folder
+/// without any, and if it is neither that nor a model's.
 std::string newest_step_or_itself(const std::string& path);
 
 /// Renames `step-N.tmp` to `step-N` in one step, replacing an older `step-N`, and flushes the folder. What

@@ -147,10 +147,22 @@ bool Manifest::has_optimizer() const {
   return std::ranges::any_of(tensors, [](const Tensor& t) { return t.file.starts_with("optimizer"); });
 }
 
+void refuse_checkpoint_of_pytorch(const std::string& folder) {
+  if (!is_there(folder + "/.metadata")) return;
+  fail<FileError>(
+      "checkpoint",
+      "{} is a distributed checkpoint of PyTorch (it has .metadata): convert it to Hugging Face's "
+      "format (TorchTitan's scripts/checkpoint_conversion/convert_to_hf.py), and begin with that "
+      "model: checkpoint.initial_load_path",
+      folder);
+}
+
 Manifest open_checkpoint(const std::string& folder) {
   std::optional<Manifest> manifest = find_manifest(folder);
-  if (!manifest)
+  if (!manifest) {
+    refuse_checkpoint_of_pytorch(folder);
     fail<FileError>("checkpoint", "{} has no {}: it was not saved completely", folder, kManifestName);
+  }
   for (const Manifest::File& file : manifest->files) check_file(folder, file);
   return *std::move(manifest);
 }

@@ -63,6 +63,9 @@ void check_checksum(const std::string& folder, const Manifest::Tensor& expected,
 /// The manifest in a folder that a run has saved; none in that of a model from elsewhere. Throws FileError.
 std::optional<Manifest> find_manifest(const std::string& folder);
 
+/// Throws FileError for a distributed checkpoint of PyTorch's, as TorchTitan saves it under the same names.
+void refuse_checkpoint_of_pytorch(const std::string& folder);
+
 /// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes,
 /// headers and the checksums of small files. Throws FileError that says what is wrong.
 Manifest open_checkpoint(const std::string& folder);

@@ -46,9 +46,10 @@ TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {
   inspect_checkpoint({.path = folder / "step-6"}, model);
   CHECK_THAT(model.str(), Contains("optimizer: none: this checkpoint can start a run but not resume one"));
   std::ostringstream out;
-  CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "none"}, out), Contains("is not a folder"));
+  CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "none"}, out), Contains("does not exist"));
   std::filesystem::create_directory(folder / "empty");
-  CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "empty"}, out), Contains("has no manifest.json"));
+  CHECK_THROWS_WITH(inspect_checkpoint({.path = folder / "empty"}, out),
+                    Contains("has neither checkpoints nor a model"));
   for (const char* name : {"llama", "step-9"}) {
     std::filesystem::create_directory(folder / name);
     write_file_synced(folder / name + "/config.json", "{}");

@@ -120,7 +120,7 @@ TEST_CASE("words in brackets are words, and an option takes an empty one in eith
     CHECK(here.run(std::string("tokenizer decode tok ") + ids).output == "Hi");
   CHECK(has(here.run("config tiny.yaml --job.description= --training.steps 3").output, "description: \"\""));
   CHECK(here.run("tokenizer encode tok -- '--x='").output == "45 45 120 61\n");
-  CHECK(has(here.run("generate --checkpoint nothing --prompt '--x='").output, "nothing is not a folder"));
+  CHECK(has(here.run("generate --checkpoint nothing --prompt '--x='").output, "nothing does not exist"));
 }
 
 TEST_CASE("numbers out of range are refused by the option's name") {

@@ -136,6 +136,37 @@ TEST_CASE("a folder of steps stands for the newest that was saved completely") {
   CHECK(newest_step_or_itself(folder / "begun") == folder / "begun");
 }
 
+TEST_CASE("a folder that is neither of a run nor of a model is refused, and the run in it is named") {
+  TemporaryFolder folder;
+  fs::create_directories(folder / "first/run/checkpoint");
+  File::create(folder / "first/ottava.yaml");
+  const auto refusal = [&](const std::string& run) {
+    return Contains("first has neither checkpoints nor a model: expected a run's folder" + run +
+                    ", a step-N folder or the folder of a Hugging Face model");
+  };
+  CHECK_THROWS_WITH(newest_step_or_itself(folder / "first"), refusal(""));
+  File::create(folder / "first/run/.lock");
+  CHECK_THROWS_WITH(newest_step_or_itself(folder / "first"),
+                    refusal(" (such as " + (folder / "first/run") + ")"));
+  CHECK_THROWS_WITH(newest_step_or_itself(folder / "nothing"), Contains("nothing does not exist"));
+  CHECK_THROWS_WITH(newest_step_or_itself(folder / "first/ottava.yaml"),
+                    Contains("ottava.yaml is not a folder"));
+  File::create(folder / "first/model.safetensors");
+  CHECK(newest_step_or_itself(folder / "first") == folder / "first");
+}
+
+TEST_CASE("a distributed checkpoint of PyTorch is said to be one, not to be saved incompletely") {
+  TemporaryFolder folder;
+  const std::string steps = folder / "run/checkpoint", step = steps + "/step-4";
+  fs::create_directories(step);
+  File::create(step + "/.metadata");
+  const auto refusal =
+      Contains("step-4 is a distributed checkpoint of PyTorch (it has .metadata): convert it");
+  for (const std::string& path : {folder / "run", steps, step})
+    CHECK_THROWS_WITH(newest_step_or_itself(path), refusal);
+  CHECK_THROWS_WITH(open_checkpoint(step), refusal);
+}
+
 TEST_CASE("manifests: what is not ours, newer or changed is refused") {
   Manifest manifest;
   manifest.step = 3;
