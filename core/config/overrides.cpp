@@ -83,7 +83,10 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
       find_option(root_, std::string(argument.substr(2, has_value ? equals - 2 : equals)), has_value);
   if (!option.field) {
     problems_.spoil(option.path);
-    problems_.add(at, "unknown option {}{}", argument.substr(0, equals), suggestion(root_, option.path));
+    const bool takes_file = names_file(next ? std::string_view(*next) : argument);
+    problems_.add(at, "unknown option {}{}", argument.substr(0, equals),
+                  takes_file ? "; give the configuration file first, without an option"
+                             : suggestion(root_, option.path));
     return next ? 2 : 1;
   }
   Field& field = *option.field;

@@ -47,6 +47,9 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
         "command line: unknown option --count; did you mean --outer.inner.count?");
   CHECK(problem({"--outer.inner", "3"}).find("unknown option --outer.inner") != std::string::npos);
   CHECK(problem({"--zzz"}) == "command line: unknown option --zzz");
+  for (const auto& file : {Lines{"--count", "a.yaml"}, Lines{"--count=a.toml"}})
+    CHECK(problem(file) ==
+          "command line: unknown option --count; give the configuration file first, without an option");
   CHECK(problem({"--outer.inner.con-ut", "3"}) ==
         "command line: unknown option --outer.inner.con-ut; did you mean --outer.inner.count?");
   CHECK(problem({"--no-outer.inner.flag"}) ==
