@@ -90,17 +90,14 @@ int run_train_command(const TrainCommand& command) {
   const std::optional<Config> loaded = load_session_config(command.file, command.overrides);
   if (!loaded) return 1;
   const Config& config = *loaded;
-  // What one machine of several lacks, all ranks say once they have met.
-  if (detect_launch().world_size == 1) require_inputs(config);
+  // Several ranks look once they have met.
+  const auto check_inputs = [&] { require_inputs(config); };
+  if (detect_launch().world_size == 1) check_inputs();
   log::set_rank(rank_in_log());  // for the lines about signals too
   StopSignals signals;
   return run_session(
       config,
       [&](Session& session) {
-        {
-          const Patience patience(*session.ranks.control);  // one rank may have to look several times
-          fail_together(*session.ranks.control, "inputs", [&] { require_inputs(config); });
-        }
         std::vector<RunLock> locks;
         on_first_rank(session.ranks, "job", [&] {
           locks = locks_of(config, signals);
@@ -132,7 +129,7 @@ int run_train_command(const TrainCommand& command) {
         });
         trainer->run();
       },
-      &signals);
+      &signals, check_inputs);
 }
 
 void add_train_command(Command& commands) {

@@ -31,6 +31,7 @@
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/gather.h"
+#include "parallel/comm/patience.h"
 #include "parallel/launcher/stop_signal_set.h"
 #include "parallel/ranks/cpu_share.h"
 #include "parallel/ranks/local_place.h"
@@ -153,12 +154,17 @@ void warn_of_placement(const Mesh& mesh, Communicator& control) {
   if (control.rank() == 0 && !text.empty()) log::warning("{}", text);
 }
 
-void work(const Config& config, World& world, const std::function<void(Session&)>& body) {
+void work(const Config& config, World& world, const std::function<void(Session&)>& body,
+          const std::function<void()>& check_inputs) {
   const Device device = world.training_device;
   if (world.launch.world_size > 1)
     require_equal_everywhere(*world.control, "the ottava binary",
                              checkpoint::text_checksum(read_file("/proc/self/exe")));
   require_same_configuration(config, *world.control);
+  if (check_inputs) {
+    const Patience patience(*world.control);  // one rank may have to look several times
+    fail_together(*world.control, "inputs", check_inputs);
+  }
   if (config.debug.deterministic) log_determinism(device);
   std::optional<int> capability;
   if (device.is_gpu()) capability = cuda::compute_capability(device.index);
@@ -257,7 +263,8 @@ std::optional<Config> load_session_config(const std::filesystem::path& file,
   }
 }
 
-int run_session(const Config& config, const std::function<void(Session&)>& body, const StopSignals* signals) {
+int run_session(const Config& config, const std::function<void(Session&)>& body, const StopSignals* signals,
+                const std::function<void()>& check_inputs) {
   Launch launch = detect_launch();
   log::set_rank(rank_in_log(launch));
   const double init_timeout = static_cast<double>(config.comm.init_timeout_seconds);
@@ -292,7 +299,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body,
               .find_device = find_device},
              [&](World& world) {
                have_met = true;
-               work(config, world, body);
+               work(config, world, body, check_inputs);
              });
   } catch (const std::exception& error) {
     if (launch.world_size == 1) throw;

@@ -32,12 +32,13 @@ std::optional<Config> load_session_config(const std::filesystem::path& file,
                                           const std::vector<std::string>& overrides);
 
 /// Finds out how the process was launched, connects the ranks, chooses threads and device, and checks that
-/// all run the same binary and configuration. Then reads the tokenizer, resolves the experiment, checks that
-/// both are the same on all ranks and that these ranks can do what the configuration asks of them, and calls
-/// body. Returns the exit code. A single process throws whatever goes wrong; among several, each rank logs it
-/// and the code is 1. A signal that asks to stop while the ranks look for each other over TCP ends a rank
-/// that waits for others 5 s later, with the code 0.
+/// all run the same binary and configuration. Calls check_inputs, if there is one: what one machine of
+/// several lacks, all ranks say. Then reads the tokenizer, resolves the experiment, checks that both are the
+/// same on all ranks and that these ranks can do what the configuration asks of them, and calls body. Returns
+/// the exit code. A single process throws whatever goes wrong; among several, each rank logs it and the code
+/// is 1. A signal that asks to stop while the ranks look for each other over TCP ends a rank that waits for
+/// others 5 s later, with the code 0.
 int run_session(const Config& config, const std::function<void(Session&)>& body,
-                const StopSignals* signals = nullptr);
+                const StopSignals* signals = nullptr, const std::function<void()>& check_inputs = {});
 
 }  // namespace ottava

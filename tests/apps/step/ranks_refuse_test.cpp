@@ -111,6 +111,10 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
                               "cd " + job.in("there") + " && " + relative),
                   2, "training.dataset_path: 'only_here.txt' does not exist; looked at ");
   }
+  SECTION("inputs that none of them has, all at once") {
+    const std::string without = program + " --training.dataset_path none.txt --model.hf_assets_path nothing";
+    check_refused(launch_both(port, without, without), 2, "[config] 2 problems in ");
+  }
   SECTION("folders that are not shared") {
     fs::create_directories(job.in("here"));
     fs::create_directories(job.in("there"));
