@@ -20,6 +20,7 @@
 #include "apps/commands/encoded_segment.h"
 #include "apps/config/installed.h"
 #include "apps/config/limits.h"
+#include "apps/report/metrics_reporter.h"
 #include "core/data/chat/conversation.h"
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
@@ -295,7 +296,7 @@ void add_inspect_data(Command& data) {
       .flag("--verify", o->verify, DataInspectOptions::Verify::contents,
             "read shards completely and compare their checksums")
       .run([o] {
-        o->is_coloured = ::isatty(STDOUT_FILENO) != 0;
+        o->is_coloured = prints_colors({}, 1, ::isatty(STDOUT_FILENO) != 0);
         inspect_data(*o, std::cout);
         return 0;
       });

@@ -172,6 +172,20 @@ TEST_CASE("what cannot be printed is an error, but for a run that has its files"
   CHECK(place.run("train tiny.yaml --job.dump_folder other >/dev/full").exit_code == 0);
 }
 
+TEST_CASE("data inspect marks what the loss counts by colour on a terminal that is to have any") {
+  Workplace place;
+  place.write("pairs.jsonl", "{\"prompt\": \"one\", \"completion\": \" two\"}\n");
+  const auto on_terminal = [&](const std::string& environment) {
+    return run_command("cd " + (place / "") + " && env -u NO_COLOR TERM=xterm " + environment +
+                       " script -qec '" OTTAVA
+                       " data inspect pairs.jsonl --format prompt_completion --tokenizer " OTTAVA_SOURCE_DIR
+                       "/configs/tokenizers/en-2256' /dev/null")
+        .output;
+  };
+  CHECK(has(on_terminal(""), "\033[32m two"));
+  for (const char* plain : {"NO_COLOR=1", "TERM=dumb"}) CHECK(has(on_terminal(plain), "[[ two"));
+}
+
 TEST_CASE("commands that take text read a pipe, and say so where there is none") {
   Workplace place;
   const std::string tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
