@@ -224,7 +224,7 @@ void add_inspect_tokenizer(Command& tokenizer) {
   auto o = std::make_shared<TokenizerInspectOptions>();
   tokenizer.subcommand("inspect", "show the properties of a tokenizer")
       .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
-      .option("--text", o->text_file, "also report the bytes per token of this text")
+      .option("--text", o->text_file, "file of text whose bytes per token to report, too")
       .run(o, tokenizer_inspect);
 }
 
