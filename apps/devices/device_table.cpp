@@ -124,9 +124,11 @@ Table find_table(std::string_view name, std::span<const BuiltInTable> built_in, 
   if (!is_file && known == built_in.end()) {
     std::vector<std::string> names;
     for (const BuiltInTable& table : built_in) names.emplace_back(table.name);
-    const std::string meant = config::nearest(name, names);
+    const bool is_of_several =  // h100: the SXM, the PCIe and the NVL differ by a third
+        std::ranges::count_if(names, [&](const std::string& n) { return n.starts_with(name); }) > 1;
+    const std::string meant = is_of_several ? "" : config::nearest(name, names);
     fail<ConfigError>("plan", "{} '{}' is unknown{}: expected one of {}, or a file of your own (NAME.yaml)",
-                      option, name, meant.empty() ? "" : ", did you mean " + meant + "?",
+                      option, name, meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant),
                       config::one_of_text(names));
   }
   const config::Value text = is_file ? config::read_file(name)

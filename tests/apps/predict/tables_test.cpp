@@ -254,8 +254,11 @@ TEST_CASE("a table of one's own starts from another, and mistakes are named") {
   CHECK(mine.sources.find("gemm_bf16")->second == "bench kernels");
   CHECK(mine.bf16_tflops == find_device("h100_sxm").bf16_tflops);
   CHECK(mine.name == "ours");
-  CHECK_THROWS_WITH(find_device("h100"), Contains("--device 'h100' is unknown") && Contains("h100_sxm"));
-  CHECK_THROWS_WITH(find_network("ib_40"), Contains("--network 'ib_40' is unknown, did you mean ib_400?"));
+  CHECK_THROWS_WITH(find_device("h100"),
+                    Contains("--device 'h100' is unknown: expected one of") && Contains("h100_sxm"));
+  CHECK_THROWS_WITH(
+      find_network("ib_200_shared"),
+      Contains("--network 'ib_200_shared' is unknown (did you mean ib_400_shared?): expected one of"));
   auto refused = [&](const std::string& text) { return find_device(file_with(folder, text)); };
   CHECK_THROWS_WITH(refused("base: h100_sxm\ngemm_bf61: [1, x]\n"), Contains("did you mean gemm_bf16?"));
   CHECK_THROWS_WITH(refused("base: h100_sxm\ngemm_bf16: 0.7\n"),
