@@ -109,9 +109,9 @@ void print_memory(const MemoryPlan& memory, std::ostream& out) {
         gib(memory.persistent_bytes));
   for (const MemoryPlan::Row& row : memory.by_category())
     print(out, "  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
-  out << "  largest:";
-  for (const PlannedAllocation& a : memory.largest(5)) print(out, " {} {:.3f} GiB;", a.name, gib(a.bytes));
-  out << '\n';
+  print(out, "  largest: {}\n", listed(memory.largest(5), [](const MemoryPlan::Item& item) {
+          return fmt::format("{} {:.3f} GiB", item.text(), gib(item.bytes));
+        }));
   for (const MemoryPlan::Phase& phase : memory.phases) {
     print(out, "  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
           gib(phase.bytes), gib(phase.lower_bound));

@@ -28,8 +28,8 @@ std::string too_large_text(std::string_view what, const MemoryPlan& plan, Device
   constexpr int kNamed = 6;
   return fmt::format("{} needs {} on {}, but only {} are free for this rank; largest items: {}", what,
                      size_text(plan.total_bytes()), to_string(device), size_text(available),
-                     listed(plan.largest(kNamed), [](const PlannedAllocation& a) {
-                       return fmt::format("{} {}", a.name, size_text(a.bytes));
+                     listed(plan.largest(kNamed), [](const MemoryPlan::Item& item) {
+                       return fmt::format("{} {}", item.text(), size_text(item.bytes));
                      }));
 }
 

@@ -308,10 +308,10 @@ std::string set_text(std::initializer_list<std::pair<bool, std::string_view>> se
 }
 
 std::string step_complaint(const Experiment& e, const MemoryPlan& plan, Device device, int64_t available) {
-  const std::vector<PlannedAllocation> items = plan.largest(6);
+  const std::vector<MemoryPlan::Item> items = plan.largest(6);
   // The owner of a matrix works on all of it, however it is sharded.
   const bool has_muon =
-      std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
+      std::ranges::any_of(items, [](const MemoryPlan::Item& item) { return item.name.starts_with("muon "); });
   const LargePart part = largest_part(e.config, plan);
   const auto is_whole = [](Recompute r) { return r == Recompute::block; };
   const std::vector<Recompute>& recompute = e.shape.model_options.recompute;  // empty: nothing

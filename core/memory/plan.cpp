@@ -82,11 +82,21 @@ std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
   return rows;
 }
 
-std::vector<PlannedAllocation> MemoryPlan::largest(int n) const {
+std::string MemoryPlan::Item::text() const { return count == 1 ? name : fmt::format("{} {} x", name, count); }
+
+std::vector<MemoryPlan::Item> MemoryPlan::largest(int n) const {
   std::vector<PlannedAllocation> alive = alive_at_peak(*this);
   std::ranges::stable_sort(alive, std::greater(), &PlannedAllocation::bytes);
-  if (static_cast<int>(alive.size()) > n) alive.resize(n);
-  return alive;
+  std::vector<Item> items;
+  for (const PlannedAllocation& a : alive) {
+    const auto same = std::ranges::find_if(
+        items, [&](const Item& item) { return item.name == a.name && item.bytes == a.bytes; });
+    if (same != items.end())
+      ++same->count;
+    else if (std::ssize(items) < n)
+      items.push_back({.name = a.name, .bytes = a.bytes});
+  }
+  return items;
 }
 
 }  // namespace ottava

@@ -63,8 +63,15 @@ struct MemoryPlan {
     int64_t bytes;
   };
   std::vector<Row> by_category() const;
-  /// The n largest allocations alive at the fullest moment, for the message that says what to shrink.
-  std::vector<PlannedAllocation> largest(int n) const;
+  /// Allocations of one name and size, such as those of all blocks: "name 32 x", of one: "name".
+  struct Item {
+    std::string name;
+    int64_t bytes = 0;  ///< of each
+    int64_t count = 1;
+    std::string text() const;
+  };
+  /// The n largest alive at the fullest moment, for the message that says what to shrink.
+  std::vector<Item> largest(int n) const;
 };
 
 /// Gives every allocation an offset so that no two that are alive at the same time overlap: larger ones

@@ -194,6 +194,18 @@ TEST_CASE("the report adds up what is alive at the fullest moment") {
   CHECK(recorder.plan().largest(1)[0].name == "a");
 }
 
+TEST_CASE("among the largest, allocations of one name and size are one item") {
+  Arena recorder;
+  for (int i = 0; i < 3; ++i) recorder.persistent("block", DType::f32, {128}, MemoryCategory::parameters);
+  recorder.persistent("block", DType::f32, {64}, MemoryCategory::parameters);
+  recorder.persistent("head", DType::f32, {128}, MemoryCategory::parameters);
+  std::string texts;
+  for (const MemoryPlan::Item& item : recorder.plan().largest(3))
+    texts += item.text() + " " + std::to_string(item.bytes) + "; ";
+  CHECK(texts == "block 3 x 512; head 512; block 256; ");
+  CHECK(recorder.plan().largest(1).size() == 1);
+}
+
 TEST_CASE("a plan that is not packed says how much is alive") {
   Arena recorder;
   recorder.persistent("weights", DType::f32, {64}, MemoryCategory::parameters);
