@@ -217,9 +217,10 @@ void print_where_time_goes(const StepTime& time, std::ostream& out) {
   if (time.transfers <= 0) return;
   print(out, "  between ranks  {:>12}, of which compute waits for {}\n", duration_text(time.transfers),
         duration_text(time.exposed));
+  // Calls that travel together count once.
   for (const auto& [name, part] : time.axes)
-    print(out, "    {:<22} {:>12} {:>8} {:<6} {} waited for\n", name, duration_text(part.seconds), part.calls,
-          call_noun(part.calls) + ",", duration_text(part.exposed));
+    print(out, "    {:<22} {:>12} {:>8} {} {} waited for\n", name, duration_text(part.seconds), part.calls,
+          part.calls == 1 ? "transfer, " : "transfers,", duration_text(part.exposed));
 }
 
 void print_longest_operations(const StepPlan& plan, const Machine& machine, std::ostream& out) {
