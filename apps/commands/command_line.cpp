@@ -83,6 +83,23 @@ std::string unknown_option(const CLI::App* command, const std::vector<std::strin
   return "";
 }
 
+/// What the parser says, of an option by the name that the command line gives it, and in words of our own
+/// where that has the wrong number of values.
+std::string parser_text(const CLI::App* command, const CLI::Error& error,
+                        const std::vector<std::string>& words) {
+  const std::string said = error.what();
+  const size_t colon = said.find(": ");
+  if (colon == std::string::npos || !command->get_option_no_throw(said.substr(0, colon))) return said;
+  std::string name = said.substr(0, colon), rest = said.substr(colon);
+  const CLI::Option* const meant = command->get_option_no_throw(name);
+  const auto typed = std::ranges::find_if(words, [&](const std::string& word) {
+    return command->get_option_no_throw(option_name(word)) == meant;
+  });
+  if (typed != words.end()) name = option_name(*typed);
+  if (error.get_name() != "ArgumentMismatch") return name + rest;
+  return name + (said.ends_with(" missing") ? " needs a value" : " is given more than once");
+}
+
 /// What is wrong with a command line, and what would be allowed.
 std::string failure(const CLI::App* program, const CLI::Error& error, const std::vector<std::string>& words) {
   const auto [at, path, rest] = asked(program, words);
@@ -90,7 +107,7 @@ std::string failure(const CLI::App* program, const CLI::Error& error, const std:
   for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
   const std::string unknown = at->get_allow_extras() ? "" : unknown_option(at, words, rest);
-  std::string what = unknown.empty() ? error.what() : unknown;
+  std::string what = unknown.empty() ? parser_text(at, error, words) : unknown;
   std::erase(what, kAsItIs);
   if (names.empty()) return fmt::format("{}; see `{} --help`", what, path);
   const std::string expected = config::one_of_text(names);
@@ -177,6 +194,8 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
     for (std::string& word : parser->remaining()) overrides.push_back(without_mark(std::move(word)));
     if (!overrides.empty() && !overrides.front().starts_with("-")) {
       file = overrides.front();
+      if (file.empty())  // a variable of a shell that is unset; the defaults would be planned or trained
+        throw CLI::ParseError("CONFIG is empty: name a file, or leave it out", CLI::ExitCodes::ExtrasError);
       overrides.erase(overrides.begin());
     }
     // Keys have a dot.
