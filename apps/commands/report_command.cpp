@@ -38,6 +38,7 @@ void tell_apart(std::vector<RunHistory>& runs) {
 void run_report_command(const ReportCommand& command, std::ostream& out) {
   if (command.x != "steps" && command.x != "tokens" && command.x != "hours")
     fail<ConfigError>("report", "--x is '{}', expected steps, tokens or hours", command.x);
+  require_writable(command.output);
   std::vector<RunHistory> runs;
   std::vector<std::string> unreadable;
   PageOptions options{.x = command.x};

@@ -124,6 +124,7 @@ std::string missing_text(const std::map<int64_t, RankFile>& ranks) {
 }  // namespace
 
 void run_trace_command(const TraceCommand& command, std::ostream& out) {
+  if (!command.merged.empty()) require_writable(command.merged);
   std::map<int64_t, RankFile> ranks = read_ranks(command.folder);
   const std::string earlier = remove_of_earlier_runs(ranks);
   print(out, "{:>5} {:>12} {:>10} {:>15} {:>10} {:>8}  {}\n", "rank", "ms", "compute", "communication",

@@ -240,6 +240,8 @@ TEST_CASE("what cannot be read is said, and the rest is shown") {
                     Contains("bare has no metrics.jsonl"));
   CHECK_THROWS_WITH(report({good.folder()}, "elsewhere"),
                     Contains("--baseline elsewhere is none of the given runs"));
+  CHECK_THROWS_WITH(run_report_command({.runs = {good.folder()}, .output = "/nowhere/page.html"}, out),
+                    Contains("[file] cannot write /nowhere/page.html: No such file"));
   CHECK_THROWS_WITH(report({good.folder()}, "", "days"),
                     Contains("--x is 'days', expected steps, tokens or hours"));
 
