@@ -35,7 +35,14 @@ if [ -n "$short" ]; then
   pretraining=(--training.steps 60 --training.seq_len 128 --training.local_batch_size 8 "${tiny[@]}")
   tuning=(--training.epochs 4 --training.seq_len 128 --training.local_batch_size 4 "${tiny[@]}")
 fi
-rm -rf "$folder/tokenizer" "$folder/base" "$folder/tuned" "$folder/questions"
+made=("$folder/tokenizer" "$folder/base" "$folder/tuned" "$folder/questions")
+for path in "${made[@]}"; do
+  [ -e "$folder/.story" ] || [ ! -e "$path" ] ||
+    { echo "story.sh: $path is not of an earlier story: choose another --folder, or remove it" >&2; exit 1; }
+done
+rm -rf "${made[@]}"
+mkdir -p "$folder"
+touch "$folder/.story"
 say() { printf '\n== %s\n' "$*"; }
 
 say "A tokenizer, with the special tokens that conversations need"

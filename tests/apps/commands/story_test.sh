@@ -7,6 +7,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=1
 python3 -B scripts/story/small_dictionary.py "$work/it's, a dictionary.txt"
+# Folders of the user's are not replaced.
+mkdir -p "$work/mine/base"
+if OTTAVA=$program scripts/story.sh "$work/it's, a dictionary.txt" --folder "$work/mine" --short 2>"$work/problem"; then
+  echo "a folder that no story made was replaced"; exit 1
+fi
+grep -q "mine/base is not of an earlier story" "$work/problem"
+[ -e "$work/mine/base" ]
 # The text and the folder are those that lie where the user stands.
 repository=$PWD
 (cd "$work" && OTTAVA=$program "$repository/scripts/story.sh" "it's, a dictionary.txt" --folder story --short) | tee "$work/out"
