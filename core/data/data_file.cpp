@@ -57,7 +57,7 @@ bool is_data_name(const fs::path& path) {
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
   for (std::string_view about : {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"})
     if (name == about || name.starts_with(std::string(about) + ".")) return false;
-  return true;
+  return name != "TOKENIZER.JSON" && name != "TOKENIZER_CONFIG.JSON";
 }
 
 // Names may contain '#', so a comment begins a line or follows white space.

@@ -121,6 +121,8 @@ TEST_CASE("tokenizers, models and runs are no data of the folder that they lie i
   folder.write("first_model/run/metrics.jsonl", "{}\n");
   folder.write("run/data_index", "x");
   folder.write("run/b.txt", "x");
+  folder.write("tokenizer.json", "{}");
+  folder.write("tokenizer_config.json", "{}");
   const CapturedOutput log;
   ottava::log::set_level(ottava::log::Level::info);
   CHECK(names({folder.path()}, folder.path()) == List{"a.txt", "first_model/notes.txt", "run/b.txt"});
