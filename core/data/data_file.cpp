@@ -143,9 +143,11 @@ Format format_of(const File& file, Compression compression) {
                     file.path(), fmt::join(first, " "), kFormatKey);
   }
   if (contains(head, '\0')) {
+    const bool is_utf16 = head.starts_with("\xff\xfe") || head.starts_with("\xfe\xff");
     fail<FileError>(
-        kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards",
-        file.path(), head.find('\0'));
+        kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards{}",
+        file.path(), head.find('\0'),
+        is_utf16 ? "; it begins as UTF-16 does: convert it with iconv -f UTF-16 -t UTF-8" : "");
   }
   if (begins_with_json_object(head)) {
     log::info(

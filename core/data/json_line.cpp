@@ -103,6 +103,10 @@ class Finder final : public nlohmann::json_sax<nlohmann::json> {
       if (const size_t at = what.find(end); at != std::string_view::npos) what.remove_prefix(at + end.size());
     }
     problem = {position, std::string(what.substr(0, what.find("; last read: ")))};
+    if (contains_text(what, "unexpected end of input"))
+      problem->what +=
+          ": the line ends within its object; one that goes on in the next is not JSON lines (jq "
+          "-c . FILE writes each on one line)";
     return false;
   }
 

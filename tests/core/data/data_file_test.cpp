@@ -187,6 +187,8 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(file({listed_in(folder / "none")}), "none");
   CHECK_HAS(file({listed_in(folder / "only")}), "is not a regular file");
   CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
+  CHECK_HAS(file({folder.write("windows.txt", std::string("\xff\xfeh\0i\0", 6))}),
+            "it begins as UTF-16 does: convert it with iconv -f UTF-16 -t UTF-8");
   CHECK_HAS(file({folder.write("x.bin", "not tokens")}), "is no token shard: it starts with 6e 6f 74 20");
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:79\n";
   for (const char* name : {"pointer.txt", "pointer.jsonl", "pointer.jsonl.gz", "pointer.bin"})

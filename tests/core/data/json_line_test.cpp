@@ -66,6 +66,9 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
       {"3", "1: expected a JSON object '{...}'"},
       {"\"text\"", "1: expected a JSON object '{...}'"},
       {"{\"text\": \"a\"", "13: syntax error while parsing object - unexpected end of input; expected '}'"},
+      {"{",
+       "2: syntax error while parsing object key - unexpected end of input; expected string literal: the "
+       "line ends within its object; one that goes on in the next is not JSON lines (jq -c . FILE "},
       {"{\"text\": \"a\"} x", "15: syntax error while parsing value - invalid literal"},
       {"{\"text\": \"a", "12: syntax error while parsing value - invalid string: missing closing quote"},
       {"{\"text\": \"a\tb\"}", "12: syntax error while parsing value - invalid string: control character"},
