@@ -144,7 +144,8 @@ Table find_table(std::string_view name, std::span<const BuiltInTable> built_in, 
     if (member.key != "base") read_member(table, member);
   for (const auto& figure : figures_of(table)) {
     if (!figure.may_be_left_out && !table.sources.contains(figure.key))
-      refuse(text, fmt::format("{} is missing: add it, or start from another table with base", figure.key));
+      fail<ConfigError>("tables", "{}: {} is missing: add it, or start from another table with base", name,
+                        figure.key);
   }
   table.id = name;
   if (table.name.empty()) table.name = name;

@@ -274,6 +274,7 @@ TEST_CASE("a table of one's own starts from another, and mistakes are named") {
         Contains(fmt::format("capability is {}, expected 80 to 199, as 90 for 9.0, or 0 for a CPU", other)));
   }
   CHECK_THROWS_WITH(refused("name: bare\n"), Contains("bf16_tflops is missing"));
+  CHECK_THROWS_WITH(refused(""), Contains(".yaml: bf16_tflops is missing"));
   CHECK_THROWS_AS(find_device(folder / "absent.yaml"), FileError);
 }
 
