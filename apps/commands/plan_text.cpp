@@ -245,8 +245,11 @@ void print_sources(const StepTime& time, const Machine& machine, int ranks, std:
   if (d.is_gpu()) print(out, ", attention by {}", machine.has_cudnn_attention ? "cuDNN" : "our kernels");
   if (ranks > machine.ranks_per_node)
     print(out, "; {} a machine, network {}", counted(machine.ranks_per_node, "rank"), machine.network.id);
-  print(out, "\n  error: {}\n  not in it: stragglers, throttling, reading data, saving\n",
-        d.sources.find("error_percent")->second);
+  print(out, "\n  error: {}\n", d.sources.find("error_percent")->second);
+  if (time.transfers > 0 && d.is_gpu())
+    out << "  between ranks: by the figures of device and network; this program has not run on several "
+           "GPUs\n";
+  out << "  not in it: stragglers, throttling, reading data, saving\n";
 }
 
 }  // namespace
@@ -341,10 +344,12 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
   if (std::ranges::any_of(result.best, [](const RecordedLayout& l) { return l.nccl.bytes() > 0; }))
     out << "GiB are with what NCCL takes besides, assumed and not measured on several GPUs\n";
   const StepTime& first = *result.best[0].time;
-  print(
-      out,
-      "Times are by {}: allow for an error of {:.0f}%, less in ratios of layouts of one model; bound by {}\n",
-      machine.device.id, 100 * first.error, first.bound_by());
+  print(out,
+        "Times are by {}{}: allow for an error of {:.0f}%, less in ratios of layouts of one model; bound by "
+        "{}\n",
+        machine.device.id,
+        first.transfers > 0 && machine.device.is_gpu() ? ", between GPUs by no run of this program" : "",
+        100 * first.error, first.bound_by());
   const double near = first.error * first.seconds;
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
     out << "All of them are within that error of the first: try two or three\n";

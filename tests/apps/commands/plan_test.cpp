@@ -189,7 +189,10 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
                        Contains("; h100_sxm, allow for 25%)") && Contains("    products bf16 ") &&
                        Contains("    dp_shard all_gather ") &&
                        Contains("; 8 ranks a machine, network ib_400\n") &&
+                       Contains("\n  between ranks: by the figures of device and network; this program has "
+                                "not run on several GPUs\n") &&
                        Contains("  not in it: stragglers"));
+  CHECK_THAT(text({.world_size = 1, .machine = {.device = "h200_sxm"}}), !Contains("on several GPUs"));
   const std::string full = text({.world_size = 8, .machine = {.device = "h100_sxm", .limit_gib = 45}});
   CHECK_THAT(full, Contains("\nDOES NOT FIT: ") && Contains(" and 45.0 are there (--limit-gib)") &&
                        Contains("\nWhat takes less, by what it costs for a GiB (each recorded):\n") &&
