@@ -62,6 +62,45 @@ void check_weights(std::string_view key, const std::vector<double>& weights, Pro
   }
 }
 
+int64_t weights_given(const std::vector<MixtureSourceConfig>& sources) {
+  return std::ranges::count_if(sources, [](const auto& source) { return source.weight.has_value(); });
+}
+
+// All sources have a weight or none, and weights and repeats do not mix.
+void check_shares(const std::vector<MixtureSourceConfig>& sources, Problems& problems) {
+  const int64_t weighted = weights_given(sources);
+  if (weighted == 0) return;
+  if (std::ranges::any_of(sources, [](const auto& source) { return source.repeat.has_value(); })) {
+    problems.add(kMixture,
+                 "some sources have a weight and others a repeat; give all of them the same one of the two");
+  } else if (weighted < std::ssize(sources)) {
+    problems.add(kMixture,
+                 "only {} of {} sources {} a weight; give every source one, 0 to a source that only a "
+                 "later stage uses",
+                 weighted, sources.size(), weighted == 1 ? "has" : "have");
+  } else {
+    std::vector<double> weights;
+    for (const MixtureSourceConfig& source : sources) weights.push_back(*source.weight);
+    check_weights(kMixture, weights, problems);
+  }
+}
+
+// False if its weights are not numbers, one for each source.
+bool check_stage(const MixtureStageConfig& stage, size_t sources, Problems& problems) {
+  if (stage.weights.size() != sources) {
+    problems.add(kStages, "the stage from step {} has {}, expected {}, one for each source", stage.from_step,
+                 counted(stage.weights.size(), "weight"), sources);
+    return false;
+  }
+  const auto bad = std::ranges::find_if(stage.weights, [](const std::string& w) { return !number_of(w); });
+  if (bad != stage.weights.end()) {
+    problems.add(kStages, "expected a number, got the string \"{}\"", *bad);
+    return false;
+  }
+  check_weights(kStages, stage.numbers(), problems);
+  return true;
+}
+
 }  // namespace
 
 std::vector<double> MixtureStageConfig::numbers() const {
@@ -113,27 +152,16 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
     return;
   }
   check_names(kMixture, names_of(sources), problems);
-  std::vector<double> weights;
-  int64_t weighted = 0, repeated = 0;
   for (const MixtureSourceConfig& source : sources) {
     if (source.path.empty()) problems.add(kMixture, "{} has no path", source.name);
-    weighted += source.weight.has_value(), repeated += source.repeat.has_value();
-    weights.push_back(source.weight.value_or(0));
   }
-  if (weighted > 0 && repeated > 0) {
-    problems.add(kMixture,
-                 "some sources have a weight and others a repeat; give all of them the same one of the two");
-  } else if (weighted > 0 && weighted < std::ssize(sources)) {
-    problems.add(kMixture,
-                 "only {} of {} sources {} a weight; give every source one, 0 to a source that only a "
-                 "later stage uses",
-                 weighted, sources.size(), weighted == 1 ? "has" : "have");
-  } else if (weighted > 0) {
-    check_weights(kMixture, weights, problems);
-  }
+  check_shares(sources, problems);
+  // Without weights all sources are read, as often as `repeat` says.
+  const bool has_weights = weights_given(sources) > 0;
+  std::vector<bool> is_read;
+  for (const MixtureSourceConfig& source : sources)
+    is_read.push_back(!has_weights || source.weight.value_or(0) > 0);
   int64_t before = 1;
-  std::vector<bool> is_read(sources.size());
-  for (size_t i = 0; i < sources.size(); ++i) is_read[i] = weighted == 0 || weights[i] > 0;
   for (const MixtureStageConfig& stage : stages) {
     if (stage.from_step <= before && before > 1)
       problems.add(
@@ -141,21 +169,9 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
           "the stage from step {} is listed after the one from step {}; expected stages in increasing order",
           stage.from_step, before);
     before = stage.from_step;
-    if (stage.weights.size() != sources.size()) {
-      problems.add(kStages, "the stage from step {} has {}, expected {}, one for each source",
-                   stage.from_step, counted(stage.weights.size(), "weight"), sources.size());
-      continue;
-    }
-    const size_t bad =
-        std::ranges::find_if(stage.weights, [](const std::string& w) { return !number_of(w); }) -
-        stage.weights.begin();
-    if (bad < stage.weights.size()) {
-      problems.add(kStages, "expected a number, got the string \"{}\"", stage.weights[bad]);
-      continue;
-    }
-    const std::vector<double> numbers = stage.numbers();
-    check_weights(kStages, numbers, problems);
-    for (size_t i = 0; i < numbers.size(); ++i) is_read[i] = is_read[i] || numbers[i] > 0;
+    if (!check_stage(stage, sources.size(), problems)) continue;
+    const std::vector<double> weights = stage.numbers();
+    for (size_t i = 0; i < weights.size(); ++i) is_read[i] = is_read[i] || weights[i] > 0;
   }
   for (size_t i = 0; i < sources.size(); ++i) {
     if (!is_read[i])
