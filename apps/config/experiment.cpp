@@ -34,6 +34,14 @@ cpu::ProductChoice resolve_products(const CpuConfig& c) {
   return {.matmul = way(c.bf16_matmul, usual.matmul), .attention = way(c.bf16_attention, usual.attention)};
 }
 
+void check_gpu_head_dim(int64_t head_dim) {
+  if (takes_head_dim(DeviceType::cuda, head_dim)) return;
+  fail<ConfigError>("model",
+                    "head_dim is {}, but attention on a GPU supports 16, 32, 64 and 128: choose one of "
+                    "these, or set training.device to cpu",
+                    head_dim);
+}
+
 // transformers refuses the config.json of such a Llama whatever its head_dim; it reads those of Qwen.
 void warn_of_heads(Experiment& e) {
   const LlamaConfig& m = e.shape.model;
@@ -83,12 +91,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
       std::max({c.training.seq_len, c.validates() ? c.validation.seq_len : 0, shape.sample_length});
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
-  if (compute_capability && !takes_head_dim(DeviceType::cuda, shape.model.head_dim)) {
-    fail<ConfigError>("model",
-                      "head_dim is {}, but attention on a GPU supports 16, 32, 64 and 128: choose one of "
-                      "these, or set training.device to cpu",
-                      shape.model.head_dim);
-  }
+  if (compute_capability) check_gpu_head_dim(shape.model.head_dim);
   check_context_parallel(c, mesh.size(MeshAxis::cp));
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));
   shape.model_options = {
