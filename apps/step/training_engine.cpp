@@ -12,6 +12,16 @@
 
 namespace ottava {
 
+namespace {
+
+// A call that waits for another stage would hold up the calls of tensor and context parallel behind it.
+Receives receives_of(const Stream& stream, const RankGroups& ranks) {
+  const bool has_lanes = stream.target().is_gpu() && ranks.pp->carries_axes_apart();
+  return has_lanes || ranks.tp->size() * ranks.cp->size() == 1 ? Receives::early : Receives::late;
+}
+
+}  // namespace
+
 TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks,
                                int64_t matmul_workspace_bytes)
     : shape_(std::move(shape)),
@@ -26,11 +36,8 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {
-    // A call that waits for another stage would hold up the calls of tensor and context parallel behind it.
-    const bool has_lanes = stream.target().is_gpu() && ranks.pp->carries_axes_apart();
-    const Receives receives =
-        has_lanes || ranks.tp->size() * ranks.cp->size() == 1 ? Receives::early : Receives::late;
-    pipeline_ = std::make_unique<PipelineRunner>(shape_.pipeline.shape, receives, *ranks.pp);
+    pipeline_ =
+        std::make_unique<PipelineRunner>(shape_.pipeline.shape, receives_of(stream, ranks), *ranks.pp);
     shape_.float8.state.in_flight = shape_.micro_batches;
   }
   if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
@@ -133,6 +140,23 @@ void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& t
   }
 }
 
+StepOutputs TrainingEngine::read_outputs(const RankRows& rows) {
+  StepOutputs out;
+  float loss = 0, z_loss = 0;
+  copy_to_host(stream_, loss_sum_, &loss);
+  if (!z_loss_sum_.empty()) copy_to_host(stream_, z_loss_sum_, &z_loss);
+  if (shape_.sequence_losses) {
+    out.sequence_losses.resize(step_sequence_losses_.numel());
+    copy_to_host(stream_, step_sequence_losses_, out.sequence_losses.data());
+  }
+  update_->read(out);
+  require_no_failure();
+  if (rows.batch != shape_.batch) add_halves(out.sequence_losses, shape_.batch);
+  out.loss_sum = loss;
+  out.z_loss_sum = z_loss;
+  return out;
+}
+
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
                                        StepProfile* profile) try {
   profile_ = profile;
@@ -163,20 +187,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   if (float8_) parameters_->float8()->weights_updated();
   check_products();
   if (pipeline_) share_losses();
-  StepOutputs out;
-  if (stream_.is_meta()) return out;
-  float loss = 0, z_loss = 0;
-  copy_to_host(stream_, loss_sum_, &loss);
-  if (!z_loss_sum_.empty()) copy_to_host(stream_, z_loss_sum_, &z_loss);
-  if (shape_.sequence_losses) {
-    out.sequence_losses.resize(step_sequence_losses_.numel());
-    copy_to_host(stream_, step_sequence_losses_, out.sequence_losses.data());
-  }
-  update_->read(out);
-  require_no_failure();
-  if (rows.batch != shape_.batch) add_halves(out.sequence_losses, shape_.batch);
-  out.loss_sum = loss;
-  out.z_loss_sum = z_loss;
+  if (stream_.is_meta()) return {};
+  StepOutputs out = read_outputs(rows);
   if (float8_ && !out.skipped) {
     float8_->advance_history(stream_);
     parameters_->float8()->advance_history(stream_);

@@ -73,6 +73,7 @@ class TrainingEngine {
   PipelineRunner::Boundary boundary(int64_t tokens) const;
   LlamaModel::Loss loss() const;
   void share_losses();
+  StepOutputs read_outputs(const RankRows& rows);
   void check_products() const;
   bool holds_layer(std::string_view product) const;
 
