@@ -151,13 +151,7 @@ Trainer::End Trainer::train() {
   speed_.leave_out(before_steps.seconds());
   while (state_.step < config_.training.steps) {
     const Stopwatch watch;
-    StepOutputs out;
-    try {
-      out = timed_step();
-    } catch (const Unread&) {
-      const std::string_view not_saved = save_early();
-      data_watch_->refuse(state_.step, not_saved);
-    }
+    const StepOutputs out = timed_step();
     const bool is_last = state_.step == config_.training.steps,
                ends_here = is_last || stop_asked_ || data_is_bad_;
     if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || ends_here) log_step(out);
@@ -215,7 +209,7 @@ Trainer::End Trainer::end_early() {
   return End::stopped;
 }
 
-StepOutputs Trainer::timed_step() {
+StepOutputs Trainer::timed_step() try {
   const int64_t number = state_.step + 1;
   for (Communicator* all : {ranks_.world.get(), ranks_.control.get()}) all->state().set_step(number);
   const Stopwatch watch;
@@ -235,6 +229,9 @@ StepOutputs Trainer::timed_step() {
   for (Communicator* all : {ranks_.world.get(), ranks_.control.get()})
     all->state().set_timeout_seconds(config_.comm.train_timeout_seconds);
   return out;
+} catch (const Unread&) {
+  const std::string_view not_saved = save_early();
+  data_watch_->refuse(state_.step, not_saved);
 }
 
 // A mask that is not what was meant shows best in a sample.
