@@ -106,6 +106,25 @@ std::vector<double> weights_by_size(const std::vector<MixtureSourceConfig>& conf
   return weights;
 }
 
+struct WeightsAfterStep {
+  int64_t step = 0;
+  std::vector<double> values;
+};
+
+// What the configuration asks for in the whole run, in the order of its steps.
+std::vector<WeightsAfterStep> configured_weights(const TrainingConfig& t,
+                                                 const std::vector<data::MixedLoader::Source>& sources,
+                                                 Communicator& control) {
+  std::vector<double> first;
+  for (const MixtureSourceConfig& source : t.mixture)
+    if (source.weight) first.push_back(*source.weight);
+  if (first.empty()) first = weights_by_size(t.mixture, sources, control);
+  std::vector<WeightsAfterStep> given{{0, std::move(first)}};
+  for (const MixtureStageConfig& stage : t.mixture_stages)
+    given.push_back({stage.from_step - 1, stage.numbers()});
+  return given;
+}
+
 BatchSource::Options batches_of(const Experiment& e, const RankGroups& ranks, int64_t batch,
                                 int64_t micro_batches) {
   return {.batch = batch,
@@ -171,17 +190,10 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
 
 data::Mixture mixture_from(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks,
                            const TrainingState& from) {
-  const TrainingConfig& t = e.config.training;
-  std::vector<double> weights;
-  for (const MixtureSourceConfig& source : t.mixture)
-    if (source.weight) weights.push_back(*source.weight);
-  if (weights.empty()) weights = weights_by_size(t.mixture, data.sources(), *ranks.control);
-  // By the steps after which they begin.
-  std::vector<std::pair<int64_t, std::vector<double>>> given{{0, std::move(weights)}};
-  for (const MixtureStageConfig& stage : t.mixture_stages)
-    given.emplace_back(stage.from_step - 1, stage.numbers());
+  const std::vector<WeightsAfterStep> given =
+      configured_weights(e.config.training, data.sources(), *ranks.control);
   const auto to_come =
-      std::ranges::find_if(given, [&](const auto& stage) { return stage.first >= from.step; });
+      std::ranges::find_if(given, [&](const auto& weights) { return weights.step >= from.step; });
   std::vector<data::Mixture::Stage> stages;
   const auto add = [&](int64_t from_sample, const std::vector<double>& of_stage) {
     if (!stages.empty() && stages.back().from_sample == from_sample) stages.pop_back();
@@ -189,18 +201,18 @@ data::Mixture mixture_from(const Experiment& e, const data::MixedLoader& data, R
   };
   const std::vector<data::Mixture::Begun> begun = data.begun_in(from.mixture);
   const auto past = to_come - given.begin();
-  if (begun.empty() && past > 0) add(0, given[past - 1].second);
+  if (begun.empty() && past > 0) add(0, given[past - 1].values);
   // Those of the configuration are the last that have begun; check_data_unchanged() compares them.
   for (int64_t i = 0; i < std::ssize(begun); ++i) {
     const int64_t k = past - std::ssize(begun) + i;
     add(begun[i].from_sample,
-        k >= 0 ? given[k].second : std::vector<double>(begun[i].quotas.begin(), begun[i].quotas.end()));
+        k >= 0 ? given[k].values : std::vector<double>(begun[i].quotas.begin(), begun[i].quotas.end()));
   }
   for (auto stage = to_come; stage != given.end(); ++stage) {
-    const int64_t steps = stage->first - from.step;
+    const int64_t steps = stage->step - from.step;
     const bool goes_on = steps == 0 && !begun.empty() && from.step == 0 &&
-                         data::MixtureTable(stage->second).quotas() == begun.back().quotas;
-    if (!goes_on) add(stages.empty() ? 0 : from.data_position + steps * e.global_batch, stage->second);
+                         data::MixtureTable(stage->values).quotas() == begun.back().quotas;
+    if (!goes_on) add(stages.empty() ? 0 : from.data_position + steps * e.global_batch, stage->values);
   }
   return data::Mixture(stages);
 }
