@@ -33,37 +33,48 @@ void tell_apart(std::vector<RunHistory>& runs) {
   }
 }
 
+struct GivenRuns {
+  std::vector<RunHistory> readable;
+  std::vector<std::string> unreadable;  ///< why the others are left out
+  int baseline = 0;                     ///< among `readable`
+};
+
+GivenRuns read_runs(const ReportCommand& command) {
+  GivenRuns runs;
+  std::map<std::string, std::optional<int>> index_of;  // by file; nothing: not read
+  for (const std::string& folder : command.runs) {
+    std::optional<int>& index = index_of[metrics_file(folder)];
+    try {
+      if (!index) {
+        runs.readable.push_back(read_run(folder));
+        index = static_cast<int>(runs.readable.size()) - 1;
+      }
+      if (folder == command.baseline) runs.baseline = *index;
+    } catch (const FileError& error) {
+      // Other runs may be left out, but another baseline would be another comparison.
+      if (command.runs.size() == 1 || folder == command.baseline) throw;
+      runs.unreadable.emplace_back(error.what());
+    }
+  }
+  if (!command.baseline.empty() && !contains(command.runs, command.baseline))
+    fail<ConfigError>("report", "--baseline {} is none of the given runs: write it exactly as in their list",
+                      command.baseline);
+  if (runs.readable.empty())
+    fail<FileError>("report", "no run can be read; the first: {}", runs.unreadable.at(0));
+  tell_apart(runs.readable);
+  return runs;
+}
+
 }  // namespace
 
 void run_report_command(const ReportCommand& command, std::ostream& out) {
   if (command.x != "steps" && command.x != "tokens" && command.x != "hours")
     fail<ConfigError>("report", "--x is '{}', expected steps, tokens or hours", command.x);
   require_writable(command.output);
-  std::vector<RunHistory> runs;
-  std::vector<std::string> unreadable;
-  PageOptions options{.x = command.x};
-  std::map<std::string, std::optional<int>> given;  // by file: which of the runs, if it can be read
-  for (const std::string& folder : command.runs) {
-    std::optional<int>& index = given[metrics_file(folder)];
-    try {
-      if (!index) {
-        runs.push_back(read_run(folder));
-        index = static_cast<int>(runs.size()) - 1;
-      }
-      if (folder == command.baseline) options.baseline = *index;
-    } catch (const FileError& error) {
-      // Other runs may be left out, but another baseline would be another comparison.
-      if (command.runs.size() == 1 || folder == command.baseline) throw;
-      unreadable.emplace_back(error.what());
-    }
-  }
-  if (!command.baseline.empty() && !contains(command.runs, command.baseline))
-    fail<ConfigError>("report", "--baseline {} is none of the given runs: write it exactly as in their list",
-                      command.baseline);
-  if (runs.empty()) fail<FileError>("report", "no run can be read; the first: {}", unreadable.at(0));
-  tell_apart(runs);
-  options.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const std::string page = report_page(runs, unreadable, options);
+  const auto [runs, unreadable, baseline] = read_runs(command);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  const std::string page =
+      report_page(runs, unreadable, {.baseline = baseline, .x = command.x, .now = now.count()});
   const double bytes = page.size();
   if (bytes > kLargest) {
     fail<FileError>(
