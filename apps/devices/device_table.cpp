@@ -117,27 +117,29 @@ void read_member(Table& table, const config::Member& member) {
   table.sources.insert_or_assign(member.key, pair[1].text);
 }
 
+bool is_file(std::string_view table) { return table.ends_with(".yaml") || table.ends_with(".yml"); }
+
+config::Value parse_table(std::string_view name, std::span<const BuiltInTable> built_in,
+                          std::string_view option) {
+  const auto known = std::ranges::find(built_in, name, &BuiltInTable::name);
+  if (known != built_in.end()) return config::parse_yaml(known->text, fmt::format("{}.yaml", known->name));
+  std::vector<std::string> names;
+  for (const BuiltInTable& table : built_in) names.emplace_back(table.name);
+  const bool is_of_several =  // h100: the SXM, the PCIe and the NVL differ by a third
+      std::ranges::count_if(names, [&](const std::string& n) { return n.starts_with(name); }) > 1;
+  const std::string meant = is_of_several ? "" : config::nearest(name, names);
+  fail<ConfigError>("plan", "{} '{}' is unknown{}: expected one of {}, or a file of your own (NAME.yaml)",
+                    option, name, meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant),
+                    config::one_of_text(names));
+}
+
 template <class Table>
 Table find_table(std::string_view name, std::span<const BuiltInTable> built_in, std::string_view option) {
-  const bool is_file = name.ends_with(".yaml") || name.ends_with(".yml");
-  const auto known = std::ranges::find(built_in, name, &BuiltInTable::name);
-  if (!is_file && known == built_in.end()) {
-    std::vector<std::string> names;
-    for (const BuiltInTable& table : built_in) names.emplace_back(table.name);
-    const bool is_of_several =  // h100: the SXM, the PCIe and the NVL differ by a third
-        std::ranges::count_if(names, [&](const std::string& n) { return n.starts_with(name); }) > 1;
-    const std::string meant = is_of_several ? "" : config::nearest(name, names);
-    fail<ConfigError>("plan", "{} '{}' is unknown{}: expected one of {}, or a file of your own (NAME.yaml)",
-                      option, name, meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant),
-                      config::one_of_text(names));
-  }
-  const config::Value text = is_file ? config::read_file(name)
-                                     : config::parse_yaml(known->text, fmt::format("{}.yaml", known->name));
+  const config::Value text = is_file(name) ? config::read_file(name) : parse_table(name, built_in, option);
   Table table;
   if (const config::Value* base = text.find("base")) {
     const std::string other = text_of(*base, "base");
-    if (other.ends_with(".yaml") || other.ends_with(".yml"))
-      refuse(*base, "base is one of the built-in tables");
+    if (is_file(other)) refuse(*base, "base is one of the built-in tables");
     table = find_table<Table>(other, built_in, option);
   }
   for (const config::Member& member : text.members)
