@@ -199,8 +199,9 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
-  if (machine) print_time(recorded, *machine, e, out);
-  if (!machine)
+  if (machine)
+    print_time(recorded, *machine, e, out);
+  else
     print(
         out,
         "Time{}: unknown, because no table has this GPU; set --device to a table or to a file of your own\n",
