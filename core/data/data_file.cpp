@@ -232,13 +232,15 @@ class Finder {
     try {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
-        bool hidden = i->path().filename().string().starts_with('.');
-        if (!hidden && i->is_directory() && (is_unfinished(i->path().native()) || is_of_a_run(i->path()))) {
-          i.disable_recursion_pending();
-          others.push_back(i->path().string());
+        const bool is_hidden = i->path().filename().string().starts_with('.');
+        if (i->is_directory()) {
+          const bool is_left_out =
+              !is_hidden && (is_unfinished(i->path().native()) || is_of_a_run(i->path()));
+          if (is_left_out) others.push_back(i->path().string());
+          if (is_left_out || is_hidden) i.disable_recursion_pending();
+          continue;
         }
-        if (hidden && i->is_directory()) i.disable_recursion_pending();
-        if (hidden || i->is_directory()) continue;
+        if (is_hidden) continue;
         std::error_code error;
         const bool is_data = is_data_name(i->path()), is_regular = i->is_regular_file(error);
         if (is_data && i->is_symlink() && !i->exists(error))
