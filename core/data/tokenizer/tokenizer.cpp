@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -52,6 +53,18 @@ uint64_t fingerprint_of(const TokenizerDefinition& d) {
   for (int64_t n : {int64_t{d.nfc}, int64_t{d.ignore_merges}, int64_t{d.bos_id}, int64_t{d.eos_id}})
     number(n);
   return XXH64(all.data(), all.size(), 0);
+}
+
+// Of those that are not added, which are found without merges.
+int64_t tokens_never_made(const TokenizerDefinition& d) {
+  std::vector<bool> is_made(d.tokens.size(), d.ignore_merges);
+  for (const Merge& m : d.merges) is_made[m.result] = true;
+  for (size_t id = 0; id < d.tokens.size(); ++id) {
+    if (d.tokens[id].size() == 1) is_made[id] = true;
+    if (!d.reachable[id]) is_made[id] = false;
+  }
+  for (const AddedToken& token : d.added) is_made[token.id] = true;
+  return std::ranges::count(is_made, false);
 }
 
 enum class FoundIn { text, normalized_text };
@@ -269,21 +282,11 @@ std::optional<int32_t> Tokenizer::token_id(std::string_view bytes) const {
 
 std::string Tokenizer::describe() const {
   const TokenizerDefinition& d = impl_->definition;
-  std::vector<bool> made(d.tokens.size(), false);
-  for (const Merge& m : d.merges) made[m.result] = true;
-  size_t unreachable = 0, added_specials = 0;
-  auto by_bpe = [&](size_t id) {
-    return d.reachable[id] && (d.tokens[id].size() == 1 || made[id] || d.ignore_merges);
-  };
-  for (size_t id = 0; id < d.tokens.size(); ++id) unreachable += !by_bpe(id);
-  for (const AddedToken& token : d.added) {
-    added_specials += token.special;
-    unreachable -= !by_bpe(token.id);
-  }
   std::string text = fmt::format(
       "model: byte-level BPE, {}{}\nvocabulary: {}, {} of them added ({} special)\nnormalizer: {}\n",
       counted(d.merges.size(), "merge"), d.ignore_merges ? " (ignored for words that are tokens)" : "",
-      counted(d.tokens.size(), "token"), d.added.size(), added_specials, d.nfc ? "NFC" : "none");
+      counted(d.tokens.size(), "token"), d.added.size(),
+      std::ranges::count(d.added, true, &AddedToken::special), d.nfc ? "NFC" : "none");
   for (const SplitStep& step : d.steps) {
     text += fmt::format("split: {}{}\n", step.add_prefix_space ? "after adding a space in front, " : "",
                         step.regex.empty() ? "nothing" : step.regex);
@@ -299,9 +302,8 @@ std::string Tokenizer::describe() const {
   text += fmt::format("fingerprint: {:016x}\n", impl_->hash);
   if (d.key_style == KeyStyle::raw)
     text += "note: the vocabulary's keys are text, not byte-level stand-ins\n";
-  if (unreachable)
-    text +=
-        fmt::format("note: no merge leads to {}, so text never produces it\n", counted(unreachable, "token"));
+  if (const int64_t unmade = tokens_never_made(d); unmade > 0)
+    text += fmt::format("note: no merge leads to {}, so text never produces it\n", counted(unmade, "token"));
   return text;
 }
 
