@@ -131,6 +131,17 @@ std::optional<bool> is_listened_at(int port) {
   return is_found;
 }
 
+// Where the host of an endpoint may be reached, in the order in which that is tried.
+std::vector<std::string> hosts_of(std::string_view name, std::string_view addresses) {
+  std::vector<std::string> hosts;
+  if (name == host_name()) hosts.push_back("127.0.0.1");
+  for (std::string_view address : split_text(addresses, ',')) {
+    if (!address.empty()) hosts.emplace_back(address);
+  }
+  hosts.emplace_back(name);
+  return hosts;
+}
+
 }  // namespace
 
 Connection::Connection(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
@@ -293,12 +304,7 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds, const
   constexpr auto kLongestRound = std::chrono::seconds(10);  // a name may take as long to be looked up
   const std::vector<std::string_view> parts = split_text(endpoint, ';');
   if (parts.size() != 3) fail<CommError>("tcp", "'{}' is not an endpoint", endpoint);
-  std::vector<std::string> hosts;
-  if (parts[0] == host_name()) hosts.push_back("127.0.0.1");
-  for (std::string_view address : split_text(parts[1], ',')) {
-    if (!address.empty()) hosts.emplace_back(address);
-  }
-  hosts.emplace_back(parts[0]);
+  const std::vector<std::string> hosts = hosts_of(parts[0], parts[1]);
   std::vector<std::string> wrong;
   WaitedTime time(WaitedTime::Clock::now(), kLongestRound);
   do {

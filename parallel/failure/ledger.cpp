@@ -104,7 +104,7 @@ struct Ledger::Client {
     return "the ledgers in rank 0 and rank 1 do not answer";
   }
 
-  void handle(const LedgerMessage& m, size_t server) {
+  void on_message(const LedgerMessage& m, size_t server) {
     if (m.kind == Kind::roll_call) return report(Kind::present, To::both_servers);
     if (m.kind == Kind::stop) return stop(m.text);
     if (m.kind == Kind::farewell) {
@@ -133,7 +133,7 @@ struct Ledger::Client {
         // Messages that came with the answer to the greeting have been read already.
         const bool open = watched[s + 1].revents == 0 || servers[s].read_available();
         while (auto bytes = servers[s].next()) {
-          if (auto m = LedgerMessage::decode(*bytes)) handle(*m, s);
+          if (auto m = LedgerMessage::decode(*bytes)) on_message(*m, s);
         }
         std::lock_guard lock(mutex);
         if (!open && reachable[s]) {

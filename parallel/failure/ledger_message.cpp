@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
 
 #include <fmt/core.h>
@@ -17,6 +18,17 @@ namespace {
 std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   return text;
+}
+
+// Off the front of `bytes`; false if there are fewer.
+bool take_lines(std::string_view& bytes, std::span<std::string_view> lines) {
+  for (std::string_view& line : lines) {
+    const size_t end = bytes.find('\n');
+    if (end == std::string_view::npos) return false;
+    line = bytes.substr(0, end);
+    bytes.remove_prefix(end + 1);
+  }
+  return true;
 }
 
 // Rows of numbers that are not negative, with a blank between any two.
@@ -101,13 +113,8 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   if (bytes.empty() || !contains(std::string_view("RGFQAPX"), bytes[0])) return std::nullopt;
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
-  std::vector<std::string_view> lines;
-  for (int i = 0; i < 16; ++i) {
-    size_t end = bytes.find('\n');
-    if (end == std::string_view::npos) return std::nullopt;
-    lines.push_back(bytes.substr(0, end));
-    bytes.remove_prefix(end + 1);
-  }
+  std::array<std::string_view, 16> lines;
+  if (!take_lines(bytes, lines)) return std::nullopt;
   std::array<int64_t, 10> numbers;
   for (size_t i = 0; i < numbers.size(); ++i) {
     const auto number = parse_number<int64_t>(lines[i]);

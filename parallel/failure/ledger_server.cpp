@@ -161,7 +161,7 @@ bool LedgerServer::read(Client& client) {
     }
     auto message = LedgerMessage::decode(*bytes);
     if (!message || message->record.rank >= options_.world_size) return false;
-    handle(client, *message);
+    on_message(client, *message);
   }
   return open && client.connection.is_open();
 }
@@ -175,7 +175,7 @@ void LedgerServer::disconnected(Client& client) {
   if (counts && !verdict_) call_roll("");
 }
 
-void LedgerServer::handle(Client& client, const LedgerMessage& message) {
+void LedgerServer::on_message(Client& client, const LedgerMessage& message) {
   client.rank = message.record.rank;
   ProgressRecord& record = records_[client.rank];
   switch (message.kind) {

@@ -82,7 +82,7 @@ class LedgerServer {
   /// Whether it may stay.
   bool greets(Client& client, const std::string& first);
   void disconnected(Client& client);
-  void handle(Client& client, const LedgerMessage& message);
+  void on_message(Client& client, const LedgerMessage& message);
   void call_roll(std::string reason);
   void finish_roll_call();
   void stop_all(const std::string& verdict);
