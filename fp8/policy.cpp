@@ -194,6 +194,19 @@ void check_hardware(GemmDecision& decision, const Float8Config& config, const Po
 
 bool has_auto_filter(const Float8Config& config) { return contains(config.filter_fqns, kAutoFilter); }
 
+void settle_by_speed(GemmDecision& decision, const PolicyInputs& inputs) {
+  if (!inputs.measured_speedup || (decision.is_emulated && !inputs.is_measured_elsewhere)) {
+    fail<ConfigError>("fp8",
+                      "quantize.linear.float8.auto compares the speed of FP8 and bf16, which is "
+                      "meaningless on a device that emulates FP8: remove it, or set "
+                      "quantize.linear.float8.auto_decisions to the decisions.json of a run on the GPU");
+  }
+  decision.is_measured = true;
+  const std::optional<double> speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
+  decision.reason = speedup ? fmt::format("measured {:.2f}x", *speedup) : "auto: not measured yet";
+  if (speedup && *speedup < 1) decision.recipe.reset();
+}
+
 void settle(GemmDecision& decision, const Choice& choice, const Float8Config& config,
             const PolicyInputs& inputs) {
   if (!decision.recipe) return;
@@ -207,18 +220,7 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
     return;
   }
   check_hardware(decision, config, inputs);
-  if (config.automatic && !choice.entry) {
-    if (!inputs.measured_speedup || (decision.is_emulated && !inputs.is_measured_elsewhere)) {
-      fail<ConfigError>("fp8",
-                        "quantize.linear.float8.auto compares the speed of FP8 and bf16, which is "
-                        "meaningless on a device that emulates FP8: remove it, or set "
-                        "quantize.linear.float8.auto_decisions to the decisions.json of a run on the GPU");
-    }
-    decision.is_measured = true;
-    const std::optional<double> speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
-    decision.reason = speedup ? fmt::format("measured {:.2f}x", *speedup) : "auto: not measured yet";
-    if (speedup && *speedup < 1) decision.recipe.reset();
-  }
+  if (config.automatic && !choice.entry) settle_by_speed(decision, inputs);
 }
 
 }  // namespace
