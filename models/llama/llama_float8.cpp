@@ -208,14 +208,36 @@ std::string activation_gathers_text(const fp8::Policy& policy, const Float8Confi
       inputs, gradients, float8, amaxes);
 }
 
+std::string idle_text(std::string_view key, std::string_view why) {
+  return fmt::format("{} has no effect: {}", key, why);
+}
+
+std::string gradient_exchanges_text(const CommStats::Total& sent) {
+  if (sent.calls == 0)
+    return idle_text("enable_float8_gradient_all_to_all",
+                     "no matrix is large enough, or none splits into whole rows of 128");
+  return fmt::format("FSDP exchanges gradients in FP8: {} all-to-alls, {:.1f} MiB sent per step", sent.calls,
+                     static_cast<double>(sent.sent_bytes) / (1 << 20));
+}
+
+// Empty: rows are padded, or there is no such layer.
+std::string why_not_padded(const fp8::GemmDecision* output, int tensor_parallel) {
+  if (!output) return "";
+  if (!output->recipe)
+    return fmt::format(
+        "it pads for FP8, and the output layer runs in bf16 ({}): an entry of "
+        "quantize.linear.float8.policy with match output puts it in FP8",
+        output->reason);
+  if (output->padded_rows > 0) return "";
+  return fmt::format("{} rows / tp {} are a multiple of {} already", output->gemm.rows(), tensor_parallel,
+                     output->recipe->alignment());
+}
+
 }  // namespace
 
 std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8Config& config,
                                         const Float8Ranks& ranks) {
   std::vector<std::string> lines;
-  auto idle = [&](const char* key, const std::string& why) {
-    lines.push_back(fmt::format("{} has no effect: {}", key, why));
-  };
   const auto runs = [](const fp8::GemmDecision& d) { return d.recipe.has_value(); };
   if (const auto emulated = std::ranges::count_if(
           policy.decisions, [&](const fp8::GemmDecision& d) { return runs(d) && d.is_emulated; })) {
@@ -225,37 +247,19 @@ std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8C
                     emulated, std::ranges::count_if(policy.decisions, runs)));
   }
   const char* whole = "parameters are not sharded (dp_shard 1)";
-  if (config.enable_fsdp_float8_all_gather) {
-    if (ranks.shards == 1) idle("enable_fsdp_float8_all_gather", whole);
-    if (ranks.shards > 1) lines.push_back(float8_gathers_text(policy, ranks.shards));
-  }
-  if (config.enable_tp_float8_all_gather) {
-    if (ranks.tensor_parallel == 1) idle("enable_tp_float8_all_gather", "tensor_parallel_degree is 1");
-    if (ranks.tensor_parallel > 1) lines.push_back(activation_gathers_text(policy, config, ranks));
-  }
-  if (config.enable_float8_gradient_all_to_all) {
-    const CommStats::Total sent = ranks.traffic.sum(Collective::all_to_all);
-    if (ranks.shards == 1) {
-      idle("enable_float8_gradient_all_to_all", whole);
-    } else if (sent.calls == 0) {
-      idle("enable_float8_gradient_all_to_all",
-           "no matrix is large enough, or none splits into whole rows of 128");
-    } else {
-      lines.push_back(fmt::format("FSDP exchanges gradients in FP8: {} all-to-alls, {:.1f} MiB sent per step",
-                                  sent.calls, static_cast<double>(sent.sent_bytes) / (1 << 20)));
-    }
-  }
-  const fp8::GemmDecision* output = policy.find("output");
-  if (config.pad_vocabulary && output) {
-    if (!output->recipe) {
-      idle("pad_vocabulary",
-           fmt::format("it pads for FP8, and the output layer runs in bf16 ({}): an entry of "
-                       "quantize.linear.float8.policy with match output puts it in FP8",
-                       output->reason));
-    } else if (output->padded_rows == 0) {
-      idle("pad_vocabulary", fmt::format("{} rows / tp {} are a multiple of {} already", output->gemm.rows(),
-                                         ranks.tensor_parallel, output->recipe->alignment()));
-    }
+  if (config.enable_fsdp_float8_all_gather)
+    lines.push_back(ranks.shards > 1 ? float8_gathers_text(policy, ranks.shards)
+                                     : idle_text("enable_fsdp_float8_all_gather", whole));
+  if (config.enable_tp_float8_all_gather)
+    lines.push_back(ranks.tensor_parallel > 1
+                        ? activation_gathers_text(policy, config, ranks)
+                        : idle_text("enable_tp_float8_all_gather", "tensor_parallel_degree is 1"));
+  if (config.enable_float8_gradient_all_to_all)
+    lines.push_back(ranks.shards > 1 ? gradient_exchanges_text(ranks.traffic.sum(Collective::all_to_all))
+                                     : idle_text("enable_float8_gradient_all_to_all", whole));
+  if (config.pad_vocabulary) {
+    const std::string why = why_not_padded(policy.find("output"), ranks.tensor_parallel);
+    if (!why.empty()) lines.push_back(idle_text("pad_vocabulary", why));
   }
   return lines;
 }
