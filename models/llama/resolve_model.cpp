@@ -11,6 +11,21 @@ void replace(T& value, const std::optional<U>& given) {
   if (given) value = static_cast<T>(*given);
 }
 
+void resolve_heads(LlamaConfig& out, const ModelConfig& c) {
+  replace(out.heads, c.n_heads);
+  if (c.n_heads) out.kv_heads = out.heads;  // a flavor's key/value heads belong to its own number of heads
+  replace(out.kv_heads, c.n_kv_heads);
+  if (c.head_dim) {
+    out.head_dim = *c.head_dim;
+  } else if (c.dim || c.n_heads) {
+    if (out.dim % out.heads != 0) {
+      fail<ConfigError>("model", "dim {} is not a multiple of n_heads {}: set model.head_dim", out.dim,
+                        out.heads);
+    }
+    out.head_dim = out.dim / out.heads;
+  }
+}
+
 void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
   if (given.factor && *given.factor == 1) {
     out.rope_scaling.reset();
@@ -75,21 +90,9 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
                           int64_t tokenizer_vocab, LongestSequence longest, std::vector<ModelValue>* values) {
   LlamaConfig out = base ? *base : llama_flavor(c.flavor);
   if (c.dim && !base) out.rope_scaling.reset();  // a flavor's scaling belongs to its own training
-  const bool heads_change = c.dim || c.n_heads;
   replace(out.dim, c.dim);
   replace(out.layers, c.n_layers);
-  replace(out.heads, c.n_heads);
-  if (c.n_heads) out.kv_heads = out.heads;  // a flavor's key/value heads belong to its own number of heads
-  replace(out.kv_heads, c.n_kv_heads);
-  if (c.head_dim) {
-    out.head_dim = *c.head_dim;
-  } else if (heads_change) {
-    if (out.dim % out.heads != 0) {
-      fail<ConfigError>("model", "dim {} is not a multiple of n_heads {}: set model.head_dim", out.dim,
-                        out.heads);
-    }
-    out.head_dim = out.dim / out.heads;
-  }
+  resolve_heads(out, c);
   if (c.ffn_dim) {
     out.ffn_dim = *c.ffn_dim;
   } else if (c.dim || c.ffn_dim_multiplier || c.multiple_of) {
