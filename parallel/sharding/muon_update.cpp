@@ -63,11 +63,12 @@ MuonUpdate::Plan MuonUpdate::plan_of(const MuonBucket& bucket) const {
     std::erase_if(pieces, [](const Piece& piece) { return !piece.run.is_owner; });
     return pieces;
   };
-  return {.to_owners = {.out = packed(only_owners(held), false), .in = packed(only_owners(owned), true)},
-          .to_holders = {.out = packed(owned, false), .in = packed(held, true)}};
+  return {.to_owners = {.out = packed(only_owners(held), End::sender),
+                        .in = packed(only_owners(owned), End::receiver)},
+          .to_holders = {.out = packed(owned, End::sender), .in = packed(held, End::receiver)}};
 }
 
-MuonUpdate::Pieces MuonUpdate::packed(std::vector<Piece> pieces, bool is_received) const {
+MuonUpdate::Pieces MuonUpdate::packed(std::vector<Piece> pieces, End end) const {
   std::ranges::stable_sort(pieces, {}, &Piece::rank);
   Pieces out;
   out.begin.assign(holders_.size() + 1, 0);
@@ -79,7 +80,7 @@ MuonUpdate::Pieces MuonUpdate::packed(std::vector<Piece> pieces, bool is_receive
   }
   for (size_t r = 0; r < elements.size(); ++r) {
     const bool is_own = static_cast<int>(r) == holders_.rank();
-    out.begin[r + 1] = out.begin[r] + (is_received && is_own ? 0 : elements[r]);
+    out.begin[r + 1] = out.begin[r] + (end == End::receiver && is_own ? 0 : elements[r]);
   }
   out.list = std::move(pieces);
   return out;

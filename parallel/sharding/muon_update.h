@@ -71,6 +71,7 @@ class MuonUpdate {
       return buffer.slice(first, first + piece.shape().numel()).reshape(piece.shape());
     }
   };
+  enum class End { sender, receiver };
   struct Travel {
     Pieces out, in;
   };
@@ -83,7 +84,7 @@ class MuonUpdate {
   };
 
   Plan plan_of(const MuonBucket& bucket) const;
-  Pieces packed(std::vector<Piece> pieces, bool is_received) const;
+  Pieces packed(std::vector<Piece> pieces, End end) const;
   Flight allocate(const Travel& travel, const std::string& name) const;
   void send(Flight& flight, const Travel& travel, const std::string& label) const;
   Tensor sent(const Travel& travel, const Flight& flight, const Piece& piece) const;
