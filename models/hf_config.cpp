@@ -46,7 +46,7 @@ class Reader {
       fail<FileError>(where_, "{} is {}, expected more than 0", name, real);
     return real;
   }
-  bool flag(std::string_view name) const {
+  bool boolean(std::string_view name) const {
     const Json* value = find(name);
     return value && value->as_bool(what(name));
   }
@@ -95,14 +95,14 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   if (std::string act = r.text("hidden_act", "silu"); act != "silu") {
     fail<FileError>(where, "hidden_act is '{}', expected 'silu': other activations are not supported", act);
   }
-  if (r.flag("attention_bias")) {
+  if (r.boolean("attention_bias")) {
     fail<FileError>(where,
                     "attention_bias is true, which adds a bias to the output projection too: that is not "
                     "supported (biases on q, k and v alone are, as in model_type qwen2)");
   }
-  if (r.flag("mlp_bias"))
+  if (r.boolean("mlp_bias"))
     fail<FileError>(where, "mlp_bias is true: biases in the feed-forward layers are not supported");
-  if (r.flag("use_sliding_window"))
+  if (r.boolean("use_sliding_window"))
     fail<FileError>(where, "use_sliding_window is true: sliding-window attention is not supported");
   if (const Json* types = r.find("layer_types")) {
     for (const Json& type : types->as_array(r.what("layer_types"))) {
@@ -245,7 +245,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.vocab_size = r.size("vocab_size");
   config.max_position_embeddings = r.size("max_position_embeddings", family->max_position_embeddings);
   config.rms_norm_eps = r.positive("rms_norm_eps", 1e-6);
-  config.tie_word_embeddings = r.flag("tie_word_embeddings");
+  config.tie_word_embeddings = r.boolean("tie_word_embeddings");
   config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
   if (const Json* dropout = r.find("attention_dropout"))
     config.attention_dropout = dropout->as_number(r.what("attention_dropout"));

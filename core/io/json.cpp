@@ -85,8 +85,8 @@ std::string Json::dump(int indent) const {
 void Json::append_to(std::string& out, int indent, int depth) const {
   if (is_null()) {
     out += "null";
-  } else if (const bool* flag = std::get_if<bool>(&value_)) {
-    out += *flag ? "true" : "false";
+  } else if (const bool* boolean = std::get_if<bool>(&value_)) {
+    out += *boolean ? "true" : "false";
   } else if (const int64_t* integer = std::get_if<int64_t>(&value_)) {
     out += std::to_string(*integer);
   } else if (const double* number = std::get_if<double>(&value_)) {

@@ -14,9 +14,9 @@ void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry, 
   if (r.numel() == 0) return;
   int64_t element_bytes = (entry.end - entry.begin) / entry.numel();
   buffer.resize(std::min(kTransferBytes, r.numel() * element_bytes));
-  int64_t data = file.header().data_begin + entry.begin;
+  const int64_t tensor_begin = file.header().data_begin + entry.begin;
   for_each_span(entry.columns(), r, kTransferBytes / element_bytes, [&](const ElementSpan& span) {
-    file.file().read_at(buffer.data(), span.count * element_bytes, data + span.first * element_bytes);
+    file.file().read_at(buffer.data(), span.count * element_bytes, tensor_begin + span.first * element_bytes);
     take(span, buffer.data());
   });
 }

@@ -41,7 +41,7 @@ class DefinitionFile {
     if (value.is_null()) refuse("\"{}\" is missing", key);
     return value;
   }
-  bool flag(const Json& object, const char* key, bool otherwise) const {
+  bool boolean(const Json& object, const char* key, bool otherwise) const {
     const Json& value = get(object, key);
     if (value.is_null()) return otherwise;
     if (!value.is_bool()) refuse("\"{}\" must be true or false, got {}", key, quoted(value));

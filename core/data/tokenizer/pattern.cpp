@@ -99,19 +99,20 @@ Pattern Pattern::literal(std::string_view text) {
 
 bool Pattern::find(Scratch& scratch, std::string_view text, size_t from, Match& match) const {
   auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  auto* data = scratch.state_->data.get();
+  auto* match_data = scratch.state_->data.get();
   auto* context = scratch.state_->context.get();
   const size_t limit = std::max(kMatchLimit, kMatchLimitPerByte * (text.size() - from));
   pcre2_set_match_limit(context, static_cast<uint32_t>(std::min<size_t>(limit, UINT32_MAX)));
-  int result = code_->jit ? pcre2_jit_match(code_->code.get(), subject, text.size(), from, 0, data, context)
-                          : pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
-                                        data, context);
+  int result = code_->jit
+                   ? pcre2_jit_match(code_->code.get(), subject, text.size(), from, 0, match_data, context)
+                   : pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
+                                 match_data, context);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     fail<DataError>("tokenizer", "split pattern '{}' failed at byte {} of a text of {} bytes: {}",
                     code_->expression, from, text.size(), message_of(result));
   }
-  const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data);
+  const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(match_data);
   // \K can place the start behind the end, or before where the search began.
   match = {std::max<size_t>(offsets[0], from), std::max<size_t>(offsets[1], from)};
   if (match.end < match.begin) match.end = match.begin;

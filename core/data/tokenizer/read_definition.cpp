@@ -70,13 +70,13 @@ class Reader : VocabularyReader {
       if (type == "ByteLevel") {
         byte_level = true;
         SplitStep step;
-        step.add_prefix_space = flag(one, "add_prefix_space", true);
-        if (flag(one, "use_regex", true)) step.regex = kGpt2Pattern;
+        step.add_prefix_space = boolean(one, "add_prefix_space", true);
+        if (boolean(one, "use_regex", true)) step.regex = kGpt2Pattern;
         if (!step.regex.empty() || step.add_prefix_space) d_.steps.push_back(step);
       } else if (type == "Split") {
         d_.steps.push_back(read_split(one));
       } else if (type == "Digits") {
-        d_.steps.push_back({.regex = flag(one, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"});
+        d_.steps.push_back({.regex = boolean(one, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"});
       } else {
         refuse("pre-tokenizer '{}' is not supported; expected ByteLevel, Split, Digits or a Sequence of them",
                type);

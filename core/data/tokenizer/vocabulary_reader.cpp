@@ -12,7 +12,7 @@ void VocabularyReader::read_model(const Json& model) {
   // GPT-2's own file is older than the field.
   std::string type = get(model, "type").is_null() ? "BPE" : type_of(model, "the model");
   if (type != "BPE") refuse("model type '{}' is not supported; expected BPE", type);
-  if (flag(model, "byte_fallback", false)) {
+  if (boolean(model, "byte_fallback", false)) {
     refuse(
         "byte_fallback belongs to SentencePiece vocabularies, which are not supported; expected byte-level "
         "BPE");
@@ -26,7 +26,7 @@ void VocabularyReader::read_model(const Json& model) {
     if (!affix.is_null() && !(affix.is_string() && affix.as_string(key).empty()))
       refuse("{} {} is not supported; expected none", key, quoted(affix));
   }
-  d_.ignore_merges = flag(model, "ignore_merges", false);
+  d_.ignore_merges = boolean(model, "ignore_merges", false);
   const Json& vocab = member(model, "vocab");
   if (!vocab.is_object()) refuse("\"vocab\" must be an object of token: id, got {}", quoted(vocab));
   for (const auto& [key, value] : vocab.as_object("vocab")) place(key, id(value, key));
@@ -126,11 +126,11 @@ void VocabularyReader::add(const Json& entry, const Json& at) {
   token.content = text(get(entry, "content"), "the content of an added token");
   if (token.content.empty()) refuse("an added token has no content");
   token.id = id(at, token.content);
-  token.special = flag(entry, "special", false);
-  token.normalized = flag(entry, "normalized", !token.special);
-  token.lstrip = flag(entry, "lstrip", false);
-  token.rstrip = flag(entry, "rstrip", false);
-  token.single_word = flag(entry, "single_word", false);
+  token.special = boolean(entry, "special", false);
+  token.normalized = boolean(entry, "normalized", !token.special);
+  token.lstrip = boolean(entry, "lstrip", false);
+  token.rstrip = boolean(entry, "rstrip", false);
+  token.single_word = boolean(entry, "single_word", false);
   auto known = ids_.find(token.content);
   if (known == ids_.end()) {
     place(token.content, token.id);
