@@ -14,4 +14,19 @@ inline Overrides operator+(Overrides a, const Overrides& b) {
   return a;
 }
 
+struct ModelSize {
+  int dim, layers, heads, kv_heads, ffn;
+};
+inline Overrides model_of(const ModelSize& m) {
+  return {"--model.dim",     std::to_string(m.dim),   "--model.n_layers",   std::to_string(m.layers),
+          "--model.n_heads", std::to_string(m.heads), "--model.n_kv_heads", std::to_string(m.kv_heads),
+          "--model.ffn_dim", std::to_string(m.ffn)};
+}
+
+/// A flavor on one sequence of 8192 tokens.
+inline Overrides flavor_at_8192(const std::string& flavor, const std::string& vocabulary = "128256") {
+  return {"--model.flavor",     flavor, "--model.vocab_size",          vocabulary,
+          "--training.seq_len", "8192", "--training.local_batch_size", "1"};
+}
+
 }  // namespace ottava::test

@@ -51,47 +51,48 @@ TinyTraining::TinyTraining() : text_(folder_ / "text.txt") {
   std::ofstream(text_) << generated_text(200);
 }
 
+Overrides TinyTraining::model_and_text(const std::string& run) const {
+  return model_of({.dim = 32, .layers = 2, .heads = 2, .kv_heads = 1, .ffn = 48}) +
+         Overrides{"--job.dump_folder",           folder_ / run,
+                   "--model.hf_assets_path",      OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
+                   "--training.dataset_path",     text_,
+                   "--training.seq_len",          "32",
+                   "--training.local_batch_size", "2",
+                   "--training.gemm_cache",       "off",
+                   "--metrics.peak_tflops_bf16",  "1"};  // measuring the peak takes longer than all steps
+}
+
+Overrides TinyTraining::validation() const {
+  return {"--validation.enable",
+          "true",
+          "--validation.freq",
+          "2",
+          "--validation.steps",
+          "1",
+          "--validation.local_batch_size",
+          "1",
+          "--validation.seq_len",
+          "16",
+          "--validation.dataset_path",
+          text_};
+}
+
 Config TinyTraining::config(const std::string& run, const Overrides& overrides) const {
-  Overrides all{"--job.dump_folder",
-                folder_ / run,
-                "--model.hf_assets_path",
-                OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
-                "--model.dim",
-                "32",
-                "--model.n_layers",
-                "2",
-                "--model.n_heads",
-                "2",
-                "--model.n_kv_heads",
-                "1",
-                "--model.ffn_dim",
-                "48",
-                "--model.rope_scaling.factor",
-                "8",
-                "--training.dataset_path",
-                text_,
-                "--training.seq_len",
-                "32",
-                "--training.local_batch_size",
-                "2",
-                "--training.steps",
-                "8",
-                "--training.mixed_precision_param",
-                "float32",
-                "--training.dataloader.num_workers",
-                "1",
-                "--lr_scheduler.warmup_steps",
-                "2",
-                "--activation_checkpoint.mode",
-                "none",
-                "--training.gemm_cache",
-                "off",
-                "--metrics.log_freq",
-                "1",
-                "--metrics.peak_tflops_bf16",
-                "1"};  // measuring the peak takes longer than all steps
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return load_config("", all);
+  const Overrides own{"--model.rope_scaling.factor",
+                      "8",
+                      "--training.steps",
+                      "8",
+                      "--training.mixed_precision_param",
+                      "float32",
+                      "--training.dataloader.num_workers",
+                      "1",
+                      "--lr_scheduler.warmup_steps",
+                      "2",
+                      "--activation_checkpoint.mode",
+                      "none",
+                      "--metrics.log_freq",
+                      "1"};
+  return load_config("", model_and_text(run) + own + overrides);
 }
 
 TinyTraining::Run TinyTraining::start(const std::string& run, const Overrides& overrides,

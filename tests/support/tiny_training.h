@@ -23,6 +23,10 @@ class TinyTraining {
 
   TinyTraining();
 
+  /// What every configuration here has: its folder, the model and the text, and no measuring of speeds.
+  Overrides model_and_text(const std::string& run) const;
+  /// Every second step on one sequence of 16 tokens.
+  Overrides validation() const;
   /// The configuration of the run that writes into folder() / `run`.
   Config config(const std::string& run, const Overrides& overrides = {}) const;
   /// A trainer of it on one rank; it reports nothing but warnings.

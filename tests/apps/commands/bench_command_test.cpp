@@ -18,35 +18,14 @@ using Catch::Contains;
 namespace {
 
 std::string bench(const TinyTraining& tiny, Device device, const std::string& weights,
-                  std::vector<std::string> more = {}, int saves = 0) {
-  BenchCommand command{.file = "", .overrides = {}, .steps = 2, .weights = weights, .saves = saves};
-  command.overrides = {"--job.dump_folder",
-                       tiny / "bench",
-                       "--model.hf_assets_path",
-                       OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
-                       "--model.dim",
-                       "32",
-                       "--model.n_layers",
-                       "2",
-                       "--model.n_heads",
-                       "2",
-                       "--model.n_kv_heads",
-                       "1",
-                       "--model.ffn_dim",
-                       "48",
-                       "--training.dataset_path",
-                       tiny.text_path(),
-                       "--training.seq_len",
-                       "32",
-                       "--training.local_batch_size",
-                       "2",
-                       "--training.gemm_cache",
-                       "off",
-                       "--training.device",
-                       device.type == DeviceType::cuda ? "cuda" : "cpu",
-                       "--metrics.peak_tflops_bf16",
-                       "1"};
-  command.overrides.insert(command.overrides.end(), more.begin(), more.end());
+                  const Overrides& more = {}, int saves = 0) {
+  const char* type = device.type == DeviceType::cuda ? "cuda" : "cpu";
+  const BenchCommand command{
+      .file = "",
+      .overrides = tiny.model_and_text("bench") + Overrides{"--training.device", type} + more,
+      .steps = 2,
+      .weights = weights,
+      .saves = saves};
   std::ostringstream out;
   const int code = run_bench_command(command, out);  // throws what a case expects
   CHECK(code == 0);

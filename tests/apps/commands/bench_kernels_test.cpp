@@ -15,40 +15,21 @@
 #include "core/ops/matmul/matmul.h"
 #include "core/threads/parallel_for.h"
 #include "tests/support/devices.h"
+#include "tests/support/overrides.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-
 Overrides tiny(const Overrides& more = {}) {
-  Overrides out;
-  for (const char* text : {"--model.dim",
-                           "128",
-                           "--model.n_layers",
-                           "2",
-                           "--model.n_heads",
-                           "2",
-                           "--model.n_kv_heads",
-                           "1",
-                           "--model.ffn_dim",
-                           "128",
-                           "--model.vocab_size",
-                           "256",
-                           "--training.device",
-                           "cpu",
-                           "--training.seq_len",
-                           "64",
-                           "--training.local_batch_size",
-                           "1",
-                           "--activation_checkpoint.mode",
-                           "none"})
-    out.emplace_back(text);
-  out.insert(out.end(), more.begin(), more.end());
-  return out;
+  return model_of({.dim = 128, .layers = 2, .heads = 2, .kv_heads = 1, .ffn = 128}) +
+         Overrides{"--model.vocab_size",           "256", "--training.device",           "cpu",
+                   "--training.seq_len",           "64",  "--training.local_batch_size", "1",
+                   "--activation_checkpoint.mode", "none"} +
+         more;
 }
 
 std::string printed(const BenchKernelsCommand& command) {

@@ -167,20 +167,10 @@ TEST_CASE("what is not open is planned as it is, and what a GPU measures is name
 }
 
 TEST_CASE("a plan says whether it fits, what takes less and what that costs, and how long a step takes") {
-  const Overrides big{"--model.flavor",
-                      "8B",
-                      "--model.vocab_size",
-                      "128256",
-                      "--training.seq_len",
-                      "8192",
-                      "--training.local_batch_size",
-                      "1",
-                      "--activation_checkpoint.mode",
-                      "none",
-                      "--training.device",
-                      "cuda"};
+  const Overrides big =
+      flavor_at_8192("8B") + Overrides{"--activation_checkpoint.mode", "none", "--training.device", "cuda"};
   const auto text = [&](PlanCommand command) {
-    command.overrides.insert(command.overrides.begin(), big.begin(), big.end());
+    command.overrides = big + command.overrides;
     return printed(command);
   };
   const std::string fits = text({.world_size = 64, .machine = {.device = "h100_sxm"}});

@@ -8,27 +8,21 @@
 #include "apps/commands/plan_command.h"
 #include "apps/step/step_plan.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
+#include "tests/support/overrides.h"
 
 namespace ottava::test {
 
-using Overrides = std::vector<std::string>;
-
 /// The smallest model that can be cut in every way, with matrices that travel by themselves and packed ones.
-inline Overrides small_model(Overrides more) {
-  for (const char* text :
-       {"--model.dim", "128", "--model.n_layers", "2", "--model.n_heads", "4", "--model.n_kv_heads", "4",
-        "--model.ffn_dim", "256", "--model.vocab_size", "320", "--training.device", "cpu",
-        "--training.seq_len", "32", "--training.local_batch_size", "1"})
-    more.emplace_back(text);
-  return more;
+inline Overrides small_model(const Overrides& more) {
+  return more + model_of({.dim = 128, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 256}) +
+         Overrides{"--model.vocab_size", "320", "--training.device",           "cpu",
+                   "--training.seq_len", "32",  "--training.local_batch_size", "1"};
 }
 
 /// The same for a GPU, which this machine need not have. Without NCCL, which would take more memory than the
 /// model.
-inline Overrides small_model_on_gpu(Overrides more) {
-  Overrides overrides = small_model(std::move(more));
-  overrides.insert(overrides.end(), {"--training.device", "cuda", "--comm.backend", "tcp"});
-  return overrides;
+inline Overrides small_model_on_gpu(const Overrides& more) {
+  return small_model(more) + Overrides{"--training.device", "cuda", "--comm.backend", "tcp"};
 }
 
 inline const Device kCpu{DeviceType::cpu, 0};

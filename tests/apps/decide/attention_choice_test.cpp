@@ -207,23 +207,10 @@ TEST_CASE(
     return chosen(trainer->experiment());
   };
   const StandIn fast("fast");
-  const TinyTraining::Overrides validates = {"--validation.enable",
-                                             "true",
-                                             "--validation.freq",
-                                             "2",
-                                             "--validation.steps",
-                                             "1",
-                                             "--validation.local_batch_size",
-                                             "1",
-                                             "--validation.seq_len",
-                                             "16",
-                                             "--validation.dataset_path",
-                                             tiny.text_path()};
-  CHECK_THAT(train("graphs", validates), Contains("cudnn: "));
+  CHECK_THAT(train("graphs", tiny.validation()), Contains("cudnn: "));
   train("flash", {"--attention.backend", "flash"});
-  TinyTraining::Overrides plain = validates;
-  plain.insert(plain.end(), {"--training.cuda_graphs", "off", "--attention.backend", "cudnn"});
-  train("plain", plain);
+  train("plain",
+        tiny.validation() + Overrides{"--training.cuda_graphs", "off", "--attention.backend", "cudnn"});
   CHECK(losses("graphs") == losses("plain"));
   CHECK(losses("graphs") != losses("flash"));
   REQUIRE(losses("flash").size() == 6);

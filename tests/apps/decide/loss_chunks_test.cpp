@@ -9,6 +9,7 @@
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "tests/support/devices.h"
+#include "tests/support/overrides.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
@@ -29,32 +30,16 @@ class Job {
   Job() { log::set_level(log::Level::warning); }
   Experiment open(int64_t vocabulary, const std::vector<std::string>& more = {},
                   std::optional<int> capability = 90) const {
-    std::vector<std::string> options{"--job.dump_folder", folder_.path()};
-    for (const char* text : {"--checkpoint.enable",
-                             "true",
-                             "--model.dim",
-                             "16",
-                             "--model.n_layers",
-                             "1",
-                             "--model.n_heads",
-                             "1",
-                             "--model.n_kv_heads",
-                             "1",
-                             "--model.ffn_dim",
-                             "16",
-                             "--training.seq_len",
-                             "4096",
-                             "--training.local_batch_size",
-                             "1",
-                             "--attention.backend",
-                             "flash",
-                             "--metrics.peak_tflops_bf16",
-                             "1",
-                             "--metrics.peak_tflops_fp8",
-                             "1"})
-      options.emplace_back(text);
-    options.insert(options.end(), {"--model.vocab_size", std::to_string(vocabulary)});
-    options.insert(options.end(), more.begin(), more.end());
+    const Overrides options = model_of({.dim = 16, .layers = 1, .heads = 1, .kv_heads = 1, .ffn = 16}) +
+                              Overrides{"--job.dump_folder",           folder_.path(),
+                                        "--checkpoint.enable",         "true",
+                                        "--model.vocab_size",          std::to_string(vocabulary),
+                                        "--training.seq_len",          "4096",
+                                        "--training.local_batch_size", "1",
+                                        "--attention.backend",         "flash",
+                                        "--metrics.peak_tflops_bf16",  "1",
+                                        "--metrics.peak_tflops_fp8",   "1"} +
+                              more;
     return resolve_experiment(load_config("", options), nullptr, 1, capability);
   }
   Experiment settle(int64_t vocabulary, const std::vector<std::string>& more = {}) const {

@@ -4,8 +4,10 @@
 #include "apps/config/experiment.h"
 #include "core/io/file.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 
 using namespace ottava;
+using namespace ottava::test;
 
 namespace {
 
@@ -13,20 +15,11 @@ struct Model {
   const char *flavor, *vocabulary;
 };
 
-std::string table(const Model& model, int tp, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> overrides{"--model.flavor",
-                                     model.flavor,
-                                     "--model.vocab_size",
-                                     model.vocabulary,
-                                     "--training.seq_len",
-                                     "8192",
-                                     "--training.local_batch_size",
-                                     "1",
-                                     "--model.converters",
-                                     "[quantize.linear.float8]",
-                                     "--parallelism.tensor_parallel_degree",
-                                     std::to_string(tp)};
-  overrides.insert(overrides.end(), more.begin(), more.end());
+std::string table(const Model& model, int tp, const Overrides& more = {}) {
+  const Overrides overrides = flavor_at_8192(model.flavor, model.vocabulary) +
+                              Overrides{"--model.converters", "[quantize.linear.float8]",
+                                        "--parallelism.tensor_parallel_degree", std::to_string(tp)} +
+                              more;
   return fp8::policy_table(resolve_experiment(load_config("", overrides), nullptr, tp).shape.float8_policy);
 }
 

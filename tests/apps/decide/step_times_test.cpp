@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 #include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
@@ -14,24 +15,11 @@ namespace {
 
 const Device kCpu{DeviceType::cpu, 0};
 
-Experiment tiny(int ranks, std::vector<std::string> more = {}) {
-  std::vector<std::string> all{"--model.n_layers",
-                               "1",
-                               "--model.dim",
-                               "64",
-                               "--model.n_heads",
-                               "2",
-                               "--model.n_kv_heads",
-                               "2",
-                               "--model.ffn_dim",
-                               "64",
-                               "--model.vocab_size",
-                               "256",
-                               "--training.seq_len",
-                               "32",
-                               "--training.local_batch_size",
-                               "1"};
-  all.insert(all.end(), more.begin(), more.end());
+Experiment tiny(int ranks, const Overrides& more = {}) {
+  const Overrides all =
+      model_of({.dim = 64, .layers = 1, .heads = 2, .kv_heads = 2, .ffn = 64}) +
+      Overrides{"--model.vocab_size", "256", "--training.seq_len", "32", "--training.local_batch_size", "1"} +
+      more;
   return resolve_experiment(load_config("", all), nullptr, ranks);
 }
 

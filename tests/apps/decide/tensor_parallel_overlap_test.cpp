@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/overrides.h"
 #include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
@@ -25,32 +26,21 @@ std::string name_of(const char* layer) {
   return fmt::format("parallelism.enable_async_tensor_parallel {}", layer);
 }
 
-Experiment experiment(std::vector<std::string> more = {}) {
-  std::vector<std::string> all{"--model.flavor",
-                               "debugmodel",
-                               "--model.dim",
-                               "64",
-                               "--model.n_layers",
-                               "2",
-                               "--model.n_heads",
-                               "4",
-                               "--model.n_kv_heads",
-                               "2",
-                               "--model.ffn_dim",
-                               "96",
-                               "--model.vocab_size",
-                               "256",
-                               "--training.seq_len",
-                               "64",
-                               "--training.local_batch_size",
-                               "1",
-                               "--training.device",
-                               "cpu",
-                               "--parallelism.tensor_parallel_degree",
-                               "2",
-                               "--parallelism.enable_async_tensor_parallel",
-                               "true"};
-  all.insert(all.end(), more.begin(), more.end());
+Experiment experiment(const Overrides& more = {}) {
+  const Overrides all = model_of({.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 96}) +
+                        Overrides{"--model.vocab_size",
+                                  "256",
+                                  "--training.seq_len",
+                                  "64",
+                                  "--training.local_batch_size",
+                                  "1",
+                                  "--training.device",
+                                  "cpu",
+                                  "--parallelism.tensor_parallel_degree",
+                                  "2",
+                                  "--parallelism.enable_async_tensor_parallel",
+                                  "true"} +
+                        more;
   return resolve_experiment(load_config("", all), nullptr, 2);
 }
 

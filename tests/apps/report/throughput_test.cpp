@@ -3,6 +3,7 @@
 
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -33,22 +34,12 @@ constexpr double kParameters = kLinear + (2 * kLayers + 1) * kDim + kDim * kVoca
 constexpr double kModelFlops = 6 * kParameters + 12 * kLayers * kHeads * kHeadDim * kTokens;
 
 /// Rank 0 of `ranks` GPUs trains one sequence.
-StepPlan plan_8b(int ranks, int tensor_parallel, bool float8, std::vector<std::string> more = {}) {
-  std::vector<std::string> overrides{"--model.flavor",
-                                     "8B",
-                                     "--model.vocab_size",
-                                     "128256",
-                                     "--training.seq_len",
-                                     "8192",
-                                     "--training.local_batch_size",
-                                     "1",
-                                     "--activation_checkpoint.mode",
-                                     "none",
-                                     "--parallelism.tensor_parallel_degree",
-                                     std::to_string(tensor_parallel)};
-  if (float8) overrides.insert(overrides.end(), {"--model.converters", "quantize.linear.float8"});
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  const Experiment e = resolve_experiment(load_config("", overrides), nullptr, ranks, 90);
+StepPlan plan_8b(int ranks, int tensor_parallel, bool float8, const Overrides& more = {}) {
+  Overrides overrides = flavor_at_8192("8B") + Overrides{"--activation_checkpoint.mode", "none",
+                                                         "--parallelism.tensor_parallel_degree",
+                                                         std::to_string(tensor_parallel)};
+  if (float8) overrides = overrides + Overrides{"--model.converters", "quantize.linear.float8"};
+  const Experiment e = resolve_experiment(load_config("", overrides + more), nullptr, ranks, 90);
   RankGroups groups(make_dry_run_world(0, ranks), make_dry_run_world(0, ranks), e.mesh);
   return record_step(e.shape, {DeviceType::cuda, 0}, groups);
 }

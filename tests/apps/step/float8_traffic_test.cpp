@@ -1,6 +1,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/overrides.h"
 #include "tests/support/traffic_formula.h"
 
 // Every byte and every collective of a step in FP8 is in the formula, and in the plan. A gather that is asked
@@ -144,32 +145,24 @@ TEST_CASE(
     "sequence-parallel activations travel in half of bf16's bytes where the configuration asks for it") {
   constexpr int64_t kTokens = 32, kDim = 64, kLayers = 2;
   auto traffic = [](const char* recipe, const char* gathers) {
-    const Config config = load_config("", {"--model.dim",
-                                           "64",
-                                           "--model.n_layers",
-                                           "2",
-                                           "--model.n_heads",
-                                           "4",
-                                           "--model.n_kv_heads",
-                                           "2",
-                                           "--model.ffn_dim",
-                                           "192",
-                                           "--model.vocab_size",
-                                           "320",
-                                           "--training.seq_len",
-                                           "32",
-                                           "--training.local_batch_size",
-                                           "1",
-                                           "--parallelism.tensor_parallel_degree",
-                                           "2",
-                                           "--model.converters",
-                                           "[quantize.linear.float8]",
-                                           "--activation_checkpoint.mode",
-                                           "none",
-                                           "--quantize.linear.float8.recipe_name",
-                                           recipe,
-                                           "--quantize.linear.float8.enable_tp_float8_all_gather",
-                                           gathers});
+    const Overrides overrides{"--model.vocab_size",
+                              "320",
+                              "--training.seq_len",
+                              "32",
+                              "--training.local_batch_size",
+                              "1",
+                              "--parallelism.tensor_parallel_degree",
+                              "2",
+                              "--model.converters",
+                              "[quantize.linear.float8]",
+                              "--activation_checkpoint.mode",
+                              "none",
+                              "--quantize.linear.float8.recipe_name",
+                              recipe,
+                              "--quantize.linear.float8.enable_tp_float8_all_gather",
+                              gathers};
+    const Config config = load_config(
+        "", model_of({.dim = kDim, .layers = kLayers, .heads = 4, .kv_heads = 2, .ffn = 192}) + overrides);
     return train_on(resolve_experiment(config, nullptr, 2).shape, {.tp = 2}, 1);
   };
   auto calls = [](const LayoutCurve& curve, Collective collective) {

@@ -19,16 +19,6 @@ namespace {
 
 const TinyTraining::Overrides kRun = {"--training.steps",
                                       "6",
-                                      "--validation.enable",
-                                      "true",
-                                      "--validation.freq",
-                                      "2",
-                                      "--validation.steps",
-                                      "1",
-                                      "--validation.local_batch_size",
-                                      "1",
-                                      "--validation.seq_len",
-                                      "16",
                                       "--training.global_batch_size",
                                       "6",
                                       "--evaluation.enable",
@@ -62,7 +52,7 @@ TEST_CASE(
   if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   const TinyTraining tiny;
-  const TinyTraining::Overrides validation = {"--validation.dataset_path", tiny.text_path()};
+  const TinyTraining::Overrides validation = tiny.validation();
   auto losses = [&](const std::string& run) { return logged(tiny / run, "loss_metrics/global_avg_loss"); };
   auto norms = [&](const std::string& run) { return logged(tiny / run, "grad_norm"); };
 
