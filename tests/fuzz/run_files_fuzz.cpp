@@ -17,15 +17,6 @@ namespace {
 
 using namespace ottava;
 
-template <class F>
-void attempt(F&& parse) {
-  try {
-    parse();
-    test::is_accepted = true;
-  } catch (const Error&) {
-  }
-}
-
 // `parse` gives an Error or something that stays as it is.
 template <class Parse>
 void round_trip(std::string_view text, Parse parse) {
@@ -63,17 +54,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       round_trip(rest, parse_training_state);
       break;
     case 'm':
-      attempt([&] {
+      test::attempt([&] {
         MeasuredOperations measured;
         measured.add(rest, "fuzz");
         predict(measured);
       });
       break;
     case 't':
-      attempt([&] { find_device(folder.write("device.yaml", rest)); });
+      test::attempt([&] { find_device(folder.write("device.yaml", rest)); });
       break;
     case 'n':
-      attempt([&] { find_network(folder.write("network.yaml", rest)); });
+      test::attempt([&] { find_network(folder.write("network.yaml", rest)); });
       break;
   }
   return 0;

@@ -29,30 +29,21 @@ void check(const SafetensorsHeader& header) {
   if (end != header.data_bytes) std::abort();
 }
 
-template <class F>
-void attempt(F&& parse) {
-  try {
-    parse();
-    test::is_accepted = true;
-  } catch (const Error&) {
-  }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  attempt([&] {
+  test::attempt([&] {
     auto file_bytes = static_cast<int64_t>(size);
     int64_t length = parse_safetensors_length(bytes.substr(0, 8), file_bytes, "fuzz");
     check(parse_safetensors_header(bytes.substr(8, static_cast<size_t>(length)), file_bytes - 8 - length,
                                    "fuzz"));
   });
-  attempt([&] { parse_safetensors_index(bytes, "fuzz"); });
+  test::attempt([&] { parse_safetensors_index(bytes, "fuzz"); });
   // A manifest's own checksum would hide what lies behind it: seal whatever comes.
   std::string sealed(bytes);
   sealed += fmt::format("  \"xxh64\": \"{}\"\n}}\n", checkpoint::to_hex(checkpoint::text_checksum(bytes)));
-  attempt([&] { checkpoint::parse_manifest(sealed, "fuzz"); });
-  attempt([&] { to_json(parse_hf_config(bytes, "fuzz")); });
+  test::attempt([&] { checkpoint::parse_manifest(sealed, "fuzz"); });
+  test::attempt([&] { to_json(parse_hf_config(bytes, "fuzz")); });
   return 0;
 }

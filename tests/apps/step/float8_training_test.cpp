@@ -50,6 +50,22 @@ bool is_power_of_two(const std::string& recipe) {
   return recipe == "rowwise" || recipe == "blockwise" || recipe == "mxfp8";
 }
 
+// With every recipe: `plain`, and the same with codes gathered.
+template <class F>
+void for_each_sharding(F&& check) {
+  for (const std::string& recipe : all_recipes()) {
+    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
+                                 Layout{.dp_replicate = 2, .dp_shard = 2}}) {
+      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x "
+                             << layout.dp_replicate) {
+        check(with_history({.recipe_name = recipe}),
+              with_history({.recipe_name = recipe, .enable_fsdp_float8_all_gather = true}), layout,
+              steps_of(recipe));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("every recipe trains, and those that round differently give other numbers") {
@@ -76,36 +92,19 @@ TEST_CASE("every recipe trains, and those that round differently give other numb
 // TorchTitan's flag was once ignored without a word. The traffic test counts the bytes; this one shows that
 // they are the right ones.
 TEST_CASE("weights gathered as FP8 codes give the losses of those gathered in bf16, bit for bit") {
-  for (const std::string& recipe : all_recipes()) {
-    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
-                                 Layout{.dp_replicate = 2, .dp_shard = 2}}) {
-      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x "
-                             << layout.dp_replicate) {
-        const int steps = steps_of(recipe);
-        require_same_bits(train(with_history({.recipe_name = recipe, .enable_fsdp_float8_all_gather = true}),
-                                layout, steps),
-                          train(with_history({.recipe_name = recipe}), layout, steps));
-      }
-    }
-  }
+  for_each_sharding(
+      [](const Float8Config& plain, const Float8Config& codes, const Layout& layout, int steps) {
+        require_same_bits(train(codes, layout, steps), train(plain, layout, steps));
+      });
 }
 
 TEST_CASE("weights that Muon moves are gathered as FP8 codes with the bits of those gathered in bf16") {
-  for (const std::string& recipe : all_recipes()) {
-    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
-                                 Layout{.dp_replicate = 2, .dp_shard = 2}}) {
-      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x "
-                             << layout.dp_replicate) {
-        const int steps = steps_of(recipe);
-        const Float8Config plain = with_history({.recipe_name = recipe}),
-                           codes =
-                               with_history({.recipe_name = recipe, .enable_fsdp_float8_all_gather = true});
+  for_each_sharding(
+      [](const Float8Config& plain, const Float8Config& codes, const Layout& layout, int steps) {
         const LayoutCurve muon = train(plain, layout, steps, give_matrices_to_muon);
         require_same_bits(train(codes, layout, steps, give_matrices_to_muon), muon);
         CHECK(muon.loss.back() != train(plain, layout, steps).loss.back());
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("activations gathered as FP8 codes give the losses of those gathered in bf16, bit for bit") {

@@ -58,6 +58,13 @@ void check_against(const LayoutCurve& cpu, const TrainingShape& whole, const Lay
   CHECK(again.grad_norm == curve.grad_norm);
 }
 
+const std::vector<Case> kShardings = {
+    {"FSDP 3, uneven shards, accumulation", {.dp_shard = 3, .micro_batches = 2}},
+    {"TP 2", {.tp = 2}},
+    {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
+    {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2}},
+};
+
 void check(const TrainingShape& whole, const Layout& layout, int steps, double tolerance) {
   check_against(on_cpu(whole, steps), whole, layout, tolerance);
 }
@@ -86,13 +93,8 @@ std::vector<double> validated(EngineRun& run) {
 }  // namespace
 
 TEST_CASE("f32 steps over NCCL end where one process on the CPU ends") {
-  const std::vector<Case> cases = {
-      {"FSDP 2", {.dp_shard = 2}},
-      {"FSDP 3, uneven shards, accumulation", {.dp_shard = 3, .micro_batches = 2}},
-      {"TP 2", {.tp = 2}},
-      {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
-      {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2}},
-  };
+  std::vector<Case> cases = kShardings;
+  cases.push_back({"FSDP 2", {.dp_shard = 2}});
   for (const Case& c : cases) {
     DYNAMIC_SECTION(c.name) {
       TrainingShape whole = whole_step(DType::f32);
@@ -103,13 +105,7 @@ TEST_CASE("f32 steps over NCCL end where one process on the CPU ends") {
 }
 
 TEST_CASE("Muon over NCCL ends where one process on the CPU ends") {
-  const std::vector<Case> cases = {
-      {"FSDP 3, uneven shards, accumulation", {.dp_shard = 3, .micro_batches = 2}},
-      {"TP 2", {.tp = 2}},
-      {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
-      {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2}},
-  };
-  for (const Case& c : cases) {
+  for (const Case& c : kShardings) {
     DYNAMIC_SECTION(c.name) {
       TrainingShape whole = whole_step(DType::f32);
       whole.batch = 12;
