@@ -148,6 +148,15 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
   return complete;
 }
 
+// It may be whole: a run that went back behind it would train its steps again.
+[[noreturn]] void refuse_to_pass_over(const std::string& path, const FileError& error) {
+  fail<NoAccess>(
+      "checkpoint",
+      "{} may not be read, and going on from an earlier one would train its steps again and set it "
+      "aside: permit this user to read it, or set checkpoint.load_step to the step to go back to: {}",
+      path, error.what());
+}
+
 }  // namespace
 
 Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group) {
@@ -207,6 +216,7 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
                                options.retry_seconds);
     } catch (const FileError& error) {
       if (load_step >= 0) throw;
+      if (dynamic_cast<const NoAccess*>(&error) != nullptr) refuse_to_pass_over(path, error);
       const bool is_away = dynamic_cast<const IoError*>(&error) != nullptr;
       some_are_away = some_are_away || is_away;
       if (group.rank() == 0) {

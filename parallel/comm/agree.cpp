@@ -26,28 +26,30 @@ constexpr ErrorKind kind() {
           [](const std::string& message) { throw Thrown(message); }};
 }
 
-// The standard library's error, where its code says what an IoError says.
-constexpr ErrorKind kOfSystem = {[](const std::exception& error) {
-                                   const auto* e =
-                                       dynamic_cast<const std::filesystem::filesystem_error*>(&error);
-                                   return e != nullptr && is_of_system(e->code().value());
-                                 },
-                                 kind<IoError>().raise};
+// The standard library's error, where its code says what one of ours says.
+template <bool (*is_of_kind)(int code), class Thrown>
+constexpr ErrorKind kind_by_code() {
+  return {[](const std::exception& error) {
+            const auto* e = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+            return e != nullptr && is_of_kind(e->code().value());
+          },
+          kind<Thrown>().raise};
+}
 
-// And where it says that there is no room.
-constexpr ErrorKind kOfFullDisk = {[](const std::exception& error) {
-                                     const auto* e =
-                                         dynamic_cast<const std::filesystem::filesystem_error*>(&error);
-                                     return e != nullptr && is_of_full_disk(e->code().value());
-                                   },
-                                   kind<FullDisk>().raise};
-
-constexpr ErrorKind kKinds[] = {kind<ShapeError>(),  kind<ConfigError>(),
-                                kind<IoError>(),     kOfSystem,
-                                kOfFullDisk,         kind<FullDisk>(),
-                                kind<FileError>(),   kind<std::filesystem::filesystem_error, FileError>(),
-                                kind<DataError>(),   kind<DeviceError>(),
-                                kind<MemoryError>(), kind<NumericsError>()};
+constexpr ErrorKind kKinds[] = {kind<ShapeError>(),
+                                kind<ConfigError>(),
+                                kind<IoError>(),
+                                kind_by_code<is_of_system, IoError>(),
+                                kind_by_code<is_of_full_disk, FullDisk>(),
+                                kind<FullDisk>(),
+                                kind_by_code<is_of_access, NoAccess>(),
+                                kind<NoAccess>(),
+                                kind<FileError>(),
+                                kind<std::filesystem::filesystem_error, FileError>(),
+                                kind<DataError>(),
+                                kind<DeviceError>(),
+                                kind<MemoryError>(),
+                                kind<NumericsError>()};
 
 // Empty, or a letter for the kind of error (past the table's for any other) and its message.
 std::string outcome_of(const std::function<void()>& work) {

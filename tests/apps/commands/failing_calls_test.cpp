@@ -134,6 +134,27 @@ TEST_CASE("a checkpoint that stays unreadable is waited for once in a start, and
   CHECK_THAT(ended.output, Contains("out/checkpoint are broken or could not be read, which may pass; move"));
 }
 
+TEST_CASE("a checkpoint that this user may not read is not passed over for an earlier one") {
+  const TinyRuns runs;
+  runs.train("--training.steps 4");
+  for (const char* file : {"step-4/manifest", "step-4/config", "step-4/model.", "step-4/training_state"}) {
+    const Outcome ended = runs.run_shell(
+        with_failing({"open", file, EACCES, 1, 100'000}, "train tiny.yaml --training.steps 6"));
+    INFO(file << "\n" << ended.output);
+    CHECK(ended.exit_code == 1);
+    CHECK_THAT(ended.output,
+               Contains("step-4 may not be read, and going on from an earlier one would train its "
+                        "steps again and set it aside: permit this user to read it, or set "
+                        "checkpoint.load_step to the step to go back to: ") &&
+                   Contains("Permission denied") && !Contains("broken"));
+  }
+  const Outcome went_back =
+      runs.run_shell(with_failing({"open", "step-4/", EACCES, 1, 100'000},
+                                  "train tiny.yaml --training.steps 6 --checkpoint.load_step 2"));
+  INFO(went_back.output);
+  CHECK(went_back.exit_code == 0);
+}
+
 TEST_CASE("data that cannot be flushed at the end is whole, and its preparation says so") {
   const TinyRuns runs;
   const std::string prepare = "data prepare text.txt --tokenizer " OTTAVA_SOURCE_DIR

@@ -127,7 +127,7 @@ TEST_CASE("a file system that does not answer is named, not taken for a step tha
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
   TemporaryFolder folder;
   std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3), full(3),
-      full_too(3);
+      full_too(3), denied(3), denied_too(3);
   std::vector<uint64_t> sums;
   run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
@@ -158,6 +158,12 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     full_too[rank] = message_of<FullDisk>([&] {
       group.on_rank_0([] { throw fs::filesystem_error("", "f", {EDQUOT, std::generic_category()}); });
     });
+    denied[rank] = message_of<NoAccess>([&] {
+      group.together([&] {
+        if (rank == 2) throw fs::filesystem_error("", "f", {EACCES, std::generic_category()});
+      });
+    });
+    denied_too[rank] = message_of<NoAccess>([&] { group.on_rank_0([] { fail<NoAccess>("x", "closed"); }); });
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
@@ -170,6 +176,8 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     CHECK_THAT(others[rank], Contains("rank 0: std::bad_alloc"));
     CHECK_THAT(away[rank], Contains("rank 1: [file] cannot use f: Stale file handle"));
     CHECK_THAT(full[rank], Contains("rank 0: [x] no room"));
+    CHECK_THAT(denied[rank], Contains("rank 2: [file] cannot use f: Permission denied"));
+    CHECK_THAT(denied_too[rank], Contains("rank 0: [x] closed"));
     CHECK_THAT(full_too[rank], Contains("rank 0: [file] cannot use f: Disk quota exceeded"));
   }
   CHECK(fs::is_empty(folder / "new/checkpoints"));
