@@ -59,9 +59,9 @@ class Checkpoints {
   /// before the first of them is deleted. If the last step cannot be exported in checkpoint.export_dtype,
   /// saves it as a checkpoint like the others and then throws what prevented that. Files that the system
   /// cannot write (IoError) are written once more, 10 s later, since a network file system may be away for a
-  /// moment: by the next save, if these are of one in the background. On a full disk a save that is not the
-  /// last is given up, and the run goes on to the next. The second failure in a row is thrown. Returns false
-  /// if it was given up.
+  /// moment: by the next save, if these are of one in the background. Where there is no room, or writing is
+  /// not permitted (Mendable), a save that is not the last is given up, and the run goes on to the next. The
+  /// second failure in a row is thrown. Returns false if it was given up.
   bool save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
@@ -98,7 +98,7 @@ class Checkpoints {
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
   void save_once(TrainingEngine& engine, const TrainingState& state, bool is_last);
   void take_failure(const IoError& error);
-  void take_failure(const FullDisk& error);
+  void take_failure(const Mendable& error);
 
   const Experiment& experiment_;
   const CheckpointConfig& config_;

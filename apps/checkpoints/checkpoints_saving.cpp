@@ -49,16 +49,17 @@ void Checkpoints::take_failure(const IoError& error) {
     log::warning("a checkpoint could not be written, and is tried again: {}", error.what());
 }
 
-// Ending here would lose the steps since the last checkpoint for certain; whoever makes room before the next
-// save keeps them. Without an end, a run could go on for days of which nothing stays.
-void Checkpoints::take_failure(const FullDisk& error) {
-  if (std::exchange(has_failed_, true)) throw FullDisk(error);
-  if (group_.rank() == 0) {
-    log::warning(
-        "a checkpoint could not be written, and the run goes on without it: make room before the next one is "
-        "due, or the run ends there: {}",
-        error.what());
-  }
+// Ending here would lose the steps since the last checkpoint for certain; whoever makes room, or permits the
+// writing, before the next save keeps them. Without an end, a run could go on for days of which nothing
+// stays.
+void Checkpoints::take_failure(const Mendable& error) {
+  if (std::exchange(has_failed_, true)) throw;  // what is being caught
+  if (group_.rank() != 0) return;
+  const bool is_full = dynamic_cast<const FullDisk*>(&error) != nullptr;
+  log::warning(
+      "a checkpoint could not be written, and the run goes on without it: {} before the next one is due, or "
+      "the run ends there: {}",
+      is_full ? "make room" : "permit it", error.what());
 }
 
 bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
@@ -70,7 +71,7 @@ bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
     take_failure(error);
     pause();
     save_once(engine, state, is_last);
-  } catch (const FullDisk& error) {
+  } catch (const Mendable& error) {
     if (is_last) throw;
     take_failure(error);
     return false;
@@ -117,7 +118,7 @@ void Checkpoints::poll() {
     saver_->poll();
   } catch (const IoError& error) {
     take_failure(error);
-  } catch (const FullDisk& error) {
+  } catch (const Mendable& error) {
     take_failure(error);
   }
 }
@@ -128,7 +129,7 @@ bool Checkpoints::finish_or_repeat() {
     return true;
   } catch (const IoError& error) {
     take_failure(error);
-  } catch (const FullDisk& error) {
+  } catch (const Mendable& error) {
     take_failure(error);
   }
   return false;

@@ -226,14 +226,19 @@ namespace {
 // A save that was not finished.
 void remove_unfinished(const fs::path& path) {
   log::info("Removing {}, a save that was not finished", path.string());
+  const auto blocks = [&](const FileError& error) {
+    return fmt::format("{} blocks the next save: move it away; {}", path.string(), error.what());
+  };
   try {
     move_and_delete(path.string(), fs::path(path).replace_extension().string());
   } catch (const IoError&) {
     throw;
   } catch (const FullDisk&) {
     throw;
+  } catch (const NoAccess& error) {
+    fail<NoAccess>("checkpoint", "{}", blocks(error));
   } catch (const FileError& error) {
-    fail<FileError>("checkpoint", "{} blocks the next save: move it away; {}", path.string(), error.what());
+    fail<FileError>("checkpoint", "{}", blocks(error));
   }
 }
 
