@@ -91,8 +91,10 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   }
   int64_t version = root.at("version", where).as_integer(where);
   if (version != kFormatVersion) {
-    fail<FileError>(where, "format version {} is unknown; this program reads version {}", version,
-                    kFormatVersion);
+    fail<ConfigError>(where,
+                      "format version {} is unknown; this program reads version {}: use the one that saved "
+                      "this checkpoint, or move the checkpoint away",
+                      version, kFormatVersion);
   }
   Manifest manifest;
   manifest.step = root.at("step", where).as_integer(where);

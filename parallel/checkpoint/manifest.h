@@ -48,7 +48,8 @@ std::string to_text(const Manifest& manifest);
 
 /// Whether this is a plain file name, which cannot lead out of its folder.
 bool is_file_name(std::string_view name);
-/// Inverse of to_text(). Throws FileError for a text that is truncated, changed, or of a newer format.
+/// Inverse of to_text(). Throws FileError for a text that is truncated or changed, ConfigError
+/// for one of another version of the format, which may be whole.
 Manifest parse_manifest(std::string_view text, std::string_view where);
 
 /// Checks size and checksum of one file (for weights, of its header). Throws FileError, which ends with the
@@ -60,7 +61,8 @@ void check_model_file(const std::string& folder, const Manifest::File& expected)
 /// Compares the checksum of a tensor that was read. Throws FileError.
 void check_checksum(const std::string& folder, const Manifest::Tensor& expected, uint64_t checksum);
 
-/// The manifest in a folder that a run has saved; none in that of a model from elsewhere. Throws FileError.
+/// The manifest in a folder that a run has saved; none in that of a model from elsewhere. Throws what
+/// parse_manifest() throws.
 std::optional<Manifest> find_manifest(const std::string& folder);
 
 /// Throws FileError for a distributed checkpoint of PyTorch's, as TorchTitan saves it under the same names.
