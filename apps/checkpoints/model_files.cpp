@@ -195,6 +195,10 @@ std::vector<std::string> model_differences(const Experiment& e, const std::strin
 void require_same_model(const Experiment& e, const std::string& path) {
   const std::vector<std::string> differences = model_differences(e, path);
   if (differences.empty()) return;
+  if (const std::optional<checkpoint::Manifest> manifest = checkpoint::find_manifest(path)) {
+    for (const checkpoint::Manifest::File& file : manifest->files)
+      if (file.name == "config.json") checkpoint::check_file(path, file);  // damage may say so, too
+  }
   fail<ConfigError>("checkpoint",
                     "{} has another model than this configuration: {} (config.json there, and here): restore "
                     "the section model, or, if the shapes are the same, start a new run in another "

@@ -24,7 +24,8 @@ struct ModelFiles {
 /// `exported` is the dtype of an export's weights. Throws FileError if the folder is gone.
 ModelFiles model_files(const Experiment& experiment, DType exported);
 
-/// A resumed run computes what it computed before. Throws ConfigError if the folder `path` has another model.
+/// A resumed run computes what it computed before. Throws ConfigError if the folder `path` has another model,
+/// FileError if its config.json cannot be read or is not the one that was saved.
 void require_same_model(const Experiment& experiment, const std::string& path);
 
 /// Throws ConfigError if a run that saves these could not go on from them as the same model.

@@ -268,6 +268,24 @@ TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by
   CHECK(tiny.start("run", saving + Overrides{"--checkpoint.load_step", "6"})->state().step == 6);
 }
 
+TEST_CASE("a checkpoint whose config.json is damaged is broken, not one of another model") {
+  TinyTraining tiny;
+  const Everything expected = finish(tiny, "run", kSaving);
+  const std::string path = tiny / "run/checkpoint/step-8/config.json";
+  std::string text = read_file(path);
+  const size_t at = text.find("\"rope_theta\": 5");
+  REQUIRE(at != std::string::npos);
+  text[at + std::string_view("\"rope_theta\": ").size()] = '7';
+  write_file_synced(path, text);
+  const CapturedOutput log;
+  TinyTraining::Run run = tiny.start("run", kSaving);
+  CHECK(run->state().step == 6);
+  CHECK(has(log.text(), "step-8 is broken and skipped"));
+  CHECK(has(log.text(), "config.json: its content has changed since it was saved"));
+  run->run();
+  CHECK((everything_of(*run.trainer) == expected));
+}
+
 TEST_CASE("a run that goes on with other batches is told of them") {
   TinyTraining tiny;
   const auto said = [&](const std::string& run, int ranks, const std::string& steps,
