@@ -1,10 +1,11 @@
 #include "apps/checkpoints/due_results.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
+#include "core/io/attempts.h"
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "core/io/json.h"
 #include "core/io/last_lines.h"
 
@@ -32,12 +33,12 @@ std::vector<std::string> results_due(const Config& c, int64_t step) {
   return out;
 }
 
-// Steps ascend, so that the end of the file is enough, however long the run is.
-std::vector<std::string> results_missing(const Config& c, int64_t step) {
-  if (!c.metrics.enable_json_lines || c.checkpoint.load_only) return {};
-  std::vector<std::string> due = results_due(c, step);
-  const std::string path = c.job.in_dump_folder("metrics.jsonl");
-  if (due.empty() || !std::filesystem::exists(path)) return due;
+namespace {
+
+// Of results that are due after a step, those that the file of metrics does not have. Steps ascend, so that
+// the end of the file is enough, however long the run is.
+std::vector<std::string> not_in(const std::string& path, int64_t step, std::vector<std::string> due) {
+  if (!is_there(path)) return due;
   const File file = File::open_for_reading(path);
   for (LastLines lines(file); !due.empty() && lines.next();) {
     try {
@@ -50,6 +51,17 @@ std::vector<std::string> results_missing(const Config& c, int64_t step) {
     }
   }
   return due;
+}
+
+}  // namespace
+
+std::vector<std::string> results_missing(const Config& c, int64_t step) {
+  if (!c.metrics.enable_json_lines || c.checkpoint.load_only) return {};
+  const std::vector<std::string> due = results_due(c, step);
+  if (due.empty()) return due;
+  const std::string path = c.job.in_dump_folder("metrics.jsonl");
+  return in_three_attempts({.complaint = fmt::format("{} could not be read", path)},
+                           [&] { return not_in(path, step, due); });
 }
 
 }  // namespace ottava

@@ -69,6 +69,28 @@ TEST_CASE("a start goes on where a call on its folders, its metrics or its event
   CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl.previous"));
 }
 
+TEST_CASE("a start that asks which results are missing goes on where its metrics fail for a moment") {
+  const TinyRuns runs;
+  const std::string validating =
+      "train tiny.yaml --validation.enable true --validation.dataset_path text.txt --validation.steps 1 "
+      "--validation.freq 2 --training.steps ";
+  CHECK(runs.run(validating + "2").exit_code == 0);
+  for (const char* call : {"stat", "open", "pread"}) {
+    int times = 1;
+    for (int first = 1; times > 0; ++first) {
+      fs::remove_all(runs / "again");
+      fs::copy(runs / "out", runs / "again", fs::copy_options::recursive);
+      const Outcome went_on = runs.run_shell(
+          with_failing({call, "again/metrics.jsonl", EIO, first}, validating + "4 --job.dump_folder again"));
+      INFO(call << " " << first << "\n" << went_on.output);
+      CHECK(went_on.exit_code == 0);
+      times = times_in(went_on.output, ", and is tried again in 10 s: ");
+      CHECK(times <= 1);
+      if (first > 20) FAIL("the calls do not end");
+    }
+  }
+}
+
 TEST_CASE("a start whose folder fails three times ends with one sentence of all ranks") {
   const TinyRuns runs;
   for (const auto& [f, said] : {std::pair(FailingCalls{"open", "out/.lock", EIO, 1, 3},
