@@ -14,6 +14,7 @@
 #include "apps/commands/plan_json.h"
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
+#include "apps/config/sm_budget.h"
 #include "apps/data/chat_data.h"
 #include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"
@@ -25,6 +26,7 @@
 #include "apps/predict/step_time.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
+#include "apps/step/step_graphs.h"
 #include "core/contains.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
@@ -36,7 +38,9 @@
 #include "core/text/counted.h"
 #include "core/text/gib.h"
 #include "core/threads/threads_for.h"
+#include "parallel/comm/solo_communicator.h"
 #include "parallel/ranks/cpu_share.h"
+#include "parallel/ranks/world.h"
 
 namespace ottava {
 namespace {
@@ -276,6 +280,17 @@ void check_times_are_known(const PlanCommand& c, bool has_table) {
           option);
 }
 
+// What a run would refuse at its start, on whatever machine with such a device. Ranks by name only where it
+// is known how many there are.
+void check_start(const Experiment& e, Device device, bool are_ranks_given) {
+  const Config& c = e.config;
+  require_possible_attention(e, device);
+  check_backend(c.comm.backend, device);
+  if (!device.is_gpu()) check_sm_budget(c.comm.sm_budget, device);
+  decide_graphs(c.training.cuda_graphs, device, SoloCommunicator(), {.has_stages = e.shape.pipeline.is_on()});
+  if (are_ranks_given && c.profiling.enable_profiling) c.profiling.named_ranks(e.mesh.world_size());
+}
+
 // Refuses what a run would, if there is a tokenizer; the plan itself may need none.
 void check_chats_if_there(const Experiment& planned) {
   const Config& c = planned.config;
@@ -305,7 +320,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   const int asked = command.machine.compute_capability;
   const PlannedExperiment planned =
       plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
-  require_possible_attention(planned.experiment, planned.device);
+  check_start(planned.experiment, planned.device, command.world_size > 0);
   check_chats_if_there(planned.experiment);
   std::optional<Machine> machine;
   if (table && command.machine.calibration.empty()) {

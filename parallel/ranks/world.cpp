@@ -29,11 +29,7 @@ constexpr const char* kHowUnderSrun =
 using Backend = CommConfig::Backend;
 
 bool wants_nccl(Backend backend, Device device) {
-  if (backend == Backend::nccl && !device.is_gpu()) {
-    const std::string why = cuda_unavailable_reason();
-    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}{}: use mpi, tcp or auto",
-                      to_string(device), why.empty() ? "" : fmt::format(" ({})", why));
-  }
+  check_backend(backend, device);
   return backend == Backend::nccl || (backend == Backend::automatic && device.is_gpu() && nccl::available());
 }
 
@@ -163,6 +159,13 @@ void connect(World& world, const WorldRequest& request) {
 }
 
 }  // namespace
+
+void check_backend(CommConfig::Backend backend, Device device) {
+  if (backend != Backend::nccl || device.is_gpu()) return;
+  const std::string why = cuda_unavailable_reason();
+  fail<ConfigError>("world", "comm.backend is nccl, but the device is {}{}: use mpi, tcp or auto",
+                    to_string(device), why.empty() ? "" : fmt::format(" ({})", why));
+}
 
 namespace {
 

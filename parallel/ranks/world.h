@@ -45,6 +45,9 @@ struct WorldRequest {
   std::function<Device()> find_device = [] { return Device{}; };
 };
 
+/// Throws ConfigError for NCCL on a device that is no GPU.
+void check_backend(CommConfig::Backend backend, Device device);
+
 /// Connects the ranks, runs `body`, and disconnects. After `body` all ranks meet once more, so that none
 /// leaves while others still need it. If `body` throws, the other ranks are told and the exception is thrown
 /// again; MPI is then not finalized, and the process must exit with an error, for which it has what is left

@@ -106,3 +106,31 @@ TEST_CASE("a plan refuses a chat template whose special tokens the tokenizer lac
   }
   CHECK_THAT(printed(plan("nowhere", {})), Contains("parameters, vocabulary 320"));
 }
+
+TEST_CASE("a plan refuses what a run on such a device refuses at its start") {
+  const auto refusal = [](const Overrides& base, const Overrides& keys, int ranks) {
+    return message_of([&] { printed({.overrides = changed_to(base, keys), .world_size = ranks}); });
+  };
+  const Overrides cpu = small_model({}), gpu = small_model_on_gpu({});
+  const Overrides stages{"--parallelism.pipeline_parallel_degree",
+                         "2",
+                         "--training.local_batch_size",
+                         "2",
+                         "--training.cuda_graphs",
+                         "on"};
+  CHECK_THAT(refusal(cpu, {"--training.cuda_graphs", "on"}, 1),
+             Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
+  CHECK(refusal(gpu, {"--training.cuda_graphs", "on"}, 1) == "no error");
+  CHECK_THAT(refusal(gpu, stages, 2), Contains("[training] cuda_graphs is on, but pipeline parallelism"));
+  CHECK_THAT(refusal(cpu, {"--comm.sm_budget", "8"}, 1),
+             Contains("[comm] sm_budget is 8, but the device is cpu, which has no SMs: set it to 0"));
+  CHECK(refusal(gpu, {"--comm.sm_budget", "8"}, 2) == "no error");
+  CHECK_THAT(refusal(cpu, {"--comm.backend", "nccl"}, 2),
+             Contains("[world] comm.backend is nccl, but the device is cpu"));
+  CHECK(refusal(gpu, {"--comm.backend", "nccl"}, 2) == "no error");
+  const Overrides traced{"--profiling.enable_profiling", "true", "--profiling.profile_ranks", "0,3"};
+  CHECK_THAT(refusal(cpu, traced, 2),
+             Contains("[profiling] profile_ranks contains rank 3, expected ranks 0 to 1"));
+  CHECK(refusal(cpu, traced, 4) == "no error");
+  CHECK(refusal(cpu, traced, 0) == "no error");  // a run may have more than the fewest
+}
