@@ -38,12 +38,12 @@ std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t 
   return pieces;
 }
 
-Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-               Float8Product::Producers producers, Overlap overlap)
+Linear::Linear(std::string name, LinearStyle style, LinearParameters parameters,
+               std::vector<LinearPiece> pieces, Float8Product::Producers producers, Overlap overlap)
     : name_(std::move(name)),
       style_(style),
-      weight_(weight),
-      bias_(bias),
+      weight_(parameters.weight),
+      bias_(parameters.bias),
       pieces_(std::move(pieces)),
       overlap_(overlap) {
   if (float8()) pieces_[0].float8->set_producers(producers);

@@ -51,6 +51,12 @@ struct LinearOutputGradient {
   GatheredRows arriving = {};  ///< rows of it that input_gradient() waits for; the weight's comes after it
 };
 
+/// Indices into the parameter table.
+struct LinearParameters {
+  int weight;
+  int bias = -1;  ///< -1: none
+};
+
 /// y = x W^T (+ b) with W [O,K] from the parameter table. Forward, input gradient and weight gradient are
 /// separate calls, so that a block can recompute its input between them.
 ///
@@ -60,11 +66,11 @@ struct LinearOutputGradient {
 /// is quantized where, and in which form it travels.
 class Linear {
  public:
-  /// `pieces` cover the local rows in order; a single one without FP8 is the plain layer. `bias` -1: none.
+  /// `pieces` cover the local rows in order; a single one without FP8 is the plain layer.
   /// Throws ConfigError for a row-style layer with a bias, since every rank would add it. Even with
   /// Overlap::blocks, transfers stay whole for layers of several pieces, and for FP8 operands that travel as
   /// values, have block scales, or have rows per rank that are no multiple of 16.
-  Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
+  Linear(std::string name, LinearStyle style, LinearParameters parameters, std::vector<LinearPiece> pieces,
          Float8Product::Producers producers, Overlap overlap = Overlap::bulk);
 
   const std::string& name() const { return name_; }

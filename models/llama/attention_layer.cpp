@@ -23,10 +23,10 @@ AttentionLayer::AttentionLayer(const LlamaConfig& config, const LlamaBlockParame
       heads_{config.heads / tp, std::max<int64_t>(config.kv_heads / tp, 1), config.head_dim},
       norm_("attention_norm", p.attention_norm, config.norm_eps),
       norm_eps_(config.norm_eps),
-      wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
+      wqkv_("attention.wqkv", LinearStyle::column, {.weight = p.wqkv, .bias = p.wqkv_bias},
             pieces_or_one(std::move(pieces.wqkv), heads_.row()), {.x = Producer::codes, .dy = Producer::amax},
             pieces.wqkv_overlap),
-      wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or_one(std::move(pieces.wo), config.dim),
+      wo_("attention.wo", LinearStyle::row, {.weight = p.wo}, pieces_or_one(std::move(pieces.wo), config.dim),
           {.x = Producer::values, .dy = Producer::codes}, pieces.wo_overlap) {}
 
 void AttentionLayer::Saved::drop_all_but_input(bool keeps_attention) {

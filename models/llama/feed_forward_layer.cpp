@@ -15,11 +15,12 @@ constexpr std::string_view kSwiglu = "feed_forward.swiglu";
 FeedForwardLayer::FeedForwardLayer(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
                                    Pieces pieces)
     : norm_("ffn_norm", p.ffn_norm, config.norm_eps),
-      w13_("feed_forward.w13", LinearStyle::column, p.w13, -1,
+      w13_("feed_forward.w13", LinearStyle::column, {.weight = p.w13},
            pieces_or_one(std::move(pieces.w13), 2 * config.ffn_dim / tp),
            {.x = Producer::codes, .dy = Producer::codes}, pieces.w13_overlap),
-      w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or_one(std::move(pieces.w2), config.dim),
-          {.x = Producer::codes, .dy = Producer::codes}, pieces.w2_overlap) {}
+      w2_("feed_forward.w2", LinearStyle::row, {.weight = p.w2},
+          pieces_or_one(std::move(pieces.w2), config.dim), {.x = Producer::codes, .dy = Producer::codes},
+          pieces.w2_overlap) {}
 
 ResidualStream FeedForwardLayer::forward(const StepContext& c, ResidualStream in, Recompute recompute,
                                          Saved& saved) const {

@@ -297,12 +297,12 @@ TEST_CASE(
 }
 
 TEST_CASE("linear: a row-style layer refuses a bias") {
-  const auto make = [](LinearStyle style, int bias) {
-    return Linear("attention.wo", style, 0, bias, {{.rows = {0, 32}}}, {});
+  const auto make = [](LinearStyle style, LinearParameters parameters) {
+    return Linear("attention.wo", style, parameters, {{.rows = {0, 32}}}, {});
   };
-  CHECK_NOTHROW(make(LinearStyle::row, -1));
-  CHECK_NOTHROW(make(LinearStyle::column, 1));
-  CHECK_THROWS_WITH(make(LinearStyle::row, 1),
+  CHECK_NOTHROW(make(LinearStyle::row, {.weight = 0}));
+  CHECK_NOTHROW(make(LinearStyle::column, {.weight = 0, .bias = 1}));
+  CHECK_THROWS_WITH(make(LinearStyle::row, {.weight = 0, .bias = 1}),
                     "[linear] attention.wo has a bias in row style: every tensor-parallel rank would add it "
                     "to its part of the sum, make it a "
                     "column-style layer or leave the bias out");
