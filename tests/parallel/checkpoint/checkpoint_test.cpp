@@ -30,7 +30,6 @@ std::string all_bytes(const std::string& folder) {
 
 TEST_CASE("a checkpoint of any layout loads into any other, and its bytes do not depend on the layout") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   std::string bytes;
   std::vector<uint64_t> checksums;
   for (const TinyLayout& from : kLayouts) {
@@ -47,7 +46,7 @@ TEST_CASE("a checkpoint of any layout loads into any other, and its bytes do not
       INFO("loaded with tp " << to.tp << " shards " << to.shards << " replicas " << to.replicas);
       std::atomic<int64_t> wrong = 0, loaded = 0;
       run_ranks(to, [&](RankGroup& group, ShardCoordinates at) {
-        TinyRank rank(specs, at);
+        TinyRank rank(tiny_model(), at);
         rank.clear();
         loaded += load_newest(folder.path(), rank.parameters, group)->manifest.step;
         wrong += rank.wrong(3);
@@ -203,12 +202,11 @@ TEST_CASE("only errors of files are called such on all ranks") {
 
 TEST_CASE("ranks that see other checkpoints of the same step are refused, replicas too") {
   TemporaryFolder folder;
-  const std::vector<ParameterSpec> specs = tiny_model();
   for (int machine : {0, 1}) save(folder / std::to_string(machine), {}, 5, machine);
   const TinyLayout layout = GENERATE(TinyLayout{.replicas = 2}, TinyLayout{.shards = 2});
   std::atomic<int> refused = 0;
   run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
-    TinyRank rank(specs, at);
+    TinyRank rank(tiny_model(), at);
     const std::string path = folder / (std::to_string(group.rank()) + "/step-5");
     const std::string said = config_error_of([&] { load_checkpoint(path, rank.parameters, group); });
     refused += said.find("the manifest of " + path + " differs between ranks") != std::string::npos;
@@ -218,9 +216,8 @@ TEST_CASE("ranks that see other checkpoints of the same step are refused, replic
 
 TEST_CASE("what a broken checkpoint left is cleared before the next one is tried") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   for (int step : {4, 5}) {
     rank.fill(step);
     CheckpointSaver(SaveOptions{.folder = folder.path()}, group).save(checkpoint_of(rank, step));
@@ -239,9 +236,8 @@ TEST_CASE("what a broken checkpoint left is cleared before the next one is tried
 TEST_CASE("a run goes on whatever characters the name of its folder has") {
   TemporaryFolder parent;
   const std::string folder = parent / "new\nline, \"quote\" ';\xc3\xa4";
-  const std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   for (int step : {4, 5}) {
     rank.fill(step);
     CheckpointSaver(SaveOptions{.folder = folder}, group).save(checkpoint_of(rank, step));
@@ -260,9 +256,8 @@ TEST_CASE("a checkpoint that lost the index of its optimizer state is broken, no
 
 TEST_CASE("a model without optimizer state starts a run but does not continue one") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   rank.parameters.with_optimizer = false;
   CheckpointSaver(SaveOptions{.folder = folder.path()}, group).save(checkpoint_of(rank, 5));

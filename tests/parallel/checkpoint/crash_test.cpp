@@ -26,18 +26,16 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 void save_alone(const std::string& folder, int64_t step) {
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(step);
   CheckpointSaver({.folder = folder, .keep_latest_k = 2}, group).save(checkpoint_of(rank, step));
 }
 
 // The step that loads, all of whose values are those of that step.
 int64_t load(const std::string& folder) {
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   auto loaded = load_newest(folder, rank.parameters, group);
   if (!loaded) return -1;
   CHECK(rank.wrong(loaded->manifest.step) == 0);
@@ -50,9 +48,8 @@ TEST_CASE("killed after any piece of a save: the checkpoint before loads, the ne
   int64_t pieces = 0;
   for (bool was_killed = true; was_killed; ++pieces) {
     int status = test::in_child([&] {
-      std::vector<ParameterSpec> specs = tiny_model();
       RankGroup group;
-      TinyRank rank(specs, {});
+      TinyRank rank(tiny_model());
       rank.fill(2);
       int64_t left = pieces;
       rank.parameters.copy = [&](void* to, const void* from, size_t bytes) {
@@ -117,9 +114,8 @@ TEST_CASE("a disk that fills up under the writer thread") {
   TemporaryFolder folder;
   save_alone(folder.path(), 1);
   int status = test::in_child([&] {
-    std::vector<ParameterSpec> specs = tiny_model();
     RankGroup group;
-    TinyRank rank(specs, {});
+    TinyRank rank(tiny_model());
     rank.fill(2);
     CheckpointSaver saver({.folder = folder.path()}, group);
     Checkpoint checkpoint = checkpoint_of(rank, 2);
@@ -181,9 +177,8 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
 
 TEST_CASE("whatever ends a save, its space is given back") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   rank.parameters.copy = [](void*, const void*, size_t) { throw std::runtime_error("the device is lost"); };
   CheckpointSaver saver({.folder = folder.path()}, group);
@@ -198,10 +193,9 @@ TEST_CASE("whatever ends a save, its space is given back") {
 TEST_CASE("a rank that dies during a save stops the others; what was saved before loads") {
   TemporaryFolder folder;
   save_alone(folder.path(), 1);
-  std::vector<ParameterSpec> specs = tiny_model();
   CHECK_THROWS_WITH(run_ranks({1, 3, 1},
                               [&](RankGroup& group, ShardCoordinates at) {
-                                TinyRank rank(specs, at);
+                                TinyRank rank(tiny_model(), at);
                                 rank.fill(2);
                                 CheckpointSaver saver({.folder = folder.path()}, group);
                                 saver.begin(checkpoint_of(rank, 2));

@@ -85,8 +85,7 @@ TEST_CASE("whoever makes a run's folders flushes those in which they lie") {
       },
       [](const std::string& path) {
         RankGroup group;
-        std::vector<ParameterSpec> specs = tiny_model();
-        TinyRank rank(specs, {});
+        TinyRank rank(tiny_model());
         CheckpointSaver({.folder = path}, group).save(checkpoint_of(rank, 1));
       },
       [](const std::string& path) { CHECK(make_writable_folder(path).empty()); }};

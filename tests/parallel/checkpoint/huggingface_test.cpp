@@ -20,9 +20,8 @@ using Catch::Matchers::Contains;
 // Saves an HF folder and returns its path.
 std::string export_model(const std::string& folder, DType dtype, bool tied = false,
                          int64_t max_file_bytes = 1 << 30) {
-  std::vector<ParameterSpec> specs = tiny_model(tied);
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model(tied));
   rank.fill(1);
   rank.parameters.with_optimizer = false;
   CheckpointSaver saver({.folder = folder, .max_file_bytes = max_file_bytes}, group);
@@ -204,9 +203,8 @@ TEST_CASE("exports take only float types") {
 }
 
 TEST_CASE("a weight that float16 has no number for is refused by name, and no checkpoint is left") {
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   rank.parameters.with_optimizer = false;
   auto* weight = static_cast<float*>(rank.parameters.shards[0].weight.data);

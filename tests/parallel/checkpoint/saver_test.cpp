@@ -28,10 +28,9 @@ const TextFile kUnwritable{std::string(300, 'x'), ""};
 
 TEST_CASE("asynchronous saving keeps the values of the moment it began") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   std::atomic<int> as_expected = 0;
   run_ranks({2, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
-    TinyRank rank(specs, at);
+    TinyRank rank(tiny_model(), at);
     std::vector<int64_t> saved;
     const auto on_saved = [&](int64_t step) {
       as_expected += fs::exists(step_folder(folder.path(), step));
@@ -100,9 +99,8 @@ TEST_CASE("copies on the host lie as in their file, modulo a block, with the che
 
 TEST_CASE("where no thread can be started, the save in the background is made at once") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
   saver.begin(checkpoint_of(rank, 1));  // OpenMP's threads are there from now on
@@ -161,9 +159,8 @@ TEST_CASE("a saver that ends with a save in flight leaves only a temporary folde
   TemporaryFolder folder;
   save(folder.path(), {}, 1, 1);
   {
-    std::vector<ParameterSpec> specs = tiny_model();
     RankGroup group;
-    TinyRank rank(specs, {});
+    TinyRank rank(tiny_model());
     CheckpointSaver saver({.folder = folder.path()}, group);
     saver.begin(checkpoint_of(rank, 2));
   }
@@ -256,9 +253,8 @@ TEST_CASE("saving a step again replaces it as a whole") {
 
 TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has its manifest") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
   fs::create_directory(folder / "step-5");
@@ -274,9 +270,8 @@ TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has i
 
 TEST_CASE("requests that cannot be met are refused") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
   Checkpoint checkpoint = checkpoint_of(rank, 1);
@@ -344,9 +339,8 @@ TEST_CASE("weights that are not finite are not saved, and a checkpoint that has 
 
 TEST_CASE("small files lie beside the weights") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(1);
   Checkpoint checkpoint = checkpoint_of(rank, 1);
   checkpoint.texts.push_back({"tokenizer.json", "tok"});

@@ -21,9 +21,8 @@ inline Checkpoint checkpoint_of(const TinyRank& rank, int64_t step) {
 inline void save(const std::string& folder, const TinyLayout& layout, int64_t step, int64_t version,
                  SaveOptions options = {}) {
   options.folder = folder;
-  std::vector<ParameterSpec> specs = tiny_model();
   run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
-    TinyRank rank(specs, at);
+    TinyRank rank(tiny_model(), at);
     rank.fill(version);
     CheckpointSaver saver(options, group);
     saver.save(checkpoint_of(rank, step));
@@ -32,9 +31,8 @@ inline void save(const std::string& folder, const TinyLayout& layout, int64_t st
 
 /// Loads on one rank and returns the step, or -1.
 inline int64_t load(const std::string& folder, int64_t version, int64_t load_step = -1) {
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   auto loaded = load_newest(folder, rank.parameters, group, load_step);
   if (!loaded) return -1;
   CHECK(rank.wrong(version) == 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/io/float_cast.h"
 #include "parallel/checkpoint/checksum.h"
@@ -58,10 +59,11 @@ float value_of(const std::string& name, int64_t index, int64_t version) {
   return static_cast<float>(hash * 0xbf58476d1ce4e5b9u >> 44) / 1048576.0f - 0.5f;
 }
 
-TinyRank::TinyRank(const std::vector<ParameterSpec>& specs, ShardCoordinates at, DType moments) {
-  parameters.specs = specs;
+TinyRank::TinyRank(std::vector<ParameterSpec> specs, ShardCoordinates at, DType moments)
+    : specs_(std::move(specs)) {
+  parameters.specs = specs_;
   parameters.at = at;
-  for (const ParameterSpec& spec : specs) {
+  for (const ParameterSpec& spec : specs_) {
     Shape slice = tensor_parallel_shape(spec, at.tp_size);
     int64_t rows = shard_rows(slice[0], at.shard_rank, at.shard_size).size();
     auto count = static_cast<size_t>(rows * (spec.is_vector ? 1 : slice[1]));

@@ -19,7 +19,7 @@ float value_of(const std::string& name, int64_t index, int64_t version = 0);
 /// Shard memory of one rank.
 class TinyRank {
  public:
-  TinyRank(const std::vector<ParameterSpec>& specs, ShardCoordinates at, DType moments = DType::f32);
+  explicit TinyRank(std::vector<ParameterSpec> specs, ShardCoordinates at = {}, DType moments = DType::f32);
   /// Sets every element to value_of (version) or, for loading, to a pattern that is no value.
   void fill(int64_t version);
   void clear();
@@ -30,6 +30,7 @@ class TinyRank {
  private:
   void for_each(
       const std::function<void(const std::string& name, int64_t index, const ShardMemory& at)>& f) const;
+  std::vector<ParameterSpec> specs_;  ///< those of `parameters`
   std::vector<std::vector<char>> memory_;
 };
 

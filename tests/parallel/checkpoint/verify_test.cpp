@@ -21,9 +21,8 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 void save(const std::string& folder, int64_t step, int64_t version, std::optional<DType> export_dtype = {}) {
-  std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;
-  TinyRank rank(specs, {});
+  TinyRank rank(tiny_model());
   rank.fill(version);
   CheckpointSaver saver({.folder = folder}, group);
   saver.save({.step = step,
@@ -96,11 +95,10 @@ TEST_CASE("loading finds the same damage, names it, and takes the checkpoint bef
   TemporaryFolder folder;
   save(folder.path(), 1, 1);
   save(folder.path(), 2, 2);
-  std::vector<ParameterSpec> specs = tiny_model();
   auto load = [&](const TinyLayout& layout, int64_t load_step = -1) {
     std::atomic<int64_t> steps = 0;
     run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
-      TinyRank rank(specs, at);
+      TinyRank rank(tiny_model(), at);
       int64_t step = load_newest(folder.path(), rank.parameters, group, load_step)->manifest.step;
       steps += rank.wrong(step) == 0 ? step : 1000;
     });
