@@ -14,6 +14,7 @@
 #include "apps/commands/plan_json.h"
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
+#include "apps/config/resolved_model.h"
 #include "apps/config/sm_budget.h"
 #include "apps/data/chat_data.h"
 #include "apps/decide/attention_choice.h"
@@ -292,13 +293,14 @@ void check_start(const Experiment& e, Device device, bool are_ranks_given) {
 }
 
 // Refuses what a run would, if there is a tokenizer; the plan itself may need none.
-void check_chats_if_there(const Experiment& planned) {
+void check_tokenizer_if_there(const Experiment& planned) {
   const Config& c = planned.config;
-  if (!reads_chats(c.training) && !validates_chats(c.training, c.validation)) return;
   Experiment e = planned;
-  if (!e.tokenizer && has_assets(c) && is_there((find_assets(c) / "tokenizer.json").string()))
+  if (!e.tokenizer && has_assets(c) && is_there((find_assets(c) / "tokenizer.json").string())) {
     e.tokenizer = load_tokenizer(c);
-  if (e.tokenizer) check_chats(e);
+    resolved_model(c, e.tokenizer.get());
+  }
+  if (e.tokenizer && (reads_chats(c.training) || validates_chats(c.training, c.validation))) check_chats(e);
 }
 
 }  // namespace
@@ -321,7 +323,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   const PlannedExperiment planned =
       plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
   check_start(planned.experiment, planned.device, command.world_size > 0);
-  check_chats_if_there(planned.experiment);
+  check_tokenizer_if_there(planned.experiment);
   std::optional<Machine> machine;
   if (table && command.machine.calibration.empty()) {
     command.machine.calibration = own_calibration(*table, config);

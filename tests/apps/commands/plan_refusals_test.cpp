@@ -87,7 +87,7 @@ TEST_CASE("a plan refuses a chat template whose special tokens the tokenizer lac
     return PlanCommand{.overrides = changed_to(changed_to(small_model({}), chats), more)};
   };
   // Also where the tokenizer is not needed for the size of the vocabulary.
-  for (const char* vocabulary : {"0", "320"}) {
+  for (const char* vocabulary : {"0", "2560"}) {
     const Overrides size{"--model.vocab_size", vocabulary};
     INFO(vocabulary);
     const auto refusal = [&](const Overrides& more) {
@@ -133,4 +133,17 @@ TEST_CASE("a plan refuses what a run on such a device refuses at its start") {
              Contains("[profiling] profile_ranks contains rank 3, expected ranks 0 to 1"));
   CHECK(refusal(cpu, traced, 4) == "no error");
   CHECK(refusal(cpu, traced, 0) == "no error");  // a run may have more than the fewest
+}
+
+TEST_CASE("a plan refuses a vocabulary smaller than that of the tokenizer, as a run does") {
+  const auto plan = [](const std::string& assets, const std::string& vocabulary) {
+    const Overrides keys{"--model.hf_assets_path", assets, "--model.vocab_size", vocabulary};
+    return message_of([&] { printed({.overrides = changed_to(small_model({}), keys)}); });
+  };
+  const std::string tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
+  CHECK_THAT(plan(tokenizer, "2255"),
+             Contains("[model] vocab_size 2255 is smaller than the tokenizer's 2256, whose largest ids"));
+  CHECK(plan(tokenizer, "2256") == "no error");
+  CHECK(plan("nowhere", "320") == "no error");
+  CHECK(plan(OTTAVA_SOURCE_DIR "/configs", "320") == "no error");  // a folder without a tokenizer
 }
