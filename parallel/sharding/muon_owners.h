@@ -22,8 +22,8 @@ using MuonBucket = std::vector<MuonMatrix>;
 /// hold, and assigns them to the at.shard_size x at.tp_size ranks. A bucket is a run of units with at least
 /// as many matrices as there are ranks (the last may have fewer). Within a bucket the matrices with most
 /// FLOPs are assigned first, each to the rank with the fewest FLOPs so far over all buckets. So no rank works
-/// much more than another, and rank 0 has the largest matrix. Throws ConfigError for a parameter that is not
-/// a matrix.
+/// much more than another, and rank 0 has the largest matrix of the first bucket. Throws ConfigError for a
+/// parameter that is not a matrix.
 std::vector<MuonBucket> muon_buckets(const std::vector<ParameterSpec>& specs, const ShardCoordinates& at);
 
 }  // namespace ottava
