@@ -81,8 +81,8 @@ void print_decisions(const Experiment& e, Device device, const RecordedLayout& p
     print_outcome(is_listed ? value : "as decided", planned);  // else ranks of a pipeline differ
     for (const OpenDecision::Outcome& other : outcomes) {
       if (other.value != value)
-        print_outcome(other.value,
-                      recorded_layout(planned.layout, sample_roles(other.shape, device, e.mesh), machine));
+        print_outcome(other.value, recorded_layout(planned.layout, sample_roles(other.shape, device, e.mesh),
+                                                   machine, snapshots_beside(e, device)));
     }
   }
 }
@@ -181,7 +181,8 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   const bool is_open = is_attention_open(e, device);
   const std::optional<StepTime> otherwise =
       is_open ? time_with_other_attention(roles, machine) : std::nullopt;
-  RecordedLayout recorded = recorded_layout(layout_of(e), std::move(roles), machine);
+  RecordedLayout recorded =
+      recorded_layout(layout_of(e), std::move(roles), machine, snapshots_beside(e, device));
   recorded.decisions = e.decisions.entries;
   const StepPlan& plan = recorded.plan;
   print_model(e, out);
@@ -195,13 +196,13 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   if (device.is_gpu() && config.attention.backend == AttentionConfig::Backend::cudnn)
     out << "  without the workspace of cuDNN's attention, whose size is known where it runs\n";
   print_nccl(recorded, out);
-  if (limit) print_verdict(recorded, *limit, recorder, out);
-  if (limit && !machine && e.mesh.world_size() > 1 && !config.comm.excludes_nccl())
-    out << "  without what NCCL takes besides, which is not known for this GPU\n";
   if (saves_asynchronously(config.checkpoint)) {
     print(out, "Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
           gib(snapshot_bytes(e, coordinates_of_role(e, recorded.role))));
   }
+  if (limit) print_verdict(recorded, *limit, recorder, out);
+  if (limit && !machine && e.mesh.world_size() > 1 && !config.comm.excludes_nccl())
+    out << "  without what NCCL takes besides, which is not known for this GPU\n";
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
   if (machine)

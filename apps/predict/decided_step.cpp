@@ -11,6 +11,13 @@ int64_t snapshot_beside(const Experiment& e, Device device, int role) {
   return device.is_gpu() ? 0 : snapshot_bytes(e, coordinates_of_role(e, role));
 }
 
+std::vector<int64_t> snapshots_beside(const Experiment& e, Device device) {
+  std::vector<int64_t> out;
+  for (int role = 0; role < e.mesh.size(MeshAxis::pp); ++role)
+    out.push_back(snapshot_beside(e, device, role));
+  return out;
+}
+
 Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device device,
                                             std::optional<double> limit_gib, const Machine* machine,
                                             Packing packing) {

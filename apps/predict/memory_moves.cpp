@@ -190,25 +190,29 @@ RecordedLayout LayoutRecorder::record(const Layout& layout) const {
   const Config config = with_layout(config_, layout);
   const Experiment e = resolve_planned(config, planned_, static_cast<int>(layout.ranks()));
   auto [decided, roles] = decided_step(e, planned_.device, limit_gib_, machine_);
-  RecordedLayout out = recorded_layout(layout, std::move(roles), machine_);
+  RecordedLayout out =
+      recorded_layout(layout, std::move(roles), machine_, snapshots_beside(e, planned_.device));
   out.decisions = std::move(decided.decisions.entries);
   return out;
 }
 
-RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine) {
+RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine,
+                               const std::vector<int64_t>& snapshots) {
   RecordedLayout out{.layout = layout, .mean_flops = mean_flops(roles)};
   const auto nccl_of = [&](const StepPlan& plan) {
     return machine ? nccl_memory(plan.connections, *machine) : NcclMemory{};
   };
   if (machine) out.time = predict_step(roles, *machine);
   std::vector<int64_t> needed;
-  for (const StepPlan& role : roles) {
-    out.bytes_of_roles.push_back(role.memory.total_bytes());
-    needed.push_back(role.memory.total_bytes() + nccl_of(role).bytes());
+  for (size_t i = 0; i < roles.size(); ++i) {
+    const int64_t bytes = roles[i].memory.total_bytes();
+    out.bytes_of_roles.push_back(bytes);
+    needed.push_back(bytes + nccl_of(roles[i]).bytes() + snapshots[i]);
   }
   out.role = static_cast<int>(std::ranges::max_element(needed) - needed.begin());
   out.plan = std::move(roles[out.role]);
   out.nccl = nccl_of(out.plan);
+  out.snapshot = snapshots[out.role];
   return out;
 }
 

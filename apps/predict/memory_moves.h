@@ -22,9 +22,12 @@ struct RecordedLayout {
   std::vector<int64_t> bytes_of_roles = {};
   NcclMemory nccl = {};                          ///< of the fullest rank, where the device is known
   std::vector<Decisions::Entry> decisions = {};  ///< what a run would decide; none without a limit
+  int64_t snapshot = 0;  ///< bytes that snapshots for checkpoints take beside the step (snapshots_beside())
   double gib() const { return static_cast<double>(plan.memory.total_bytes()) / (int64_t{1} << 30); }
-  /// What has to fit: NCCL's memory too.
-  double gib_with_nccl() const { return gib() + static_cast<double>(nccl.bytes()) / (int64_t{1} << 30); }
+  /// What has to fit: NCCL's memory too, and the snapshot.
+  double gib_with_nccl() const {
+    return gib() + static_cast<double>(nccl.bytes() + snapshot) / (int64_t{1} << 30);
+  }
   /// Of the mean rank: those of a pipeline compute different things.
   double flops() const { return mean_flops.fp32 + mean_flops.bf16 + mean_flops.fp8; }
   /// What activation_checkpoint.mode auto came to; empty with another mode, and without a limit.
@@ -32,8 +35,9 @@ struct RecordedLayout {
 };
 
 /// From the plans of the ranks of a pipeline or, without one, of rank 0 (sample_roles()); with times if the
-/// machine is known.
-RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine);
+/// machine is known. `snapshots`: of each of these ranks (snapshots_beside()).
+RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine,
+                               const std::vector<int64_t>& snapshots);
 
 /// Records the step that a run would take with a layout on ranks that may take `limit_gib` (decided_step.h);
 /// without a limit, the first outcome of every open decision. Throws ConfigError for a layout that is not

@@ -317,3 +317,17 @@ TEST_CASE("every shipped configuration runs as it is planned, on 1, 2 and 4 rank
   }
   CHECK(configurations >= 8);
 }
+
+TEST_CASE("on a CPU the snapshot for asynchronous checkpoints has to fit beside the step") {
+  const Overrides saves = small_model({"--checkpoint.enable", "true", "--checkpoint.async_mode", "async"});
+  const Experiment e = resolve_experiment(load_config("", saves), nullptr, 1);
+  const double step = gib(planned(e, e.shape, 0).memory.total_bytes()), snapshot = gib(snapshot_bytes(e, {}));
+  REQUIRE(snapshot > 0);
+  const auto plan = [](const Overrides& overrides, double limit_gib) {
+    return printed({.overrides = overrides, .world_size = 1, .machine = {.limit_gib = limit_gib}});
+  };
+  CHECK_THAT(plan(saves, step + 0.9 * snapshot), Contains("DOES NOT FIT"));
+  CHECK_THAT(plan(saves, step + 1.1 * snapshot), Contains("Fits: "));
+  const Overrides waits = changed_to(saves, {"--checkpoint.async_mode", "disabled"});
+  CHECK_THAT(plan(waits, step + 0.9 * snapshot), Contains("Fits: "));
+}
