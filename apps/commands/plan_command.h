@@ -27,8 +27,8 @@ struct PlanCommand {
 /// What memory decides in a run is decided by the memory of the planned device (decided_by_memory()); of a
 /// GPU that no table has, and without machine.limit_gib, it is left open. Also prints the step of each
 /// outcome of these decisions and of those that are left to the start of the run (open_decisions()). Throws
-/// as plan_experiment() does, ConfigError for options that do not go together, and FileError for files that
-/// cannot be read or written.
+/// as plan_experiment() does, ConfigError for options that do not go together and for what a run on such a
+/// device refuses at its start, and FileError for files that cannot be read or written.
 void run_plan_command(const PlanCommand& command, std::ostream& out);
 
 void add_plan_command(Command& commands);
