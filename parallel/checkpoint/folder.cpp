@@ -124,12 +124,13 @@ namespace {
 
 // Where neither a checkpoint nor a model is. A folder named like a step is one that was not saved completely.
 void refuse_other_folder(const std::string& path, const std::vector<std::string>& names) {
+  for (std::string_view file :
+       {kManifestName, std::string_view("config.json"), std::string_view("model.safetensors"),
+        std::string_view("model.safetensors.index.json")})
+    if (contains(names, file)) return;
   refuse_checkpoint_of_pytorch(path);
   const std::string name = (fs::path(path) / "").parent_path().filename().string();
   if (name.starts_with(kPrefix)) return;
-  for (std::string_view file : {"config.json", "model.safetensors", "model.safetensors.index.json"})
-    if (contains(names, file)) return;
-  if (contains(names, kManifestName)) return;
   const auto run =
       std::ranges::find_if(names, [&](const std::string& n) { return is_there(path + "/" + n + "/.lock"); });
   fail<FileError>("checkpoint",
@@ -192,10 +193,23 @@ void commit_step(const std::string& folder, int64_t step) {
   if (is_taken(old)) delete_step(old, path);
 }
 
+namespace {
+
+// One that this user may not look at may be complete: it is set aside like those that are, and never deleted.
+bool is_complete_or(const SavedStep& saved, bool where_unknown) {
+  try {
+    return is_complete(saved);
+  } catch (const NoAccess&) {
+    return where_unknown;
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> set_aside_after(const std::string& folder, int64_t step) {
   std::vector<std::string> paths;
   for (const SavedStep& saved : list_steps(folder)) {
-    if (saved.step <= step || !is_complete(saved)) continue;
+    if (saved.step <= step || !is_complete_or(saved, true)) continue;
     std::string path = unused_name(step_folder(folder, saved.step) + ".abandoned");
     rename_file("checkpoint", saved.path, path);
     paths.push_back(std::move(path));
@@ -209,7 +223,7 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
   std::vector<SavedStep> complete = list_steps(folder);
   std::erase_if(complete, [&](const SavedStep& s) {
     const bool is_kept = rotation.keep_every > 0 && s.step % rotation.keep_every == 0;
-    return is_kept || s.step <= rotation.after || !is_complete(s);
+    return is_kept || s.step <= rotation.after || !is_complete_or(s, false);
   });
   auto excess = std::ssize(complete) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {

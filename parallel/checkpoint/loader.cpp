@@ -112,7 +112,7 @@ bool is_export(const std::string& path) {
   try {
     if (is_there(path + "/" + safetensors_index_name("optimizer"))) return false;
     return !open_checkpoint(path).has_optimizer();
-  } catch (const FileError&) {  // loading names it
+  } catch (const Error&) {  // loading names it
     return false;
   }
 }

@@ -114,9 +114,7 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
 }
 
 TEST_CASE(
-    "where there is no room, or writing is not permitted, a run goes on to its next save, which ends it if "
-    "it "
-    "fails too") {
+    "where there is no room, or writing is not permitted, a run goes on to its next save, which may end it") {
   const std::string mode = GENERATE("disabled", "async");
   const int code = GENERATE(ENOSPC, EROFS);
   const Overrides saving = kSaving + kToStepEight + Overrides{"--checkpoint.async_mode", mode};

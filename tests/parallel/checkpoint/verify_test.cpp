@@ -1,10 +1,13 @@
 #include "parallel/checkpoint/verify.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 #include <limits>
 
 #include "core/io/file.h"
+#include "core/io/folder.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/loader.h"
@@ -12,6 +15,7 @@
 #include "parallel/checkpoint/saver.h"
 #include "tests/parallel/checkpoint/tiny_model.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::checkpoint {
@@ -171,6 +175,11 @@ TEST_CASE("a distributed checkpoint of PyTorch is said to be one, not to be save
   for (const std::string& path : {folder / "run", steps, step})
     CHECK_THROWS_WITH(newest_step_or_itself(path), refusal);
   CHECK_THROWS_WITH(open_checkpoint(step), refusal);
+  // Beside a model it says nothing.
+  fs::create_directories(folder / "model");
+  for (const char* name : {".metadata", "config.json", "model.safetensors"})
+    File::create(folder / "model/" + name);
+  CHECK(newest_step_or_itself(folder / "model") == folder / "model");
 }
 
 TEST_CASE("a checkpoint that a later version saved is refused, not passed over for an earlier one") {
@@ -189,6 +198,26 @@ TEST_CASE("a checkpoint that a later version saved is refused, not passed over f
                                       "version 1: use the one that saved this checkpoint"));
   }
   CHECK(load_newest(folder.path(), rank.parameters, group, 4)->manifest.step == 4);
+
+  // An older one, which nobody needs.
+  TemporaryFolder other;
+  for (int step : {4, 5}) save(other.path(), step, step);
+  write_file_synced(other / "step-4/manifest.json", sealed_with(read_file(other / "step-4/manifest.json"),
+                                                                "\"version\": 1", "\"version\": 2"));
+  for (const std::string& name : names_in(other / "step-4"))
+    if (name.starts_with("optimizer")) fs::remove(other / "step-4/" + name);
+  CHECK(load_newest(other.path(), rank.parameters, group)->manifest.step == 5);
+}
+
+TEST_CASE("a step that this user may not look at is set aside, and never deleted") {
+  if (::geteuid() == 0) return test::skip("root may look at everything");
+  TemporaryFolder folder;
+  for (int step : {4, 5, 6}) save(folder.path(), step, step);
+  fs::permissions(folder / "step-5", fs::perms::none);
+  CHECK(rotate_steps(folder.path(), {.keep_latest_k = 1}, 6) == std::vector<int64_t>{4});
+  CHECK(set_aside_after(folder.path(), 4).size() == 2);
+  fs::permissions(folder / "step-5.abandoned", fs::perms::owner_all);
+  CHECK(fs::exists(folder / "step-5.abandoned/manifest.json"));
 }
 
 TEST_CASE("manifests: what is not ours or changed is refused") {
