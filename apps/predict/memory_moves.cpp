@@ -154,8 +154,8 @@ std::optional<RecordedLayout> changed_until(const Fits& fits, const Layout& from
   return together;
 }
 
-/// Twice, four or eight times as many ranks: the fewest that fit as they are, else the most; before them
-/// fewer that fit with changes.
+/// Twice, four or eight times as many ranks: the fewest that fit with changes, and the fewest that fit as
+/// they are; where there are none of both, the most.
 std::vector<MemoryMove> moves_to_more_ranks(const Fits& fits, const Layout& from,
                                             const std::vector<SingleMove>& single,
                                             const LayoutRecorder& recorder) {
@@ -167,14 +167,16 @@ std::vector<MemoryMove> moves_to_more_ranks(const Fits& fits, const Layout& from
     more.global_batch *= times;
     std::optional<RecordedLayout> after = try_record(more, recorder);
     if (!after) break;
-    if (fits(*after) || times == kMostTimes) {
+    const bool is_enough = fits(*after);
+    if (!is_enough && moves.empty()) {
+      std::optional<RecordedLayout> changed = changed_until(fits, more, single, recorder);
+      if (changed && fits(*changed))
+        moves.push_back({changed_keys(from, changed->layout), std::move(*changed)});
+    }
+    if (is_enough || (moves.empty() && times == kMostTimes)) {
       moves.push_back({changed_keys(from, more), std::move(*after)});
       break;
     }
-    if (!moves.empty()) continue;
-    std::optional<RecordedLayout> changed = changed_until(fits, more, single, recorder);
-    if (changed && fits(*changed))
-      moves.push_back({changed_keys(from, changed->layout), std::move(*changed)});
   }
   return moves;
 }

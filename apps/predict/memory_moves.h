@@ -66,7 +66,8 @@ struct MemoryMove {
 /// What less memory would cost. First each change by itself, those that cost least time per GiB first; then,
 /// if none of these fits `limit_gib`, as many of them together as it takes, or all. The number of ranks stays
 /// the same except as a last resort: twice, four or eight times as many, the fewest that fit with such
-/// changes and, where these are others, the fewest that fit without. Mode auto stands for what it comes to,
+/// changes and, where these are others, the fewest that fit without; eight times as many if there are none of
+/// both. Mode auto stands for what it comes to,
 /// where that is what another mode does. Every change was recorded by `recorder`, which has that limit.
 std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gib,
                                      const LayoutRecorder& recorder);

@@ -148,6 +148,15 @@ TEST_CASE(
   CHECK(without ==
         LayoutKeys{{"parallelism.data_parallel_shard_degree", "4"}, {"training.global_batch_size", "4"}});
 
+  const double least = gib_of_ranks(8, DType::bf16);
+  REQUIRE(least < std::min(gib_of_ranks(4, DType::bf16), gib_of_ranks(8, DType::f32)));
+  CHECK(moves_within(p, least).moves.back().keys ==
+        LayoutKeys{{"parallelism.data_parallel_shard_degree", "8"},
+                   {"training.global_batch_size", "8"},
+                   {"optimizer.state_dtype", "bfloat16"}});
+  CHECK(moves_within(p, least - kByte).moves.back().keys ==
+        LayoutKeys{{"parallelism.data_parallel_shard_degree", "8"}, {"training.global_batch_size", "8"}});
+
   const Moves wide = moves_within(p, gib_of_ranks(2, DType::f32));  // no change is needed there
   CHECK(wide.moves.back().keys ==
         LayoutKeys{{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "2"}});
