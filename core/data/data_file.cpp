@@ -108,12 +108,16 @@ void refuse_unfinished(const std::string& folder) {
                   folder);
 }
 
-// A tokenizer, a model, or what a run writes: its JSON would be read as data where the folder of the text is
-// also that of the work.
+// A tokenizer, alone or with a model, or what a run writes: it would be read as data where the folder of the
+// text is also that of the work.
 bool is_of_a_run(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / "tokenizer.json", error) ||
-         (fs::exists(folder / ".lock", error) && fs::exists(folder / "data_index", error));
+  const auto has = [&](const char* name) {
+    std::error_code error;
+    return fs::exists(folder / name, error);
+  };
+  const bool has_tokenizer = has("tokenizer.json") && (has("tokenizer_config.json") || has("config.json") ||
+                                                       has("vocab.json") || has("merges.txt"));
+  return has_tokenizer || (has(".lock") && has("data_index"));
 }
 
 Format format_of(const File& file, Compression compression) {
@@ -262,8 +266,8 @@ class Finder {
     if (paths.empty()) {
       fail<DataError>(
           kWhere,
-          "folder '{}' contains no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
-          folder);
+          "folder '{}' contains no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files{}",
+          folder, others.empty() ? "" : "; left out: " + names_of_sources(others));
     }
     std::ranges::sort(paths);
     std::ranges::sort(others);

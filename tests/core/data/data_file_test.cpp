@@ -121,14 +121,21 @@ TEST_CASE("tokenizers, models and runs are no data of the folder that they lie i
   folder.write("first_model/run/metrics.jsonl", "{}\n");
   folder.write("run/data_index", "x");
   folder.write("run/b.txt", "x");
+  folder.write("only/tokenizer/tokenizer.json", "{}");
+  folder.write("only/tokenizer/tokenizer_config.json", "{}");
+  folder.write("with_tokenizer/c.txt", "x");
+  folder.write("with_tokenizer/tokenizer.json", "{}");
   folder.write("tokenizer.json", "{}");
   folder.write("tokenizer_config.json", "{}");
   const CapturedOutput log;
   ottava::log::set_level(ottava::log::Level::info);
-  CHECK(names({folder.path()}, folder.path()) == List{"a.txt", "first_model/notes.txt", "run/b.txt"});
+  CHECK(names({folder.path()}, folder.path()) ==
+        List{"a.txt", "first_model/notes.txt", "run/b.txt", "with_tokenizer/c.txt"});
   ottava::log::set_level(ottava::log::Level::warning);
-  CHECK_HAS(log.text(),
-            "left out: '" + (folder / "first_model/run") + "', '" + (folder / "first_model/tokenizer") + "'");
+  CHECK_HAS(log.text(), "left out: '" + (folder / "first_model/run") + "', '" +
+                            (folder / "first_model/tokenizer") + "', '" + (folder / "only/tokenizer") + "'");
+  CHECK_HAS(message_of<DataError>([&] { find_data_files({folder / "only"}); }),
+            " files; left out: '" + (folder / "only/tokenizer") + "'");
   // Where a source names it, it is data.
   CHECK(names({folder / "first_model/tokenizer/merges.txt"}, folder.path()) ==
         List{"first_model/tokenizer/merges.txt"});
