@@ -38,7 +38,7 @@ fi
 made=("$folder/tokenizer" "$folder/base" "$folder/tuned" "$folder/questions")
 for path in "${made[@]}"; do
   [ -e "$folder/.story" ] || [ ! -e "$path" ] ||
-    { echo "story.sh: $path is not of an earlier story: choose another --folder, or remove it" >&2; exit 1; }
+    { echo "story.sh: $path was there before, and $folder has no .story: choose another --folder, or remove it" >&2; exit 1; }
 done
 rm -rf "${made[@]}"
 mkdir -p "$folder"

@@ -286,10 +286,16 @@ void check_times_are_known(const PlanCommand& c, bool has_table) {
 // is known how many there are.
 void check_start(const Experiment& e, Device device, bool are_ranks_given) {
   const Config& c = e.config;
-  require_possible_attention(e, device);
-  check_backend(c.comm.backend, device);
-  if (!device.is_gpu()) check_sm_budget(c.comm.sm_budget, device);
-  decide_graphs(c.training.cuda_graphs, device, SoloCommunicator(), {.has_stages = e.shape.pipeline.is_on()});
+  try {
+    require_possible_attention(e, device);
+    check_backend(c.comm.backend, device);
+    if (!device.is_gpu()) check_sm_budget(c.comm.sm_budget, device);
+    decide_graphs(c.training.cuda_graphs, device, SoloCommunicator(),
+                  {.has_stages = e.shape.pipeline.is_on()});
+  } catch (const ConfigError& error) {
+    if (device.is_gpu()) throw;
+    throw ConfigError(fmt::format("{}; to plan for GPUs, name one with --device", error.what()));
+  }
   if (are_ranks_given && c.profiling.enable_profiling) c.profiling.named_ranks(e.mesh.world_size());
 }
 

@@ -343,12 +343,14 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
   print_best(result, e.tokens_per_step(), out);
   if (std::ranges::any_of(result.best, [](const RecordedLayout& l) { return l.nccl.bytes() > 0; }))
     out << "GiB are with what NCCL takes besides, assumed and not measured on several GPUs\n";
+  if (std::ranges::any_of(result.best, [](const RecordedLayout& l) { return l.snapshot > 0; }))
+    out << "GiB are with the snapshot of asynchronous checkpoints\n";
   const StepTime& first = *result.best[0].time;
   print(out,
         "Times are by {}{}: allow for an error of {:.0f}%, less in ratios of layouts of one model; bound by "
         "{}\n",
         machine.device.id,
-        first.transfers > 0 && machine.device.is_gpu() ? ", between GPUs by no run of this program" : "",
+        first.transfers > 0 && machine.device.is_gpu() ? " (nothing between GPUs has been measured)" : "",
         100 * first.error, first.bound_by());
   const double near = first.error * first.seconds;
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)

@@ -361,8 +361,10 @@ TEST_CASE("a plan takes cuDNN's attention only where a run can") {
     CHECK_THROWS_WITH(printed(command),
                       fmt::format("[attention] backend is cudnn, but {}: set it to auto or flash", why));
   }
-  CHECK_THROWS_WITH(printed({.overrides = small_model({"--attention.backend", "cudnn"})}),
-                    "[attention] backend is cudnn, but the device is cpu: set it to auto or flash");
+  CHECK_THROWS_WITH(
+      printed({.overrides = small_model({"--attention.backend", "cudnn"})}),
+      "[attention] backend is cudnn, but the device is cpu: set it to auto or flash; to plan for GPUs, "
+      "name one with --device");
 }
 
 TEST_CASE("a plan says where context parallel ranks have nothing to hide their transfers behind") {

@@ -13,6 +13,7 @@
 using namespace ottava;
 using namespace ottava::test;
 using Catch::Contains;
+using Catch::EndsWith;
 
 TEST_CASE("a plan for what there is not is refused by name") {
   const auto refusal = [](PlanCommand command) { return message_of([&] { printed(command); }); };
@@ -126,7 +127,8 @@ TEST_CASE("a plan refuses what a run on such a device refuses at its start") {
              Contains("[comm] sm_budget is 8, but the device is cpu, which has no SMs: set it to 0"));
   CHECK(refusal(gpu, {"--comm.sm_budget", "8"}, 2) == "no error");
   CHECK_THAT(refusal(cpu, {"--comm.backend", "nccl"}, 2),
-             Contains("[world] comm.backend is nccl, but the device is cpu"));
+             Contains("[world] comm.backend is nccl, but the device is cpu") &&
+                 EndsWith("; to plan for GPUs, name one with --device"));
   CHECK(refusal(gpu, {"--comm.backend", "nccl"}, 2) == "no error");
   const Overrides traced{"--profiling.enable_profiling", "true", "--profiling.profile_ranks", "0,3"};
   CHECK_THAT(refusal(cpu, traced, 2),

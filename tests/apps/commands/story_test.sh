@@ -12,7 +12,7 @@ mkdir -p "$work/mine/base"
 if OTTAVA=$program scripts/story.sh "$work/it's, a dictionary.txt" --folder "$work/mine" --short 2>"$work/problem"; then
   echo "a folder that no story made was replaced"; exit 1
 fi
-grep -q "mine/base is not of an earlier story" "$work/problem"
+grep -q "mine/base was there before" "$work/problem"
 [ -e "$work/mine/base" ]
 # The text and the folder are those that lie where the user stands.
 repository=$PWD
