@@ -178,7 +178,7 @@ Settled decide_recompute(const Experiment& e, const StepNeeds& needs) {
   RecomputeByRank::Choices choices = by_rank.on_all(0);
   Settled out{.entry = {}, .shape = e.shape};
   std::vector<MemoryNeed> of_ranks, before(by_rank.ranks());  // what did not fit
-  for (const Step step : {Step::by_modes, Step::by_parts}) {
+  const auto recompute_until_it_fits = [&](Step step) {
     for (bool changes = true; changes;) {
       changes = false;
       out.shape.model_options.recompute = by_rank.blocks(choices);
@@ -190,11 +190,11 @@ Settled decide_recompute(const Experiment& e, const StepNeeds& needs) {
         changes |= has_more;
       }
     }
-    if (step == Step::by_parts) break;
-    const RecomputeByRank::Choices modes = choices;
-    for (size_t rank = 0; rank < by_rank.ranks(); ++rank) by_rank.recompute_less(choices, rank);
-    if (choices == modes) break;
-  }
+  };
+  recompute_until_it_fits(Step::by_modes);
+  const RecomputeByRank::Choices modes = choices;
+  for (size_t rank = 0; rank < by_rank.ranks(); ++rank) by_rank.recompute_less(choices, rank);
+  if (choices != modes) recompute_until_it_fits(Step::by_parts);
   const auto tight = std::ranges::min_element(of_ranks, {}, &MemoryNeed::spare);
   const size_t rank = tight - of_ranks.begin();
   out.entry = {kRecompute, by_rank.text(choices),
@@ -266,8 +266,8 @@ void follow_checkpoint(Experiment& e, const StepNeeds& needs, const Decisions& s
 }
 
 // Decides what is not decided yet. Whole gradients come first, since they change what a step computes, and
-// beside recomputed norms and activations, which cost less time than sums after every micro-batch. So it is
-// with the logits of more tokens, but codes that are kept save more for a byte than these.
+// beside recomputed norms and activations, which cost less time than sums after every micro-batch. So do the
+// logits of more tokens, but for the memory that they take, codes that are kept save more time than those.
 void decide_all(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
   const auto settle = [&](Settled settled) {
     e.shape = std::move(settled.shape);

@@ -74,9 +74,10 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 ///
 /// model.loss_chunk_tokens, on a GPU, after these: the most of 4096, 2048 and 1024 tokens for whose
 /// logits all ranks have the memory. The output layer's gradient is read and written once per chunk: 1024
-/// tokens add a fifth to the time of its products, 4096 a twentieth. That costs more time for a byte than
-/// recomputing norms and activations, beside which mode auto therefore chooses them first (unless codes,
-/// which cost more, are to be decided in between).
+/// tokens add a fifth to the time of its products, 4096 a twentieth. For the memory
+/// that it saves, 1024 costs more time than recomputing norms and activations. So mode auto first settles the
+/// most tokens for which all ranks have the memory where all blocks recompute these, unless codes, which save
+/// more, are to be decided.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava

@@ -24,9 +24,9 @@ class RecomputeByRank {
   Choices on_all(size_t choice) const { return Choices(ranks(), choice); }
   /// How many there are of a rank.
   size_t count() const { return choices_[0].size(); }
-  /// Makes this rank's choice the next one that recomputes more; false if there is none. By modes: the next
-  /// that is the same in all blocks.
-  enum class Step { by_modes, by_parts };
+  /// To the next choice, or to the next that is the same in all blocks.
+  enum class Step { by_parts, by_modes };
+  /// Makes this rank's choice the next one that recomputes more; false if there is none.
   bool recompute_more(Choices& choices, size_t rank, Step step) const;
   /// Makes this rank's choice the first one behind the mode before it.
   void recompute_less(Choices& choices, size_t rank) const;
