@@ -127,7 +127,9 @@ int run_train_command(const TrainCommand& command) {
           write_in_three_attempts("decisions", trainer->record_folder() + "/decisions.json",
                                   to_json(trainer->experiment().decisions));
         });
-        trainer->run();
+        trainer->run([&] {
+          for (RunLock& lock : locks) lock.warn_if_gone();
+        });
       },
       &signals, check_inputs);
 }

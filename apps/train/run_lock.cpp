@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,7 +58,8 @@ bool RunLock::lock_later(const std::string& folder, const LockPatience& patience
   return false;
 }
 
-RunLock::RunLock(std::string_view key, const std::string& folder, const LockPatience& patience) {
+RunLock::RunLock(std::string_view key, const std::string& folder, const LockPatience& patience)
+    : folder_(folder) {
   const std::string path = folder + "/.lock";
   // Not emptied before the lock is ours, since until then the file is its owner's.
   file_ = Descriptor(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }));
@@ -86,6 +88,22 @@ RunLock::RunLock(std::string_view key, const std::string& folder, const LockPati
   const std::string text = this_process();
   require(uninterrupted([&] { return ::ftruncate(file_, 0); }) == 0 &&
           uninterrupted([&] { return ::pwrite(file_, text.data(), text.size(), 0); }) == std::ssize(text));
+}
+
+void RunLock::warn_if_gone() {
+  struct stat locked = {}, now = {};
+  if (has_warned_ || ::fstat(file_, &locked) != 0) return;
+  const bool is_there = ::stat((folder_ + "/.lock").c_str(), &now) == 0;
+  // A file server that does not answer says nothing of the folder.
+  if (!is_there && errno != ENOENT && errno != ENOTDIR) return;
+  if (is_there && now.st_dev == locked.st_dev && now.st_ino == locked.st_ino) return;
+  has_warned_ = true;
+  log::warning(
+      "{0} is not the folder that this run locked, which was moved, deleted or replaced: files that are "
+      "open, like the metrics, stay with that one, others come into {0} as it is now, and a second run there "
+      "would go unnoticed: stop this run, and move what belongs together into one folder before the next "
+      "start",
+      folder_);
 }
 
 }  // namespace ottava

@@ -29,11 +29,17 @@ class RunLock {
   /// setting that chose the folder.
   RunLock(std::string_view key, const std::string& folder, const LockPatience& patience = {});
 
+  /// Warns, once, if `folder` is no longer the one that was locked: while a run has it, it may be moved,
+  /// deleted or replaced.
+  void warn_if_gone();
+
  private:
   bool lock() const;
   bool lock_later(const std::string& folder, const LockPatience& patience) const;
 
   Descriptor file_;
+  std::string folder_;
+  bool has_warned_ = false;
 };
 
 }  // namespace ottava

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,8 +35,9 @@ class Trainer {
 
   enum class End { completed, stopped };
   /// A stop asked for before the first step ends the run at once; one asked for later ends it after the
-  /// current step, with a checkpoint. A validation is broken off; the next run begins with it.
-  End run();
+  /// current step, with a checkpoint. A validation is broken off; the next run begins with it. The first rank
+  /// calls `before_saves` before each save.
+  End run(std::function<void()> before_saves = [] {});
 
   const TrainingState& state() const { return state_; }
   TrainingEngine& engine() { return *engine_; }
@@ -97,6 +99,7 @@ class Trainer {
   const Config& config_ = experiment_.config;
   RankGroups& ranks_;
   const StopSignals* signals_;
+  std::function<void()> before_saves_;  ///< run()'s
   Device device_;
   Stream stream_;
   LossScale loss_scale_;

@@ -1,5 +1,7 @@
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "apps/checkpoints/due_results.h"
 #include "apps/data/chat_data.h"
 #include "apps/data/resumed_data.h"
@@ -117,7 +119,8 @@ void Trainer::finish_save(bool all_are_here) {
   }
 }
 
-Trainer::End Trainer::run() {
+Trainer::End Trainer::run(std::function<void()> before_saves) {
+  before_saves_ = std::move(before_saves);
   try {
     return train();
   } catch (const std::exception& error) {
@@ -262,6 +265,7 @@ void Trainer::log_first_sample() {
 void Trainer::save(bool is_last) {
   note_data(state_, data_->loader());
   if (ranks_.is_first()) {
+    before_saves_();
     try {
       note_files(state_, data_->loader());
     } catch (const std::exception& error) {  // the other ranks begin the save, and steps are not to be lost

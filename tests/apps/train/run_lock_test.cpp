@@ -15,6 +15,7 @@
 #include "core/io/descriptor.h"
 #include "core/io/file.h"
 #include "tests/apps/commands/tiny_runs.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
 
@@ -120,4 +121,48 @@ TEST_CASE("a dump folder that a process of another machine has is waited for, bu
   });
   CHECK(stopped.exit_code == 1);
   CHECK_THAT(read_file(log), names_it);
+}
+
+TEST_CASE("a run whose folder is moved, deleted or replaced says so when it saves") {
+  const TinyRuns runs;
+  const std::string out = runs / "out", log = runs / "log";
+  constexpr auto kText = "out is not the folder that this run locked";
+  const auto stopped_after = [&](const std::function<void()>& change) {
+    fs::remove_all(out);
+    fs::remove(log);
+    const std::string endless = "--training.steps 1000000 --checkpoint.interval 1000000";
+    const Outcome run = runs.run("train tiny.yaml " + endless + " > log 2>&1", [&](int group) {
+      CHECK(wait_until(200, [&] { return fs::exists(log) && contains_text(read_file(log), "step:  2 "); }));
+      change();
+      ::kill(group, SIGTERM);
+    });
+    CHECK(run.exit_code == 0);
+    std::string text = read_file(log);
+    CHECK_THAT(text, Contains("Saved out/checkpoint/step-"));
+    return text;
+  };
+  CHECK_THAT(stopped_after([] {}), !Contains("is not the folder"));
+  CHECK_THAT(stopped_after([&] { fs::rename(out, runs / "gone"); }), Contains(kText));
+  CHECK_THAT(stopped_after([&] { fs::remove_all(out); }), Contains(kText));
+  CHECK_THAT(stopped_after([&] {
+               fs::rename(out, runs / "before");
+               fs::create_directories(out);
+               std::ofstream(out + "/.lock") << "of another run";
+             }),
+             Contains(kText));
+  // Once, however many saves follow. A link to the folder as it was is the folder.
+  fs::remove_all(out);
+  fs::create_directories(out);
+  RunLock lock("job.dump_folder", out);
+  const auto said = [&] {
+    const CapturedOutput captured;
+    lock.warn_if_gone();
+    return captured.text();
+  };
+  fs::rename(out, runs / "moved");
+  fs::create_directory_symlink("moved", out);
+  CHECK(said().empty());
+  fs::remove(out);
+  CHECK_THAT(said(), Contains(kText));
+  CHECK(said().empty());
 }
