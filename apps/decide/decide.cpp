@@ -267,7 +267,7 @@ void follow_checkpoint(Experiment& e, const StepNeeds& needs, const Decisions& s
 
 // Decides what is not decided yet. Whole gradients come first, since they change what a step computes, and
 // beside recomputed norms and activations, which cost less time than sums after every micro-batch. So do the
-// logits of more tokens, but for the memory that they take, codes that are kept save more time than those.
+// logits of more tokens, unless codes are open, too: these save more time for the memory that they take.
 void decide_all(Experiment& e, const StepNeeds& needs, const std::function<void(Decisions::Entry)>& record) {
   const auto settle = [&](Settled settled) {
     e.shape = std::move(settled.shape);

@@ -74,10 +74,10 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 ///
 /// model.loss_chunk_tokens, on a GPU, after these: the most of 4096, 2048 and 1024 tokens for whose
 /// logits all ranks have the memory. The output layer's gradient is read and written once per chunk: 1024
-/// tokens add a fifth to the time of its products, 4096 a twentieth. For the memory
-/// that it saves, 1024 costs more time than recomputing norms and activations. So mode auto first settles the
-/// most tokens for which all ranks have the memory where all blocks recompute these, unless codes, which save
-/// more, are to be decided.
+/// tokens add a fifth to the time of its products, 4096 a twentieth. For the memory that
+/// they save, 1024 tokens cost more time than recomputed norms and activations. So mode auto first settles
+/// the most tokens for which all ranks have the memory where all blocks recompute these, unless codes are to
+/// be decided, which save more time for their memory.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava
