@@ -39,9 +39,10 @@ struct LoadedCheckpoint {
 /// ones are named in a warning and skipped, one that the system cannot read after three attempts; so many
 /// has the listing of the folder, too. Returns nothing if the folder has no checkpoint. Throws FileError if
 /// there are some but all are broken, or if `load_step` is missing or broken: a run never starts over by
-/// itself. Throws NoAccess for one that a rank may not read, which may be whole: it is not passed over. If
-/// optimizer state is asked for and the newest checkpoint holds only weights, throws ConfigError that says
-/// how to go on; going back to an older one would train steps again. Naming a `load_step` passes over it.
+/// itself. Throws NoAccess for one that a rank may not read, and ConfigError for one of another version of
+/// the format: these may be whole, and are not passed over. If optimizer state is asked for and the newest
+/// checkpoint holds only weights, throws ConfigError that says how to go on; going back to an older one would
+/// train steps again. Naming a `load_step` passes over it.
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});
