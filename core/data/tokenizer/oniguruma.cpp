@@ -108,7 +108,8 @@ class Translator {
   void plain_escape(std::string& out) {
     const char next = peek(1);
     differs_ |= next == 'v';
-    if (next == 'Q' || next == 'E' || next == 'V') refuse(in_.substr(at_, 2));
+    if (std::string_view("QEVX").find(next) != std::string_view::npos) refuse(in_.substr(at_, 2));
+    if ((next == 'p' || next == 'P') && peek(2) != '{') refuse(fmt::format("\\{} without braces", next));
     // The braces of \p{L} and \x{2028} are not an interval.
     const bool has_braces = std::string_view("pPxo").find(next) != std::string_view::npos && peek(2) == '{';
     const size_t end = has_braces ? std::min(in_.find('}', at_), in_.size() - 1) + 1 : at_ + 2;
@@ -145,6 +146,8 @@ class Translator {
         end < in_.size() && in_[end] == '}' && inside.size() > (inside.find(',') != inside.npos);
     if (is_one && inside.front() == ',') refuse("an interval without its first number");
     if (is_one && in_.substr(end + 1, 1) == "+") refuse("an interval with + behind it");
+    if (is_one && inside.find(',') == inside.npos && in_.substr(end + 1, 1) == "?")
+      refuse("an interval of one number with ? behind it");  // there it may be left out
     const size_t length = is_one ? end + 1 - at_ : 1;
     out_ += in_.substr(at_, length);
     at_ += length;

@@ -10,9 +10,9 @@ namespace ottava::tokenizer {
 /// hexadecimal digit), \v (one character), \w and named classes (by Unicode's properties), \p{Han} and other
 /// scripts (Script, not Script_Extensions), (?m) (which is (?s) in PCRE2), [A&&[^B]] (the characters of A
 /// that are not in B). Throws FileError that quotes the pattern for what means something else in PCRE2 and is
-/// not rewritten: classes in classes, other uses of &&, \b, \B, \Q, \E and \V, \W in a class, [:graph:] and
-/// the like, an interval followed by +, {,n}. The rest stays as it was, whether it is a regular expression or
-/// not.
+/// not rewritten: classes in classes, other uses of &&, \b, \B, \Q, \E, \X, \V, \p without braces, \W in a
+/// class, [:graph:] and the like, an interval followed by +, {n}?, {,n}. The rest stays as it was, whether it
+/// is a regular expression or not.
 std::string pcre_of_oniguruma(std::string_view expression);
 /// Whether a script is rewritten, which versions before that passed on as it was.
 bool names_scripts(std::string_view expression);

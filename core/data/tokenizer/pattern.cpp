@@ -79,8 +79,10 @@ Pattern Pattern::regex(std::string_view expression) {
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                                  &offset, context.get()));
   if (!code->code) {
+    size_t near = offset < 12 ? 0 : offset - 12;
+    while (near < offset && (rewritten[near] & 0xC0) == 0x80) ++near;  // to where a character starts
     fail<FileError>("tokenizer", "split pattern '{}' is not a regular expression: {} near '{}'", expression,
-                    message_of(error), rewritten.substr(0, offset).substr(offset < 12 ? 0 : offset - 12));
+                    message_of(error), rewritten.substr(near, offset - near));
   }
   code->jit = pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE) == 0;
   return Pattern(std::move(code));

@@ -14,6 +14,7 @@
 using namespace ottava;
 using namespace ottava::tokenizer;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 
 namespace {
 
@@ -69,10 +70,15 @@ TEST_CASE("a pattern that means something else to HF's engine is refused by what
   expect("[a\\W]", "\\W in a class at byte 2");
   expect("[[:graph:]]", "[:graph:] at byte 1");
   expect("\\p{N}{1,3}+", "an interval with + behind it at byte 5");
+  expect("\\d{2}?", "an interval of one number with ? behind it at byte 2");
+  expect("\\X", "\\X at byte 0");
+  expect("a\\pL", "\\p without braces at byte 1");
   expect("a{,3}", "an interval without its first number at byte 1");
   CHECK_THROWS_WITH(Pattern::regex("[a"), Contains("is not a regular expression"));
   CHECK_THROWS_WITH(Pattern::regex("\\p{Hanx"), Contains("is not a regular expression"));
   CHECK_THROWS_WITH(Pattern::regex("a\\"), Contains("is not a regular expression"));
+  CHECK_THROWS_WITH(Pattern::regex("\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9("),
+                    EndsWith("near '\u00e9\u00e9\u00e9\u00e9\u00e9('"));
 }
 
 TEST_CASE("a long run of what an intersection takes is one word") {
