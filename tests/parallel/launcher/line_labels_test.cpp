@@ -11,7 +11,6 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
-using namespace ottava::test;
 
 TEST_CASE("a line of more than 64 KiB is cut, and each part of it comes once") {
   const TemporaryFolder folder;
