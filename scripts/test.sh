@@ -11,9 +11,10 @@
 # Named only, of scripts/stages:
 #   report          pages of `ottava report` in headless Chromium: checked, and pictures of them
 #   quickstart      in a fresh clone, nothing from ccache: scripts/quickstart.sh, then scripts/test.sh
-# and as root, on systems that they make of Debian's packages:
+# and as root, on systems that they make of the distributions' packages:
 #   package         the tarball and the Debian package of build/ train in a clean root
-#   debian13        the next release builds and passes all tests
+#   debian13        Debian 13 builds and passes all tests
+#   ubuntu          so do Ubuntu 24.04 and 26.04
 #   aarch64         cross-compiled: core, fp8, parsers and ranks as threads under qemu-user, and the tarball for aarch64
 #   container       the image of scripts/Containerfile trains
 set -euo pipefail

@@ -8,14 +8,4 @@ source scripts/stages/debian_root.sh
 need_root
 scripts/install_dependencies.sh mmdebstrap
 debian_root debian13 trixie --variant=minbase --include="$(scripts/install_dependencies.sh --list | paste -sd,)"
-user_in debian13 builder
-home=$roots/debian13/home/builder
-rm -rf "$home/ottava"
-mkdir "$home/ottava"
-git archive HEAD | tar -x -C "$home/ottava"
-chown -R --reference="$home" "$home/ottava"
-in_root debian13 builder bash -ec '
-  cd ottava
-  cmake --preset release -DOTTAVA_TESTS=ON | grep "^-- ottava"
-  cmake --build build
-  ctest --test-dir build --no-tests=error --output-on-failure -j "$(nproc)" "$@"' build "$@"
+build_and_test debian13 "$@"

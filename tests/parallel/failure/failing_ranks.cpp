@@ -117,7 +117,7 @@ void hide_nccl(char** argv) {
   if (path && folder == path) return;
   Dl_info c_library{};
   ::dladdr(reinterpret_cast<void*>(&::getpid), &c_library);
-  ::symlink(c_library.dli_fname, (folder + "/libnccl.so.2").c_str());
+  if (::symlink(c_library.dli_fname, (folder + "/libnccl.so.2").c_str()) != 0) std::exit(3);
   ::setenv("LD_LIBRARY_PATH", folder.c_str(), 1);
   ::execv("/proc/self/exe", argv);
 }
