@@ -107,11 +107,11 @@ LlamaParameters llama_parameters(const LlamaConfig& c) {
                                c.dim, TensorParallel::rows, ParameterRole::embedding);
   for (int64_t layer = 0; layer < c.layers; ++layer) out.blocks.push_back(add_block(table, c, layer));
   out.norm = table.norm(last, "norm", "norm", "model.norm.weight", c.dim);
-  out.output =
-      c.tied_embeddings
-          ? out.embedding
-          : table.matrix(last, "output", {{"output", "lm_head.weight", c.vocab_size, c.vocab_size, output}},
-                         c.dim, TensorParallel::rows, ParameterRole::output);
+  out.output = out.embedding;
+  if (!c.tied_embeddings)
+    out.output =
+        table.matrix(last, "output", {{"output", "lm_head.weight", c.vocab_size, c.vocab_size, output}},
+                     c.dim, TensorParallel::rows, ParameterRole::output);
   return out;
 }
 
