@@ -60,8 +60,9 @@ class Checkpoints {
   /// saves it as a checkpoint like the others and then throws what prevented that. Files that the system
   /// cannot write (IoError) are written once more, 10 s later, since a network file system may be away for a
   /// moment: by the next save, if these are of one in the background. Where there is no room, or writing is
-  /// not permitted (Mendable), a save that is not the last is given up, and the run goes on to the next. The
-  /// second failure in a row is thrown. Returns false if it was given up.
+  /// not permitted (Mendable), or the folder has gone meanwhile, a save that is not the last is given up, and
+  /// the run goes on to the next; the last is made once more where the folder has gone, which makes it anew.
+  /// The second failure in a row is thrown. Returns false if it was given up.
   bool save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
@@ -97,6 +98,7 @@ class Checkpoints {
   void look_at_later_ones(int64_t step);
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
   void save_once(TrainingEngine& engine, const TrainingState& state, bool is_last);
+  void take_failure(const FileError& error, std::string_view what_follows);
   void take_failure(const IoError& error);
   void take_failure(const Mendable& error);
 

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <chrono>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -13,6 +16,18 @@ namespace ottava {
 namespace {
 
 void pause() { std::this_thread::sleep_for(std::chrono::duration<double>(kPauseSeconds)); }
+
+constexpr std::string_view kAgain = "is tried again";
+
+// Who can do what before the next save.
+std::string_view way_out(const Mendable& error) {
+  if (dynamic_cast<const FullDisk*>(&error))
+    return "make room before the next one is due, or the run ends there";
+  if (dynamic_cast<const Missing*>(&error))
+    return "put its folder back before the next one is due, which makes a new folder otherwise, and ends the "
+           "run if it fails too";
+  return "permit it before the next one is due, or the run ends there";
+}
 
 }  // namespace
 
@@ -41,25 +56,23 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
   return out;
 }
 
-// The same on all ranks.
-void Checkpoints::take_failure(const IoError& error) {
-  if (std::exchange(has_failed_, true)) throw IoError(error);
-  is_repeated_ = true;
+// The same on all ranks; called where `error` is caught.
+void Checkpoints::take_failure(const FileError& error, std::string_view what_follows) {
+  if (std::exchange(has_failed_, true)) throw;
   if (group_.rank() == 0)
-    log::warning("a checkpoint could not be written, and is tried again: {}", error.what());
+    log::warning("a checkpoint could not be written, and {}: {}", what_follows, error.what());
+}
+
+void Checkpoints::take_failure(const IoError& error) {
+  take_failure(error, kAgain);
+  is_repeated_ = true;
 }
 
 // Ending here would lose the steps since the last checkpoint for certain; whoever makes room, or permits the
 // writing, before the next save keeps them. Without an end, a run could go on for days of which nothing
 // stays.
 void Checkpoints::take_failure(const Mendable& error) {
-  if (std::exchange(has_failed_, true)) throw;  // what is being caught
-  if (group_.rank() != 0) return;
-  const bool is_full = dynamic_cast<const FullDisk*>(&error) != nullptr;
-  log::warning(
-      "a checkpoint could not be written, and the run goes on without it: {} before the next one is due, or "
-      "the run ends there: {}",
-      is_full ? "make room" : "permit it", error.what());
+  take_failure(error, fmt::format("the run goes on without it: {}", way_out(error)));
 }
 
 bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
@@ -67,15 +80,16 @@ bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
   if (!finish_or_repeat()) pause();
   try {
     save_once(engine, state, is_last);
+    return true;
   } catch (const IoError& error) {
     take_failure(error);
-    pause();
-    save_once(engine, state, is_last);
   } catch (const Mendable& error) {
-    if (is_last) throw;
-    take_failure(error);
-    return false;
+    if (!is_last) return take_failure(error), false;
+    if (!dynamic_cast<const Missing*>(&error)) throw;
+    take_failure(error, kAgain);
   }
+  pause();
+  save_once(engine, state, is_last);
   return true;
 }
 

@@ -24,14 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool says_nothing_is_there(int code) { return code == ENOENT || code == ENOTDIR; }
-
 // What is found there, if anything is. `look` is stat or lstat.
 std::optional<mode_t> mode_of(const std::string& path, int (*look)(const char*, struct stat*)) {
   struct stat status = {};
   if (look(path.c_str(), &status) == 0) return status.st_mode;
   const int code = errno;
-  if (says_nothing_is_there(code)) return std::nullopt;
+  if (is_of_missing(code)) return std::nullopt;
   fail_for_system(code, "file", "cannot look at " + path);
 }
 
@@ -93,7 +91,7 @@ bool is_lost_and_found(const std::string& path, int code) {
   return code == EACCES && std::ranges::find(parts, "lost+found") != parts.end();
 }
 int stops_at(const char* path, int code) {
-  if (says_nothing_is_there(code) || is_lost_and_found(path, code)) return 0;
+  if (is_of_missing(code) || is_lost_and_found(path, code)) return 0;
   failure.code = code;
   return 1;
 }
@@ -102,7 +100,7 @@ int stops_at(const char* path, int code) {
 template <int (*look)(const char*, struct stat*)>
 int look_at(const char* path, struct stat* status) {
   const int result = look(path, status), code = errno;
-  if (result != 0 && !says_nothing_is_there(code) && code != ELOOP && failure.code == 0 &&
+  if (result != 0 && !is_of_missing(code) && code != ELOOP && failure.code == 0 &&
       !is_lost_and_found(path, code))
     failure = {.to_do = "look at", .path = path, .code = code};
   return result;
@@ -176,7 +174,7 @@ void require_folder(std::string_view where, const std::string& folder) {
   if (!error) return;
   if (broken_link(folder).empty())
     fail_for_system(error.value(), where, "cannot create the folder " + folder);
-  fail<FileError>(where, "cannot create the folder {}: {}", folder, reason_of(error, folder));
+  fail<Missing>(where, "cannot create the folder {}: {}", folder, reason_of(error, folder));
 }
 
 void sync_folder(const std::string& folder) {

@@ -32,7 +32,8 @@ std::string make_writable_folder(const std::string& folder);
 /// Why nothing could be written into the folder or, where it does not exist, why it could not be made, or an
 /// empty text. Makes nothing. Throws as make_writable_folder() does.
 std::string why_not_writable(const std::string& folder);
-/// make_folders() that throws FileError, in the name of `where`, of a system that fails an IoError.
+/// make_folders() that throws FileError, in the name of `where`: of a system that fails an IoError, of a link
+/// that leads nowhere a Missing.
 void require_folder(std::string_view where, const std::string& folder);
 
 /// Flushes the entries of a folder (what was created, renamed or removed in it).

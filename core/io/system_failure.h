@@ -31,6 +31,12 @@ struct NoAccess : Mendable {
   using Mendable::Mendable;
 };
 
+/// A file or folder that is not there: the folder that it was in may have been moved or deleted, and someone
+/// may put it back.
+struct Missing : Mendable {
+  using Mendable::Mendable;
+};
+
 /// Whether an error number says that a device, a server or the system itself failed, or was disturbed.
 inline bool is_of_system(int code) {
   constexpr int kOfSystem[] = {EIO,          ESTALE,       ETIMEDOUT,   ESHUTDOWN, ENOTCONN,
@@ -50,17 +56,21 @@ inline bool is_of_access(int code) {
   return contains(kOfAccess, code);
 }
 
+/// Whether an error number says that a file, or a folder on the way to it, is not there.
+inline bool is_of_missing(int code) { return code == ENOENT || code == ENOTDIR; }
+
 /// Why a system call failed, and for a limit of this process how to have more.
 inline std::string system_reason(int code) {
   return std::string(std::strerror(code)) + (code == EMFILE ? ": raise ulimit -n" : "");
 }
 
 /// Throws the error of a system call, `[where] what: reason`: an IoError if it is_of_system(), a FullDisk if
-/// there is no room, a NoAccess if it is_of_access(), else a FileError.
+/// there is no room, a NoAccess if it is_of_access(), a Missing if it is_of_missing(), else a FileError.
 [[noreturn]] inline void fail_for_system(int code, std::string_view where, const std::string& what) {
   if (is_of_system(code)) fail<IoError>(where, "{}: {}", what, system_reason(code));
   if (is_of_full_disk(code)) fail<FullDisk>(where, "{}: {}", what, std::strerror(code));
   if (is_of_access(code)) fail<NoAccess>(where, "{}: {}", what, std::strerror(code));
+  if (is_of_missing(code)) fail<Missing>(where, "{}: {}", what, std::strerror(code));
   fail<FileError>(where, "{}: {}", what, std::strerror(code));
 }
 

@@ -249,6 +249,8 @@ void remove_unfinished(const fs::path& path) {
     throw;
   } catch (const FullDisk&) {
     throw;
+  } catch (const Missing&) {
+    throw;
   } catch (const NoAccess& error) {
     fail<NoAccess>("checkpoint", "{}", blocks(error));
   } catch (const FileError& error) {

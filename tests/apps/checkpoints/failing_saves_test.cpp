@@ -12,6 +12,7 @@
 #include <memory>
 #include <string_view>
 
+#include "core/io/file.h"
 #include "core/io/system_failure.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
@@ -147,6 +148,73 @@ TEST_CASE(
   CHECK(saved_steps(tiny / "last") == std::vector<int64_t>{3, 6});
   flush_fails = nullptr;
   flush_code = EIO;
+}
+
+TEST_CASE("a run whose folder goes while a save writes into it goes on to its next save") {
+  const std::string mode = GENERATE("disabled", "async");
+  const Overrides saving = kSaving + kToStepEight + Overrides{"--checkpoint.async_mode", mode};
+  TinyTraining tiny;
+  const Everything whole = finish(tiny, "whole", saving);
+  // What is flushed shows the place: beginning, middle and end of a save.
+  const auto is_gone_at = [&](const std::string& part, int flush) {
+    fs::remove_all(tiny / "gone");
+    flush_fails = [&, part, flush, flushes = std::make_shared<std::atomic<int>>(0)](const std::string& path) {
+      if (has(path, part) && ++*flushes == flush) fs::rename(tiny / "run", tiny / "gone");
+      return false;
+    };
+    fs::remove_all(tiny / "run");
+    const CapturedOutput log;
+    CHECK(finish(tiny, "run", saving) == whole);
+    flush_fails = nullptr;
+    CHECK(fs::exists(tiny / "gone"));
+    return log.text();
+  };
+  const std::string files = GENERATE("model.safetensors", "config.json", "manifest.json");
+  const std::string log = is_gone_at("run/checkpoint/step-3.tmp/" + files, 1);
+  CHECK_THAT(log, Contains("the run goes on without it: put its folder back before the next one is due") &&
+                      Contains(": No such file or directory"));
+  CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{6, 8});
+
+  pauses = 0;
+  const std::string of_last = is_gone_at("run/checkpoint/step-8.tmp/" + files, 1);
+  CHECK_THAT(of_last, Contains("a checkpoint could not be written, and is tried again: ") &&
+                          Contains(": No such file or directory"));
+  CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{8});
+  CHECK(pauses == 1);
+
+  // Where a file has taken the place of the folder, none can be made.
+  flush_fails = [&](const std::string& path) {
+    if (has(path, "run/checkpoint/step-3.tmp/" + files) && fs::is_directory(tiny / "run")) {
+      fs::remove_all(tiny / "gone");
+      fs::rename(tiny / "run", tiny / "gone");
+      write_file_synced(tiny / "run", "");
+    }
+    return false;
+  };
+  fs::remove_all(tiny / "run");
+  const TinyTraining::Run ends = tiny.start("run", saving);
+  CHECK_THROWS_AS(ends.trainer->run(), Missing);
+  CHECK(ends.trainer->state().step >= 6);
+  flush_fails = nullptr;
+}
+
+TEST_CASE("a run whose folder is behind a link that leads nowhere for a while goes on to its next save") {
+  TinyTraining tiny;
+  const Overrides saving = kSaving + kToStepEight;
+  fs::create_directories(tiny / "disk");
+  fs::create_directory_symlink("disk", tiny / "run");
+  const TinyTraining::Run run = tiny.start("run", saving);
+  run.trainer->step(nullptr);
+  const CapturedOutput log;
+  fs::rename(tiny / "disk", tiny / "gone");
+  Checkpoints& checkpoints = run.trainer->checkpoints();
+  const auto save = [&] { return checkpoints.save(run.trainer->engine(), run.trainer->state(), false); };
+  CHECK_FALSE(save());
+  CHECK_THAT(log.text(),
+             Contains("put its folder back") && Contains("is a link to disk, which cannot be followed"));
+  fs::rename(tiny / "gone", tiny / "disk");
+  CHECK(save());
+  CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{1});
 }
 
 TEST_CASE("a file of a checkpoint that cannot be read for a moment, by whatever reads it, changes nothing") {

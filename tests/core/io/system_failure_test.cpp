@@ -55,7 +55,9 @@ TEST_CASE("what servers and devices fail with is told from what is wrong with a 
     CHECK_THROWS_AS(fail_for_system(code, "file", "cannot write a"), FullDisk);
   for (const int code : {EACCES, EPERM, EROFS, EKEYEXPIRED})
     CHECK_THROWS_AS(fail_for_system(code, "file", "cannot open a"), NoAccess);
-  for (const int code : {ENOENT, EFBIG, EISDIR}) {
+  for (const int code : {ENOENT, ENOTDIR})
+    CHECK_THROWS_AS(fail_for_system(code, "file", "cannot open a"), Missing);
+  for (const int code : {EFBIG, EISDIR}) {
     try {
       fail_for_system(code, "file", "cannot read a");
     } catch (const FileError& error) {

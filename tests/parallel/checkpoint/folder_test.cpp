@@ -71,6 +71,8 @@ TEST_CASE("an unfinished save that cannot be moved away is said to block the nex
   CHECK_THROWS_AS(remove_leftovers(folder.path()), IoError);  // a save that meets it is tried again
   why_immovable = ENOSPC;
   CHECK_THROWS_AS(remove_leftovers(folder.path()), FullDisk);  // and this one is left out
+  why_immovable = ENOENT;
+  CHECK_THROWS_AS(remove_leftovers(folder.path()), Missing);  // and so is one whose folder was moved away
   why_immovable = EBUSY;
   immovable.clear();
   remove_leftovers(folder.path());
@@ -126,7 +128,7 @@ TEST_CASE("a file system that does not answer is named, not taken for a step tha
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
   TemporaryFolder folder;
   std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3), full(3),
-      full_too(3), denied(3), denied_too(3);
+      full_too(3), denied(3), denied_too(3), gone(3), gone_too(3);
   std::vector<uint64_t> sums;
   run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
@@ -163,6 +165,12 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
       });
     });
     denied_too[rank] = message_of<NoAccess>([&] { group.on_rank_0([] { fail<NoAccess>("x", "closed"); }); });
+    gone[rank] = message_of<Missing>([&] {
+      group.together([&] {
+        if (rank == 1) throw fs::filesystem_error("", "f", {ENOENT, std::generic_category()});
+      });
+    });
+    gone_too[rank] = message_of<Missing>([&] { group.on_rank_0([] { fail<Missing>("x", "moved"); }); });
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
@@ -177,6 +185,8 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     CHECK_THAT(full[rank], Contains("rank 0: [x] no room"));
     CHECK_THAT(denied[rank], Contains("rank 2: [file] cannot use f: Permission denied"));
     CHECK_THAT(denied_too[rank], Contains("rank 0: [x] closed"));
+    CHECK_THAT(gone[rank], Contains("rank 1: [file] cannot use f: No such file or directory"));
+    CHECK_THAT(gone_too[rank], Contains("rank 0: [x] moved"));
     CHECK_THAT(full_too[rank], Contains("rank 0: [file] cannot use f: Disk quota exceeded"));
   }
   CHECK(fs::is_empty(folder / "new/checkpoints"));
