@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every command that scripts/gpu_check runs on a GPU is one that today's programs take: options that their --help lists, keys
 and values that `ottava config` resolves, patterns that select tests, options of bench_pytorch.py. Nothing is run on a device.
+So are those of scripts/kernel_report.py.
 
     gpu_check_commands_test.py OTTAVA OTTAVA_DEVICE_TESTS
 """
@@ -16,11 +17,12 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
+sys.path[:0] = [str(ROOT / "scripts/gpu_check"), str(ROOT / "scripts")]
 
 import contract
 import device_tests
 import first_training
+import kernel_report
 import op_tests
 import parity
 import same_bits
@@ -211,6 +213,10 @@ class Commands(unittest.TestCase):
             with self.subTest(f"{stage}: {' '.join(command)}"):
                 kinds.add(check_command(command))
         self.assertLessEqual({"ottava train", "ottava launch", "ottava bench", "ottava_device_tests", "bench_pytorch.py"}, kinds)
+
+    def test_operations_are_counted_for_kernel_report(self):
+        counted = kernel_report.operations(OTTAVA, "tensorwise")
+        self.assertTrue(any(k["name"].startswith("scaled_matmul") and k["flops"] > 1e12 for k in counted))
 
     def test_no_shape_needs_more_memory_than_it_says(self):
         for gib in (140, 80):
