@@ -39,7 +39,6 @@
 #include "core/text/counted.h"
 #include "core/text/gib.h"
 #include "core/threads/threads_for.h"
-#include "parallel/comm/solo_communicator.h"
 #include "parallel/ranks/cpu_share.h"
 #include "parallel/ranks/world.h"
 
@@ -282,6 +281,13 @@ void check_times_are_known(const PlanCommand& c, bool has_table) {
           option);
 }
 
+// By what ranks of GPUs would exchange tensors through host memory, if that is asked for.
+std::string_view host_transport(const Experiment& e) {
+  const CommConfig& comm = e.config.comm;
+  if (e.mesh.world_size() == 1 || !comm.excludes_nccl()) return {};
+  return comm.backend == CommConfig::Backend::mpi ? "mpi" : "tcp";
+}
+
 // What a run would refuse at its start, on whatever machine with such a device. Ranks by name only where it
 // is known how many there are.
 void check_start(const Experiment& e, Device device, bool are_ranks_given) {
@@ -290,8 +296,8 @@ void check_start(const Experiment& e, Device device, bool are_ranks_given) {
     require_possible_attention(e, device);
     check_backend(c.comm.backend, device);
     if (!device.is_gpu()) check_sm_budget(c.comm.sm_budget, device);
-    decide_graphs(c.training.cuda_graphs, device, SoloCommunicator(),
-                  {.has_stages = e.shape.pipeline.is_on()});
+    decide_graphs(c.training.cuda_graphs, device,
+                  {.has_stages = e.shape.pipeline.is_on(), .host_transport = host_transport(e)});
   } catch (const ConfigError& error) {
     if (device.is_gpu()) throw;
     throw ConfigError(fmt::format("{}; to plan for GPUs, name one with --device", error.what()));

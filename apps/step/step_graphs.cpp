@@ -75,15 +75,20 @@ size_t StepGraphs::nodes() const {
 }
 
 GraphUse decide_graphs(TrainingConfig::CudaGraphs wish, Device device, const Communicator& world,
-                       const StepTraits& steps) {
+                       StepTraits steps) {
+  if (!world.can_be_recorded()) steps.host_transport = world.transport();
+  return decide_graphs(wish, device, steps);
+}
+
+GraphUse decide_graphs(TrainingConfig::CudaGraphs wish, Device device, const StepTraits& steps) {
   using enum TrainingConfig::CudaGraphs;
   if (wish == off) return {false, "off: training.cuda_graphs is off"};
   std::string obstacle;
   if (!device.is_gpu()) {
     obstacle = fmt::format("the device is {}", to_string(device));
-  } else if (!world.can_be_recorded()) {
+  } else if (!steps.host_transport.empty()) {
     obstacle = fmt::format("ranks exchange tensors through host memory ({}), which a graph cannot contain",
-                           world.transport());
+                           steps.host_transport);
   } else if (steps.has_stages) {
     obstacle = "pipeline parallelism interleaves micro-batches, so that no part of a step repeats";
   } else {

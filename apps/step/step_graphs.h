@@ -71,9 +71,13 @@ struct GraphUse {
 struct StepTraits {
   bool has_stages = false;          ///< the rank belongs to a pipeline
   int64_t amax_history_length = 0;  ///< 0: no product has recipe delayed
+  /// By what ranks exchange tensors through host memory; empty: they do not.
+  std::string_view host_transport = {};
 };
 /// Throws ConfigError if the wish is `on` and that is not possible.
+GraphUse decide_graphs(TrainingConfig::CudaGraphs wish, Device device, const StepTraits& steps);
+/// The same for ranks that exchange tensors by `world`.
 GraphUse decide_graphs(TrainingConfig::CudaGraphs wish, Device device, const Communicator& world,
-                       const StepTraits& steps = {});
+                       StepTraits steps = {});
 
 }  // namespace ottava

@@ -118,11 +118,23 @@ TEST_CASE("a plan refuses what a run on such a device refuses at its start") {
                          "--training.local_batch_size",
                          "2",
                          "--training.cuda_graphs",
-                         "on"};
+                         "on",
+                         "--comm.backend",
+                         "nccl"};
   CHECK_THAT(refusal(cpu, {"--training.cuda_graphs", "on"}, 1),
              Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
   CHECK(refusal(gpu, {"--training.cuda_graphs", "on"}, 1) == "no error");
   CHECK_THAT(refusal(gpu, stages, 2), Contains("[training] cuda_graphs is on, but pipeline parallelism"));
+  const auto through_host = [](const std::string& transport) {
+    return Contains("[training] cuda_graphs is on, but ranks exchange tensors through host memory (" +
+                    transport + "), which a graph cannot contain: set it to auto or off");
+  };
+  for (const std::string backend : {"tcp", "mpi", "nccl", "auto"}) {
+    const Overrides graphs{"--training.cuda_graphs", "on", "--comm.backend", backend};
+    const bool is_host = backend == "tcp" || backend == "mpi";
+    CHECK_THAT(refusal(gpu, graphs, 2), is_host ? through_host(backend) : Contains("no error"));
+    CHECK(refusal(gpu, graphs, 1) == "no error");
+  }
   CHECK_THAT(refusal(cpu, {"--comm.sm_budget", "8"}, 1),
              Contains("[comm] sm_budget is 8, but the device is cpu, which has no SMs: set it to 0"));
   CHECK(refusal(gpu, {"--comm.sm_budget", "8"}, 2) == "no error");
