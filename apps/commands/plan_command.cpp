@@ -58,8 +58,7 @@ void print_decisions(const Experiment& e, Device device, const RecordedLayout& p
     const StepPlan& plan = l.plan;
     print(out,
           "  {:<{}} {:.3f} GiB of memory{}{}; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
-          value, width, l.gib(),
-          e.shape.pipeline.is_on() ? fmt::format(" on rank {}", first_rank_of_role(e.mesh, l.role)) : "",
+          value, width, l.gib(), e.shape.pipeline.is_on() ? fmt::format(" on rank {}", plan.rank) : "",
           l.time ? fmt::format(", {} a step", duration_text(l.time->seconds)) : "",
           plan.flops(Precision::fp8) / 1e12, plan.flops(Precision::bf16) / 1e12,
           with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
@@ -152,9 +151,10 @@ void print_model(const Experiment& e, std::ostream& out) {
 
 void print_step(const Experiment& e, const RecordedLayout& recorded, const Machine* machine,
                 std::ostream& out) {
-  print(out, "Ranks: {} ({}), planned for {}; this is rank {}, the fullest\n", e.mesh.world_size(),
-        e.mesh.describe(), machine ? machine->device.name : "a GPU",
-        first_rank_of_role(e.mesh, recorded.role));
+  const int shown = first_rank_of_role(e.mesh, recorded.role), fullest = recorded.plan.rank;
+  print(out, "Ranks: {} ({}), planned for {}; this is rank {}{}, the fullest\n", e.mesh.world_size(),
+        e.mesh.describe(), machine ? machine->device.name : "a GPU", shown,
+        fullest == shown ? "" : fmt::format(" with the memory of rank {}", fullest));
   print(out, "Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
         counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
         counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
@@ -164,7 +164,7 @@ void print_step(const Experiment& e, const RecordedLayout& recorded, const Machi
 void write_trace(const std::string& path, const PlannedExperiment& planned, const Machine& machine,
                  std::ostream& out) {
   const Experiment& e = planned.experiment;
-  const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), machine,
+  const std::string text = predicted_trace(sample_first_of_roles(e.shape, planned.device, e.mesh), machine,
                                            fmt::format("planned, {}", machine.device.name));
   write_output_file(path, path.ends_with(".gz") ? gzip(text, path) : text);
   print(out, "Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);

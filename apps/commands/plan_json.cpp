@@ -42,7 +42,8 @@ Json json_of(const RecordedLayout& l, const std::optional<MemoryLimit>& limit, s
       .set("memory_gib", l.gib())
       .set("nccl_gib", gib(l.nccl.bytes()))
       .set("snapshot_gib", gib(l.snapshot))
-      .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
+      .set("persistent_gib", gib(l.plan.memory.persistent_bytes))
+      .set("fullest_rank", l.plan.rank);
   if (limit) row.set("fits", l.gib_with_nccl() <= limit->gib);
   const CommStats& traffic = l.plan.traffic;
   row.set("flops", std::move(flops))

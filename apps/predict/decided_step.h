@@ -60,8 +60,8 @@ Decided<std::vector<StepPlan>> decided_step(const Experiment& given, Device devi
                                             std::optional<double> limit_gib, const Machine* machine,
                                             Packing packing = Packing::full);
 
-/// Bytes that the snapshot for asynchronous checkpoints takes of the device's memory beside the step of the
-/// rank with this place in its pipeline: none of a GPU's.
+/// Bytes that the snapshot for asynchronous checkpoints takes of the device's memory beside the step of a
+/// rank with this place in its pipeline, at most: none of a GPU's.
 int64_t snapshot_beside(const Experiment& experiment, Device device, int role);
 /// The same of the rank at each place in the pipeline.
 std::vector<int64_t> snapshots_beside(const Experiment& experiment, Device device);

@@ -15,10 +15,10 @@ namespace ottava {
 /// A layout whose step was recorded, and what it takes.
 struct RecordedLayout {
   Layout layout;
-  StepPlan plan;                 ///< of the fullest rank
+  StepPlan plan;                 ///< of the fullest place in the pipeline (sample_roles())
   StepFlops mean_flops;          ///< of all ranks
   std::optional<StepTime> time;  ///< where the device is known
-  int role = 0;                  ///< of that rank, in its pipeline
+  int role = 0;                  ///< that place
   std::vector<int64_t> bytes_of_roles = {};
   NcclMemory nccl = {};                          ///< of the fullest rank, where the device is known
   std::vector<Decisions::Entry> decisions = {};  ///< what a run would decide; none without a limit

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "apps/predict/full_ranks.h"
 #include "core/error.h"
 #include "core/text/counted.h"
 
@@ -125,18 +126,45 @@ void count(StepPlan& plan) {
   }
 }
 
+bool is_sampled(const TrainingShape& shape) {
+  return shape.micro_batches > kRecorded && !shape.pipeline.is_on();
+}
+
+// With the memory of all micro-batches, and the order of those that are recorded.
+StepPlan record_few(const TrainingShape& shape, Device target, const Mesh& mesh, int rank, Packing packing) {
+  if (!is_sampled(shape)) return record_rank(shape, target, mesh, rank, packing);
+  TrainingShape few = shape;
+  few.micro_batches = kRecorded;
+  StepPlan plan = record_rank(few, target, mesh, rank, packing);
+  plan.memory.resize_persistent("loss sums", shape.micro_batches * sizeof(float));
+  return plan;
+}
+
 }  // namespace
 
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh, Packing packing) {
-  if (shape.micro_batches <= kRecorded || shape.pipeline.is_on())
-    return record_first_rank(shape, target, mesh, packing);
-  TrainingShape few = shape;
-  few.micro_batches = kRecorded;
-  StepPlan plan = record_first_rank(few, target, mesh, packing);
-  plan.memory.resize_persistent("loss sums", shape.micro_batches * sizeof(float));
+  StepPlan plan = record_few(shape, target, mesh, 0, packing);
+  if (!is_sampled(shape)) return plan;
   plan.order = Repeater(plan.order).repeat(shape.micro_batches - kRecorded);
   count(plan);
   return plan;
+}
+
+namespace {
+
+StepPlan first_of_role(const TrainingShape& shape, Device target, const Mesh& mesh, int role,
+                       Packing packing) {
+  return shape.pipeline.is_on() ? record_rank(shape, target, mesh, first_rank_of_role(mesh, role), packing)
+                                : sample_first_rank(shape, target, mesh, packing);
+}
+
+}  // namespace
+
+std::vector<StepPlan> sample_first_of_roles(const TrainingShape& shape, Device target, const Mesh& mesh) {
+  std::vector<StepPlan> out;
+  for (int role = 0; role < mesh.size(MeshAxis::pp); ++role)
+    out.push_back(first_of_role(shape, target, mesh, role, Packing::full));
+  return out;
 }
 
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh) {
@@ -155,14 +183,24 @@ const std::vector<StepPlan>& RoleRecordings::of(const TrainingShape& shape) {
         if (!units[block + 1]) key.recompute[block] = Recompute::nothing;
     }
     if (role < std::ssize(keys_) && keys_[role] == key) continue;
-    StepPlan plan = is_pipeline
-                        ? record_rank(shape, target_, mesh_, first_rank_of_role(mesh_, role), packing_)
-                        : sample_first_rank(shape, target_, mesh_, packing_);
+    StepPlan plan = record(shape, role);
     if (role == std::ssize(keys_)) keys_.emplace_back(), roles_.emplace_back();
     keys_[role] = std::move(key);
     roles_[role] = std::move(plan);
   }
   return roles_;
+}
+
+StepPlan RoleRecordings::record(const TrainingShape& shape, int role) const {
+  StepPlan plan = first_of_role(shape, target_, mesh_, role, packing_);
+  for (const int rank : ranks_perhaps_fuller(shape, target_, mesh_, role)) {
+    StepPlan other = record_few(shape, target_, mesh_, rank, packing_);
+    if (other.memory.total_bytes() <= plan.memory.total_bytes()) continue;
+    plan.memory = std::move(other.memory);
+    plan.matmul_workspace_bytes = other.matmul_workspace_bytes;
+    plan.rank = rank;
+  }
+  return plan;
 }
 
 ShardCoordinates coordinates_of_role(const Experiment& e, int role) {

@@ -12,6 +12,10 @@ namespace ottava {
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh,
                            Packing packing = Packing::full);
 /// One plan for each rank of a pipeline, recorded in full; without a pipeline that of sample_first_rank().
+/// Each is of the first rank at its place.
+std::vector<StepPlan> sample_first_of_roles(const TrainingShape& shape, Device target, const Mesh& mesh);
+/// The same with the memory of the fullest at each place, of the first and of ranks_perhaps_fuller();
+/// StepPlan::rank says which that is.
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh);
 
 /// sample_roles() of one experiment's shapes, which differ in what memory decides. What a rank of a pipeline
@@ -32,6 +36,8 @@ class RoleRecordings {
   const Device target_;
   const Mesh& mesh_;
   const Packing packing_;
+
+  StepPlan record(const TrainingShape& shape, int role) const;
   std::vector<Key> keys_;
   std::vector<StepPlan> roles_;
 };

@@ -80,6 +80,7 @@ StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh
   RankGroups ranks(make_dry_run_world(rank, size), make_dry_run_world(rank, size, connections), mesh);
   StepPlan plan = record_step(shape, target, ranks, packing);
   plan.connections = *connections;
+  plan.rank = rank;
   return plan;
 }
 

@@ -30,6 +30,7 @@ struct StepPlan {
   double flops(Precision precision) const;
   StepFlops flops() const;
   int64_t matmul_workspace_bytes = 0;
+  int rank = 0;  ///< of record_rank(): the rank that has this memory
 };
 
 /// The mean over ranks, one plan for each.

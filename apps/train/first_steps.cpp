@@ -27,7 +27,7 @@ StepTime FirstSteps::planned(const StepPlan& plan, const Experiment& e, Device d
                              const Machine& machine) {
   StepTime planned = predict_step(plan, machine);
   if (!e.shape.pipeline.is_on()) return planned;
-  StepTime all = predict_step(sample_roles(e.shape, device, e.mesh), machine);
+  StepTime all = predict_step(sample_first_of_roles(e.shape, device, e.mesh), machine);
   all.labels = std::move(planned.labels);
   return all;
 }

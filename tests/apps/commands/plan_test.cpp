@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "apps/decide/decide.h"
+#include "apps/predict/sample_step.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/metrics/step_line.h"
@@ -45,6 +46,11 @@ void require_as_planned(const Experiment& e, const TrainingShape& shape) {
     CHECK(sent_totals(plan.traffic) == sent_totals(curve.measured[static_cast<size_t>(rank)]));
     CHECK(plan.memory.total_bytes() == curve.memory[static_cast<size_t>(rank)].total_bytes());
   }
+  std::vector<int64_t> bytes;
+  for (const MemoryPlan& memory : curve.memory) bytes.push_back(memory.total_bytes());
+  const StepPlan shown = sample_roles(shape, kCpu, e.mesh)[0];
+  CHECK(shown.memory.total_bytes() == *std::ranges::max_element(bytes));
+  CHECK(shown.memory.total_bytes() == bytes[static_cast<size_t>(shown.rank)]);
 }
 
 }  // namespace
@@ -316,6 +322,25 @@ TEST_CASE("every shipped configuration runs as it is planned, on 1, 2 and 4 rank
     }
   }
   CHECK(configurations >= 8);
+}
+
+TEST_CASE("a plan has the memory of a run's fullest rank, and says which that is") {
+  set_parallel_threads(1);
+  const Overrides muon = changed_to(
+      small_model({"--optimizer.name", "Muon", "--parallelism.tensor_parallel_degree", "4",
+                   "--activation_checkpoint.mode", "full"}),
+      {"--model.ffn_dim", "2048", "--training.seq_len", "128", "--training.global_batch_size", "4"});
+  const Experiment e = resolve_experiment(load_config("", muon), nullptr, 8);
+  REQUIRE(e.shape.micro_batches == 2);
+  require_as_planned(e, e.shape);
+  const int fullest = sample_roles(e.shape, kCpu, e.mesh)[0].rank;
+  REQUIRE(fullest != 0);
+  const TemporaryFolder folder;
+  CHECK_THAT(printed({.overrides = muon, .world_size = 8, .json = folder / "plan.json"}),
+             Contains(fmt::format("; this is rank 0 with the memory of rank {}, the fullest\n", fullest)));
+  const Json report = Json::parse(read_file(folder / "plan.json"), "plan");
+  const Json& layout = report.at("layouts", "plan").as_array("layouts")[0];
+  CHECK(layout.at("fullest_rank", "plan").as_integer("rank") == fullest);
 }
 
 TEST_CASE("on a CPU the snapshot for asynchronous checkpoints has to fit beside the step") {
