@@ -125,7 +125,7 @@ std::vector<SingleMove> single_moves(const RecordedLayout& from, const LayoutRec
     if (!after || after->gib_with_nccl() >= from.gib_with_nccl()) continue;
     if (std::ranges::any_of(single, [&](const auto& one) { return is_the_same(one.move.after, *after); }))
       continue;
-    single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
+    single.push_back({change, {recorder.changes(from.layout, *layout), std::move(*after)}});
   }
   std::ranges::stable_sort(single, {}, [&](const SingleMove& one) {
     const RecordedLayout& after = one.move.after;
@@ -171,10 +171,10 @@ std::vector<MemoryMove> moves_to_more_ranks(const Fits& fits, const Layout& from
     if (!is_enough && moves.empty()) {
       std::optional<RecordedLayout> changed = changed_until(fits, more, single, recorder);
       if (changed && fits(*changed))
-        moves.push_back({changed_keys(from, changed->layout), std::move(*changed)});
+        moves.push_back({recorder.changes(from, changed->layout), std::move(*changed)});
     }
     if (is_enough || (moves.empty() && times == kMostTimes)) {
-      moves.push_back({changed_keys(from, more), std::move(*after)});
+      moves.push_back({recorder.changes(from, more), std::move(*after)});
       break;
     }
   }
@@ -196,6 +196,15 @@ RecordedLayout LayoutRecorder::record(const Layout& layout) const {
       recorded_layout(layout, std::move(roles), machine_, snapshots_beside(e, planned_.device));
   out.decisions = std::move(decided.decisions.entries);
   return out;
+}
+
+LayoutKeys LayoutRecorder::changes(const Layout& from, const Layout& to) const {
+  LayoutKeys keys = changed_keys(from, to);
+  const auto together = [](const Layout& l) { return l.dp_replicate * l.dp_shard * l.local_batch; };
+  if (config_.training.global_batch_size < 0 && together(from) != together(to) &&
+      from.global_batch == to.global_batch)
+    keys.emplace_back("training.global_batch_size", std::to_string(to.global_batch));
+  return keys;
 }
 
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine,
@@ -227,7 +236,7 @@ std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gi
   if (std::ranges::any_of(moves, [&](const MemoryMove& move) { return fits(move.after); })) return moves;
   const std::optional<RecordedLayout> together = changed_until(fits, from.layout, single, recorder);
   if (together && single.size() > 1)
-    moves.push_back({changed_keys(from.layout, together->layout), *together});
+    moves.push_back({recorder.changes(from.layout, together->layout), *together});
   if (together && fits(*together)) return moves;
   std::ranges::move(moves_to_more_ranks(fits, from.layout, single, recorder), std::back_inserter(moves));
   return moves;

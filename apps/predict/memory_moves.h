@@ -48,6 +48,9 @@ class LayoutRecorder {
                  std::optional<double> limit_gib = {})
       : config_(config), planned_(planned), machine_(machine), limit_gib_(limit_gib) {}
   RecordedLayout record(const Layout& layout) const;
+  /// The keys to change from one layout, the configuration's, to another: also the global batch, where it is
+  /// not set and others of these keys would change it.
+  LayoutKeys changes(const Layout& from, const Layout& to) const;
   /// Of another configuration.
   LayoutRecorder with(const Config& config) const { return {config, planned_, machine_, limit_gib_}; }
 

@@ -10,6 +10,7 @@
 #include "core/contains.h"
 #include "tests/apps/predict/small_plan.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 
 // What takes less memory than a configuration that does not fit.
 
@@ -61,23 +62,37 @@ Planned one_sequence_with(const char* mode) {
 }  // namespace
 
 TEST_CASE("each move of memory is what recording the changed configuration says") {
-  const Overrides overrides{"--training.global_batch_size", "16", "--activation_checkpoint.mode", "none",
-                            "--training.local_batch_size",  "4"};
-  const Planned p(overrides, 2);
-  // With gradients that are summed after each micro-batch.
-  const double limit = 0.9 * moves_within(p, kByte).from.gib();
-  const Moves m = moves_within(p, limit);
-  CHECK(m.from.gib() > limit);
-  REQUIRE(m.moves.size() >= 5);
-  for (const MemoryMove& move : m.moves) {
-    Overrides changed = overrides;
-    for (const auto& [key, value] : move.keys) changed.insert(changed.end(), {"--" + key, value});
-    INFO(options_text(move.keys));
-    const Planned other(changed, static_cast<int>(move.after.layout.ranks()));
-    const auto [e, roles] =
-        decided_step(other.planned.experiment, other.planned.device, limit, &other.machine);
-    CHECK(roles.front().memory.total_bytes() == move.after.plan.memory.total_bytes());
-    CHECK(move.after.gib() < m.from.gib());
+  struct Case {
+    int ranks;
+    Overrides keys;
+    double part = 0.9;  // of what it takes
+  };
+  const Case cases[] = {{2, {"--training.global_batch_size", "16", "--training.local_batch_size", "4"}},
+                        {4, {"--training.local_batch_size", "4"}},
+                        {4, {"--training.local_batch_size", "4"}, 0.2},
+                        {4, {"--parallelism.data_parallel_replicate_degree", "2"}, 0.7},
+                        {4,
+                         {"--training.local_batch_size", "8", "--parallelism.pipeline_parallel_degree", "2",
+                          "--parallelism.pipeline_parallel_microbatch_size", "2"}}};
+  for (const auto& [ranks, keys, part] : cases) {
+    const Overrides overrides = keys + Overrides{"--activation_checkpoint.mode", "none"};
+    const Planned p(overrides, ranks);
+    // With gradients that are summed after each micro-batch.
+    const double limit = part * moves_within(p, kByte).from.gib();
+    const Moves m = moves_within(p, limit);
+    CHECK(m.from.gib() > limit);
+    REQUIRE(m.moves.size() >= 5);
+    for (const MemoryMove& move : m.moves) {
+      Overrides changed = overrides;
+      for (const auto& [key, value] : move.keys) changed.insert(changed.end(), {"--" + key, value});
+      INFO(options_text(keys_of(m.from.layout)) << " to " << options_text(move.keys));
+      const Planned other(changed, static_cast<int>(move.after.layout.ranks()));
+      auto [e, roles] = decided_step(other.planned.experiment, other.planned.device, limit, &other.machine);
+      CHECK(e.global_batch == move.after.layout.global_batch);
+      CHECK(predict_step(roles, other.machine).seconds == move.after.time->seconds);
+      CHECK(roles[move.after.role].memory.total_bytes() == move.after.plan.memory.total_bytes());
+      CHECK(move.after.gib() < m.from.gib());
+    }
   }
 }
 
