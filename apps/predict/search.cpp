@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "apps/predict/all_layouts.h"
 #include "apps/predict/each_on_threads.h"
@@ -22,7 +23,7 @@ using Reshard = ParallelismConfig::Reshard;
 
 constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
 constexpr int64_t kPipelineBlocks = 12'000;  // recorded for estimates: some seconds
-constexpr int64_t kClosest = 10;             // recorded where none fits
+constexpr int64_t kClosest = 10;             // looked at together where none fits
 constexpr int64_t kPatterns = 6;             // of mode auto, recorded for a pipeline to find one that fits
 constexpr double kSurely = 0.95;  // of compute: the optimizer's part does not wait for a pipeline to fill
 constexpr double kNear = 1.02;    // of the time of the last that is asked for: recorded as well
@@ -37,7 +38,7 @@ struct Estimate {
 struct Refused {
   Layout layout;
   double least_gib = 0;
-  bool is_recorded = false;
+  enum class By { parameters, estimate, recording } by = By::parameters;
 };
 
 template <class T>
@@ -253,7 +254,7 @@ class Search {
           out_.best.push_back(std::move(*layout));
           continue;
         }
-        refused_.push_back({layout->layout, layout->gib_with_nccl(), true});
+        refused_.push_back({layout->layout, layout->gib_with_nccl(), Refused::By::recording});
         const Layout automatic = with(layout->layout, &Layout::recompute, kModeAuto);
         if (is_before_between(layout->layout) && may_try(automatic) &&
             !find_by(instead, automatic, &Estimate::layout))
@@ -267,44 +268,54 @@ class Search {
     if (out_.best.empty() && !refused_.empty()) record_closest();
   }
 
-  // Of most it is known only what they take at least: the lowest of these are recorded, and the one that is
-  // known to take least.
+  // Of most it is known only what they take at least. Those that may take least are looked at more closely,
+  // some at a time, until no other may take less than the least that was recorded.
   void record_closest() {
+    std::optional<RecordedLayout> closest;
+    for (std::vector<Refused*> next; !(next = perhaps_closer(closest)).empty();) {
+      std::vector<std::optional<RecordedLayout>> recorded(next.size());
+      each(next.size(), [&](size_t i) { recorded[i] = look_closer(*next[i]); });
+      for (auto& l : recorded)
+        if (l && (!closest || l->gib_with_nccl() < closest->gib_with_nccl())) closest = std::move(l);
+    }
+    if (!closest) refuse_all();
+    if (closest->gib_with_nccl() > options_.limit_gib)
+      out_.closest = std::move(closest);
+    else
+      out_.best.push_back(std::move(*closest));  // its estimate was too high
+  }
+  std::vector<Refused*> perhaps_closer(const std::optional<RecordedLayout>& closest) {
+    const double most = closest ? closest->gib_with_nccl() : std::numeric_limits<double>::infinity();
     std::ranges::sort(refused_, {}, [](const Refused& r) {
       return std::tuple(r.least_gib, r.layout.recompute != kModeFull, r.layout.local_batch,
                         options_text(keys_of(r.layout)));
     });
-    const auto known = std::ranges::find_if(refused_, &Refused::is_recorded);
-    std::optional<RecordedLayout> closest;
-    if (known != refused_.end()) closest = recorder_.record(known->layout);
-    for (auto next = refused_.begin(); next != known && (!closest || next == refused_.begin());) {
-      const auto count = std::min<std::ptrdiff_t>(kClosest, known - next);
-      std::vector<std::optional<RecordedLayout>> lowest(count);
-      each(lowest.size(), [&](size_t i) { lowest[i] = try_record(next[i].layout); });
-      for (std::optional<RecordedLayout>& l : lowest)
-        if (l && (!closest || l->gib_with_nccl() < closest->gib_with_nccl())) closest = std::move(l);
-      next += count;
+    std::vector<Refused*> out;
+    for (auto next = refused_.begin(); next != refused_.end() && next->least_gib < most; ++next)
+      if (std::ssize(out) < kClosest) out.push_back(&*next);
+    return out;
+  }
+  // By an estimate or, where that was made, by a recording, which leaves nothing else to know.
+  std::optional<RecordedLayout> look_closer(Refused& r) {
+    const double least = std::exchange(r.least_gib, std::numeric_limits<double>::infinity());
+    try {
+      if (r.by != Refused::By::parameters) return recorder_.record(r.layout);
+      const Estimate e{r.layout, estimated(r.layout).step};
+      r = {r.layout, std::max(least, e.least_gib()), Refused::By::estimate};
+    } catch (const ConfigError& error) {  // heads or tokens that do not divide
+      const std::lock_guard lock(mutex_);
+      complaint_ = error.what();
     }
-    if (!closest) refuse_all();
-    if (closest->gib_with_nccl() > options_.limit_gib) {
-      out_.closest = std::move(closest);
-    } else {
-      out_.best.push_back(std::move(*closest));  // its estimate was too high
-    }
+    return {};
   }
 
   [[noreturn]] void refuse_all() const {
     fail<ConfigError>("plan", "no layout fits the dimensions of this model: {}", complaint_);
   }
-  // None where heads or tokens do not divide.
-  std::optional<RecordedLayout> try_record(const Layout& layout) {
-    try {
-      return recorder_.record(layout);
-    } catch (const ConfigError& error) {
-      const std::lock_guard lock(mutex_);
-      complaint_ = error.what();
-      return {};
-    }
+  Decided<StepFigures> estimated(const Layout& layout) const {
+    return estimate_decided(
+        resolve_planned(with_layout(config_, layout), planned_, static_cast<int>(layout.ranks())),
+        planned_.device, machine_, options_.limit_gib);
   }
 
   // Of mode auto, unless that is all that is tried: what other modes are is known.
@@ -317,10 +328,7 @@ class Search {
     std::optional<Estimate> e;
     std::string complaint, automatic_recompute;
     try {
-      const Experiment experiment =
-          resolve_planned(with_layout(config_, layout), planned_, static_cast<int>(layout.ranks()));
-      const auto [decided, figures] =
-          estimate_decided(experiment, planned_.device, machine_, options_.limit_gib);
+      const auto [decided, figures] = estimated(layout);
       if (const auto* mode = decided.decisions.find("activation_checkpoint.mode"))
         automatic_recompute = mode->value;
       e = Estimate{layout, figures};
@@ -336,7 +344,7 @@ class Search {
     if (is_known(automatic_recompute) || (other && e->figures == *other)) return true;
     if (e->least_gib() > options_.limit_gib) {
       if (is_before_between(layout)) too_large_.push_back(*e);
-      refused_.push_back({layout, e->least_gib()});
+      refused_.push_back({layout, e->least_gib(), Refused::By::estimate});
       return false;
     }
     found_.push_back(std::move(*e));

@@ -305,6 +305,22 @@ TEST_CASE("of layouts that do not fit the closest takes least, with what NCCL ta
     CHECK(none.closest->gib_with_nccl() == least);
     CHECK(none.recorded == 0);  // what was estimated says that none fits
   }
+  // Also where what parameters take refuses some, and what is estimated others.
+  const Planned wide(
+      {"--model.dim", "512", "--model.n_layers", "2", "--model.ffn_dim", "1024", "--model.vocab_size", "4096",
+       "--training.seq_len", "2048", "--training.global_batch_size", "16", "--optimizer.name", "Muon"},
+      16, 2);
+  const LayoutRecorder of_wide(wide.config, wide.planned, &wide.machine, 0.035);
+  least = 1e9;
+  for (const Layout& layout : all_layouts(wide.planned, wide.machine)) {
+    try {
+      least = std::min(least, of_wide.record(layout).gib_with_nccl());
+    } catch (const ConfigError&) {  // does not divide
+    }
+  }
+  const SearchResult closest = search_layouts(wide.config, wide.planned, wide.machine, {.limit_gib = 0.035});
+  REQUIRE(closest.closest.has_value());
+  CHECK(closest.closest->gib_with_nccl() == least);
   // Where not even parameters fit, ranks that cannot share the heads are not the closest.
   const Planned odd({"--training.global_batch_size", "8", "--model.n_heads", "3", "--model.n_kv_heads", "3",
                      "--model.head_dim", "64"},
