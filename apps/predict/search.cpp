@@ -31,6 +31,7 @@ constexpr double kNear = 1.02;    // of the time of the last that is asked for: 
 struct Estimate {
   Layout layout;
   StepFigures figures;
+  int64_t loss_chunk_rows = 0;  ///< that memory allows
   double least_gib() const { return gib(figures.alive_bytes + figures.nccl_bytes); }
 };
 
@@ -173,8 +174,9 @@ class Search {
     });
   }
 
-  // Mode auto may stop between two modes where only the second fits (recompute_modes.h). Without a pipeline
-  // it takes at least as long as the first, and computes at least three quarters of what the second does.
+  // Mode auto may stop between two modes where only the second fits (recompute_modes.h), or the first only
+  // with more passes over the output layer. Without a pipeline it takes at least as long as a first that does
+  // not fit, and computes at least three quarters of what the second does.
   void estimate_between() {
     sort();
     const Layout given = layout_of(planned_.experiment);
@@ -185,10 +187,11 @@ class Search {
       if (!mode) continue;
       const Layout before = with(e.layout, &Layout::recompute, *mode),
                    automatic = with(e.layout, &Layout::recompute, kModeAuto);
-      const Estimate* too_large = find_by(too_large_, before, &Estimate::layout);
-      if (find_by(found_, before, &Estimate::layout) || !may_try(automatic)) continue;
+      const Estimate *too_large = find_by(too_large_, before, &Estimate::layout),
+                     *fits = find_by(found_, before, &Estimate::layout);
+      if ((fits && fits->loss_chunk_rows >= e.loss_chunk_rows) || !may_try(automatic)) continue;
       if (!is_asked_for(e.layout.pp, given, options_.fixed)) {
-        if (!too_large) continue;  // it was not worth recording
+        if (!too_large && !fits) continue;  // it was not worth recording
         blocks += kPatterns * e.layout.micro_batches() * planned_.experiment.shape.model.layers;
         if (blocks > kPipelineBlocks) continue;
       }
@@ -258,7 +261,7 @@ class Search {
         const Layout automatic = with(layout->layout, &Layout::recompute, kModeAuto);
         if (is_before_between(layout->layout) && may_try(automatic) &&
             !find_by(instead, automatic, &Estimate::layout))
-          instead.push_back({automatic, figures});
+          instead.push_back({automatic, figures, found_[recorded - 1].loss_chunk_rows});
       }
       found_.insert(found_.begin() + static_cast<std::ptrdiff_t>(recorded), instead.begin(), instead.end());
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
@@ -331,7 +334,7 @@ class Search {
       const auto [decided, figures] = estimated(layout);
       if (const auto* mode = decided.decisions.find("activation_checkpoint.mode"))
         automatic_recompute = mode->value;
-      e = Estimate{layout, figures};
+      e = Estimate{layout, figures, decided.shape.model_options.loss_chunk_rows};
     } catch (const ConfigError& error) {  // heads or tokens that do not divide
       complaint = error.what();
     }

@@ -24,13 +24,13 @@ struct SearchResult {
 };
 
 /// Finds the fastest layouts that fit. Layouts that cannot fit by their persistent memory alone, or that fail
-/// with fewer sequences at a time already, are not estimated. Where op does not fit and all but attention
-/// does, or in a pipeline any mode and not the one before, activation_checkpoint.mode auto is estimated too,
-/// if it may be among the fastest; it is kept if what it comes to is none of the modes. Resharding, and
-/// whether weights travel as FP8 codes, are varied around the best. Pipelines that the configuration does not
-/// ask for are estimated if their compute leaves them among the fastest, for a few seconds in all. Estimates
-/// (fewer_blocks.h) decide what is recorded; recordings decide the order. Throws ConfigError as all_layouts()
-/// does, and if there is no way to divide the model.
+/// with fewer sequences at a time already, are not estimated. Where one mode fits and the one before that
+/// recomputes less does not, or only with logits of fewer tokens at a time, activation_checkpoint.mode auto
+/// is estimated too, if it may be among the fastest (recompute_modes.h); it is kept if what it comes to is
+/// none of the modes. Resharding, and whether weights travel as FP8 codes, are varied around the best.
+/// Pipelines that the configuration does not ask for are estimated if their compute leaves them among the
+/// fastest, for a few seconds in all. Estimates (fewer_blocks.h) decide what is recorded; recordings decide
+/// the order. Throws ConfigError as all_layouts() does, and if there is no way to divide the model.
 SearchResult search_layouts(const Config& config, const PlannedExperiment& planned, const Machine& machine,
                             const SearchOptions& options);
 

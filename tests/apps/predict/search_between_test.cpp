@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "tests/apps/predict/small_plan.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 
 // Where a mode does not fit, and the next leaves room, mode auto recomputes something between them.
 
@@ -106,6 +107,25 @@ TEST_CASE("where mode auto recomputes less than any mode that fits, a search fin
     }
     CHECK(won >= 5);
   }
+}
+
+TEST_CASE("where a mode leaves memory for logits of fewer tokens only, a search finds what mode auto does") {
+  const Overrides keys{"--training.global_batch_size", "1",   "--model.vocab_size", "32000",
+                       "--training.seq_len",           "4096"};
+  const Planned p(keys, 1, 4);
+  const double limit =
+      limit_between(Planned(keys + Overrides{"--model.loss_chunk_tokens", "2048"}, 1, 4), kModeNone, kModeOp);
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine, limit);
+  const RecordedLayout none = recorder.record(recomputing(layout_of(p.planned.experiment), kModeNone));
+  REQUIRE(none.gib_with_nccl() <= limit);
+  const std::optional<RecordedLayout> best = best_by_hand(p, limit);
+  REQUIRE(best);
+  REQUIRE(best->layout.recompute.mode == Mode::automatic);
+  const SearchResult found = search_layouts(p.config, p.planned, p.machine, {.limit_gib = limit});
+  REQUIRE_FALSE(found.best.empty());
+  INFO("found: " << describe(found.best[0].layout, found.best[0].automatic_recompute()));
+  CHECK(found.best[0].layout == best->layout);
+  CHECK(found.best[0].time->seconds == Approx(best->time->seconds).epsilon(1e-9));
 }
 
 TEST_CASE("where ranks of a pipeline may recompute less than the fullest, a search finds it") {
