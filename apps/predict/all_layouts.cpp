@@ -63,8 +63,7 @@ bool may_share_sequences(const Layout& ranks, const Experiment& e, const Machine
 bool is_plain_pipeline(const Layout& l, const Layout& given, int64_t layers) {
   constexpr int64_t kMostPasses = 1024;
   return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&
-         l.micro_batches() * layers <= kMostPasses &&
-         (l.local_batch == 1 || l.local_batch == given.local_batch);
+         l.micro_batches() * layers <= kMostPasses;
 }
 
 class Lister {

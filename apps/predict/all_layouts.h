@@ -21,8 +21,8 @@ constexpr std::string_view kAutoRecompute = "activation_checkpoint.mode=auto";
 /// otherwise.
 ///
 /// pp: what is_asked_for() and, if there are several machines, other values up to 16. The latter only without
-/// copies of the sharded model, with the configuration's cp, and with at most 1,024 micro-batches x layers:
-/// longer ones take too long to record unasked.
+/// copies of the sharded model, with the configuration's cp, at least as many micro-batches as stages, and at
+/// most 1,024 micro-batches x layers: longer ones take too long to record unasked.
 ///
 /// Throws ConfigError for a key that no layout has, and if there is no such layout.
 std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,

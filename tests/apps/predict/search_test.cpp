@@ -254,6 +254,10 @@ TEST_CASE("a search tries pipelines between machines, and ranks that share seque
   CHECK(tried({}, 16, &Layout::cp) == Degrees{1});  // 64 tokens are no whole chunks
 
   const Planned p({"--training.global_batch_size", "32", "--model.n_layers", "6"}, 16, 4);
+  std::set<int64_t> batches;
+  for (const Layout& l : all_layouts(p.planned, p.machine))
+    if (l.pp == 2) batches.insert(l.local_batch);
+  CHECK(batches == std::set<int64_t>{1, 2, 4, 8});
   const SearchResult found = search_layouts(
       p.config, p.planned, p.machine, {.limit_gib = 70, .fixed = {"parallelism.pipeline_parallel_degree=4"}});
   REQUIRE_FALSE(found.best.empty());
