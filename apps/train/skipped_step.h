@@ -17,7 +17,7 @@ namespace ottava {
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
 
 /// Why a step was skipped whose gradients are finite, but whose factor float32 takes for zero
-/// (core/optim/adamw.h): "training.max_norm 1e-15 / gradient norm ...", and what to change.
+/// (core/optim/step_scalars.h): "training.max_norm 1e-15 / gradient norm ...", and what to change.
 std::string describe_vanishing(const StepOutputs& out, const TrainingConfig& config);
 
 /// What a gradient of exactly 0 means where tokens have a loss: norms take rows whose squares overflow

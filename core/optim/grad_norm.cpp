@@ -5,9 +5,9 @@
 #include <functional>
 
 #include "core/check.h"
-#include "core/optim/adamw.h"
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/spike.h"
+#include "core/optim/step_scalars.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/run_op.h"
 #include "core/sum_of.h"

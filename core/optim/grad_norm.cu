@@ -2,9 +2,9 @@
 
 #include "core/cuda/elements.cuh"
 #include "core/cuda/tensor_list.cuh"
-#include "core/optim/adamw.h"
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/spike.h"
+#include "core/optim/step_scalars.h"
 #include "core/optim/tensor_chunks.h"
 
 // Ceiling: memory bandwidth, 4 bytes per element (on GPUs with full-rate f64; others are bound by the f64

@@ -14,8 +14,8 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
                        const Tensor& workspace);
 Shape grad_norm_workspace(const std::vector<Shape>& gradients);
 
-/// Computes scalars[kGradientNorm] and scalars[kGradientFactor] (adamw.h) from the global sum of squares (f64
-/// [1]):
+/// Computes scalars[kGradientNorm] and scalars[kGradientFactor] (step_scalars.h) from the global sum of
+/// squares (f64 [1]):
 ///     norm = sqrt(sum) / loss_scale;  factor = min(1, max_norm / (norm + 1e-6)) / loss_scale
 /// max_norm <= 0 never clips. If the norm is not finite in f32, or the factor is subnormal, factor = 0 and
 /// skipped (i32 [1]) = kNotFinite (spike.h); else kNotSkipped. No host synchronisation. Throws ShapeError.

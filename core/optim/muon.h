@@ -3,7 +3,7 @@
 #include <array>
 #include <vector>
 
-#include "core/optim/adamw.h"
+#include "core/optim/step_scalars.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -22,7 +22,7 @@ struct MuonHyper {
 
 /// g = gradient * factor; m += (1 - momentum) (g - m); update = nesterov ? (1-momentum) g + momentum m : m.
 /// gradient and momentum f32, update f32|bf16; momentum is updated in place, update overwritten. If the
-/// factor (adamw.h) is 0, m stays and update is 0. Subnormal numbers as in adamw().
+/// factor (step_scalars.h) is 0, m stays and update is 0. Subnormal numbers as in adamw().
 struct MuonMomentum {
   Tensor gradient, momentum, update;
 };
@@ -47,7 +47,7 @@ Shape newton_schulz_sums(const Shape& x);
 void newton_schulz(Stream& stream, const NewtonSchulz& args, const MuonHyper& hyper);
 
 /// master -= lr (weight_decay master + scale update), with lr = learning rate * lr_factor; nothing changes if
-/// the factor (adamw.h) is 0. master f32, update f32|bf16; compute and amax as in AdamwTensor. Throws
+/// the factor (step_scalars.h) is 0. master f32, update f32|bf16; compute and amax as in AdamwTensor. Throws
 /// ShapeError naming the tensor's index.
 struct MuonWeight {
   Tensor master, update, compute, amax;

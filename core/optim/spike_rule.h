@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/optim/adamw.h"
 #include "core/optim/spike.h"
+#include "core/optim/step_scalars.h"
 
 #if defined(__CUDACC__)
 #define OTTAVA_BOTH __host__ __device__

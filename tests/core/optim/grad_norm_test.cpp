@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "core/cost.h"
-#include "core/optim/adamw.h"
+#include "core/optim/step_scalars.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/tolerance.h"

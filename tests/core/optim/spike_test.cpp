@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/cost.h"
-#include "core/optim/adamw.h"
+#include "core/optim/step_scalars.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/values.h"
