@@ -47,6 +47,34 @@ bool matches_any(const std::string& match, const ParameterSpec& spec) {
          });
 }
 
+/// What optimizer.name chooses for a parameter that no group gives another rule.
+UpdateRule usual_rule(const OptimizerConfig& c, const ParameterSpec& spec) {
+  switch (c.name) {
+    case UpdateRule::adamw:
+      return UpdateRule::adamw;
+    case UpdateRule::muon:
+      return spec.role == ParameterRole::linear ? UpdateRule::muon : UpdateRule::adamw;
+  }
+  fail("optimizer", "update rule {} is missing in usual_rule()", static_cast<int>(c.name));
+}
+
+/// `group` applies to nothing; `overruled_by`: the numbers of those before it that match what it matches.
+[[noreturn]] void refuse_unused(size_t group, const std::string& match,
+                                const std::set<size_t>& overruled_by) {
+  if (overruled_by.empty()) {
+    fail<ConfigError>("optimizer",
+                      "param_groups entry {} matches no parameter: '{}'; parameters have names such as "
+                      "layers.0.attention_norm",
+                      group + 1, match);
+  }
+  const bool is_one = overruled_by.size() == 1;
+  fail<ConfigError>("optimizer",
+                    "param_groups entry {} has no effect: {} {} before it {} every parameter that '{}' "
+                    "matches, and the first match applies: put it before {}, or remove it",
+                    group + 1, is_one ? "entry" : "entries", fmt::join(overruled_by, ", "),
+                    is_one ? "matches" : "match", match, is_one ? "that" : "those");
+}
+
 }  // namespace
 
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
@@ -55,8 +83,7 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
   std::vector<bool> used(c.param_groups.size(), false);
   std::vector<std::set<size_t>> overruled_by(c.param_groups.size());
   for (const ParameterSpec& spec : specs) {
-    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f, UpdateRule::adamw};
-    if (c.name == UpdateRule::muon && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
+    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f, usual_rule(c, spec)};
     std::optional<size_t> first;
     for (size_t g = 0; g < c.param_groups.size(); ++g) {
       const ParamGroupConfig& group = c.param_groups[g];
@@ -74,22 +101,8 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
     }
     out.push_back(training);
   }
-  for (size_t g = 0; g < used.size(); ++g) {
-    if (used[g]) continue;
-    const std::string& match = c.param_groups[g].match;
-    if (!overruled_by[g].empty()) {
-      const bool is_one = overruled_by[g].size() == 1;
-      fail<ConfigError>("optimizer",
-                        "param_groups entry {} has no effect: {} {} before it {} every parameter that '{}' "
-                        "matches, and the first match applies: put it before {}, or remove it",
-                        g + 1, is_one ? "entry" : "entries", fmt::join(overruled_by[g], ", "),
-                        is_one ? "matches" : "match", match, is_one ? "that" : "those");
-    }
-    fail<ConfigError>("optimizer",
-                      "param_groups entry {} matches no parameter: '{}'; parameters have names such as "
-                      "layers.0.attention_norm",
-                      g + 1, match);
-  }
+  for (size_t g = 0; g < used.size(); ++g)
+    if (!used[g]) refuse_unused(g, c.param_groups[g].match, overruled_by[g]);
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "core/config/problems.h"
@@ -16,8 +17,8 @@ namespace {
 // is no larger than another's if eps is at least sqrt(2^-126 / (1 - beta2)): 4.5e-16 for the largest beta2.
 constexpr double kLeastEpsilon = 1e-15;
 
-const std::vector<std::pair<std::string, UpdateRule>> kRules{{"AdamW", UpdateRule::adamw},
-                                                             {"Muon", UpdateRule::muon}};
+const std::vector<std::pair<std::string, UpdateRule>> kRules(std::begin(kUpdateRules),
+                                                             std::end(kUpdateRules));
 
 double number_of(const std::string& text) {
   using Kind = config::Value::Kind;

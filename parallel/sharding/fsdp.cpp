@@ -141,13 +141,10 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
       in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
   if (!options_.trains) return;
   s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
-  if (specs_[p].rule == UpdateRule::muon) {
-    s.momentum = arena.persistent(name + ".momentum", DType::f32, shape, MemoryCategory::optimizer);
-    return;
+  for (const Moment m : moments_of(specs_[p].rule)) {
+    s.moment(m) = arena.persistent(fmt::format("{}.{}", name, name_of(m)),
+                                   dtype_of(m, options_.optimizer_state), shape, MemoryCategory::optimizer);
   }
-  s.exp_avg = arena.persistent(name + ".exp_avg", options_.optimizer_state, shape, MemoryCategory::optimizer);
-  s.exp_avg_sq =
-      arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
 }
 
 // Key/value heads that several tensor-parallel ranks hold get their gradients from each rank's own query
@@ -172,9 +169,10 @@ void Fsdp::initialise(uint64_t seed) {
 }
 
 void Fsdp::clear_moments() {
-  for (const ParameterShard& s : shards_) {
-    for (const Tensor* moment : {&s.exp_avg, &s.exp_avg_sq, &s.momentum}) {
-      if (moment->numel() > 0 && !moment->empty()) fill_zero(stream_, *moment);
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    for (const Moment m : moments_of(specs_[p].rule)) {
+      const Tensor& moment = shards_[p].moment(m);
+      if (moment.numel() > 0 && !moment.empty()) fill_zero(stream_, moment);
     }
   }
 }

@@ -24,10 +24,21 @@ struct ParameterShard {
   Tensor master;    ///< f32
   Tensor compute;   ///< working copy in the compute type; the master itself where nothing needs a second one
   Tensor gradient;  ///< f32, summed over everything that trained on this step
-  Tensor exp_avg, exp_avg_sq;  ///< AdamW moments, f32 or bf16; absent where the rule is Muon
-  Tensor momentum;             ///< of Muon, f32; absent where the rule is AdamW
+  Tensor exp_avg, exp_avg_sq, momentum;  ///< those of its update rule; the others are absent
   bool has_compute_copy = false;
   bool is_held = true;  ///< false: another pipeline stage's, of which nothing is here
+
+  Tensor& moment(Moment m) {
+    switch (m) {
+      case Moment::exp_avg:
+        return exp_avg;
+      case Moment::exp_avg_sq:
+        return exp_avg_sq;
+      case Moment::momentum:
+        return momentum;
+    }
+    fail("fsdp", "moment {} has no tensor in ParameterShard", static_cast<int>(m));
+  }
 };
 
 struct FsdpOptions {
