@@ -17,6 +17,7 @@
 #include "core/config/section.h"
 #include "core/config/source.h"
 #include "core/contains.h"
+#include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/optim/lr_schedule.h"
 
@@ -93,8 +94,10 @@ void apply_conversations(Config& c, config::Problems& problems) {
 void refuse_bare_documents(const Config& c, config::Problems& problems) {
   if (c.model.attn_mask_type != ModelConfig::AttnMask::block_causal) return;
   const std::vector<std::string> formats = formats_of(c.training, c.validation);
-  const auto bare = std::ranges::find_if(
-      formats, [](const std::string& format) { return format == "tokens_u16" || format == "tokens_u32"; });
+  const auto bare = std::ranges::find_if(formats, [](const std::string& name) {
+    const std::optional<data::Format> format = data::format_named(name);
+    return format && data::is_bare(*format);
+  });
   if (bare == formats.end()) return;
   problems.add("model.attn_mask_type",
                "block_causal needs to know where documents begin, which files of format {} do not say: make "

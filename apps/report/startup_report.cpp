@@ -260,7 +260,7 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
     text += conversations_text(loader);
   } else if (formats.contains(data::Format::json_lines))
     text += fmt::format("; each line of JSON is a document (\"{}\")", options.text_key);
-  if (!options.encoder.chat && !data::is_tokenized(*formats.begin()))
+  if (!options.encoder.chat && !std::ranges::all_of(formats, data::is_tokenized))
     text += fmt::format("; {}", data::marks_text(options.encoder));
   return text + fmt::format("; {}, {} ahead", counted(options.threads, "thread"),
                             counted(options.prefetch, "segment"));

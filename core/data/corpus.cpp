@@ -87,11 +87,7 @@ std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
   return parts;
 }
 
-bool Corpus::knows_documents() const {
-  return !std::ranges::all_of(files_, [](const DataFile& file) {
-    return file.format == Format::tokens_u16 || file.format == Format::tokens_u32;
-  });
-}
+bool Corpus::knows_documents() const { return !std::ranges::all_of(files_, is_bare, &DataFile::format); }
 
 int64_t Corpus::line_number(int32_t file, int64_t offset) const {
   const DataFile& entry = files_[file];

@@ -317,13 +317,36 @@ Compression compression_of(std::string_view path) {
   return ends_with(path, {".zst", ".zstd"}) ? Compression::zstd : Compression::none;
 }
 
-std::string_view name_of(Format format) {
-  constexpr std::array<std::string_view, 7> kNames{
-      "text", "JSON lines", "ottava shard", "llm.c shard", "Megatron shard", "u16 tokens", "u32 tokens"};
-  return kNames[static_cast<size_t>(format)];
+namespace {
+
+enum class Holds { text, tokens, bare_tokens };
+struct FormatRow {
+  Format format;
+  std::string_view name;
+  Holds holds;
+};
+constexpr FormatRow kRows[] = {{Format::text, "text", Holds::text},
+                               {Format::json_lines, "JSON lines", Holds::text},
+                               {Format::ottava_shard, "ottava shard", Holds::tokens},
+                               {Format::llmc_shard, "llm.c shard", Holds::tokens},
+                               {Format::megatron_shard, "Megatron shard", Holds::tokens},
+                               {Format::tokens_u16, "u16 tokens", Holds::bare_tokens},
+                               {Format::tokens_u32, "u32 tokens", Holds::bare_tokens}};
+
+const FormatRow& row_of(Format format) {
+  const auto* row = std::ranges::find(kRows, format, &FormatRow::format);
+  if (row == std::end(kRows)) fail(kWhere, "format {} has no row in data_file.cpp", static_cast<int>(format));
+  return *row;
 }
 
+}  // namespace
+
+std::string_view name_of(Format format) { return row_of(format).name; }
+bool is_tokenized(Format format) { return row_of(format).holds != Holds::text; }
+bool is_bare(Format format) { return row_of(format).holds == Holds::bare_tokens; }
+
 namespace {
+// What users call them.
 const std::vector<std::pair<std::string, std::optional<Format>>> kFormats{
     {"auto", std::nullopt},
     {"text", Format::text},

@@ -41,6 +41,18 @@ std::string listed_in(const std::string& path) { return fmt::format("@{}", path)
 
 }  // namespace
 
+TEST_CASE("formats keep their numbers, which fingerprints in checkpoints contain") {
+  int number = 0;
+  for (const Format format : {Format::text, Format::json_lines, Format::ottava_shard, Format::llmc_shard,
+                              Format::megatron_shard, Format::tokens_u16, Format::tokens_u32}) {
+    CHECK(static_cast<int>(format) == number);
+    CHECK(is_tokenized(format) == (number >= 2));
+    CHECK(is_bare(format) == (number >= 5));
+    ++number;
+  }
+  CHECK_HAS(message_of<Error>([&] { name_of(static_cast<Format>(number)); }), "[data] format 7 has no row");
+}
+
 TEST_CASE("files, folders, globs and lists, in byte order within each") {
   TemporaryFolder folder;
   for (const char* name : {"b.txt", "a/2.jsonl", "a/10.jsonl", "a/x/deep.md", "a/.hidden/no.txt", "a/.no.txt",
