@@ -21,20 +21,63 @@
 namespace ottava {
 namespace {
 
-// What the page calls the columns of metrics.jsonl.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCharts{{
-    {"loss", "loss_metrics/global_avg_loss"},
-    {"validation", "validation_metrics/loss"},
-    {"grad_norm", "grad_norm"},
-    {"lr", "lr"},
-    {"tps", "throughput(tps)"},
-    {"utilization", "utilization(%)"},
-    {"mfu", "mfu(%)"},
-    {"step_seconds", "time_metrics/end_to_end(s)"},
-    {"memory", "memory/max_active(GiB)"},
-    {"data_percent", "time_metrics/data_loading(%)"},
-    {"loss_scale", "loss_scale"},
-}};
+/// A chart of one column of metrics.jsonl; report.js draws them all, in this order.
+struct Chart {
+  std::string_view key, column, title;
+  std::string_view hint = "", unit = "";
+  enum class Axis { fitted, from_zero, logarithmic } axis = Axis::fitted;
+  std::string_view planned = "";  ///< the figure of planned_of() beside it
+  bool only_if_it_varies = false;
+};
+using Axis = Chart::Axis;
+constexpr Chart kCharts[] = {
+    {.key = "loss", .column = "loss_metrics/global_avg_loss", .title = "Loss", .hint = "mean over tokens"},
+    {.key = "grad_norm",
+     .column = "grad_norm",
+     .title = "Gradient norm",
+     .hint = "before clipping",
+     .axis = Axis::logarithmic},
+    {.key = "lr", .column = "lr", .title = "Learning rate"},
+    {.key = "tps", .column = "throughput(tps)", .title = "Tokens/s", .hint = "per device"},
+    {.key = "utilization",
+     .column = "utilization(%)",
+     .title = "Utilization",
+     .hint = "FLOPs as computed, against the peak of each precision",
+     .unit = "%",
+     .axis = Axis::from_zero},
+    {.key = "mfu",
+     .column = "mfu(%)",
+     .title = "MFU",
+     .hint = "conventional: full attention, against the BF16 peak",
+     .unit = "%",
+     .axis = Axis::from_zero},
+    {.key = "step_seconds",
+     .column = "time_metrics/end_to_end(s)",
+     .title = "Step time",
+     .unit = "s",
+     .axis = Axis::from_zero,
+     .planned = "step_seconds"},
+    {.key = "memory",
+     .column = "memory/max_active(GiB)",
+     .title = "Memory",
+     .hint = "highest so far, of a rank",
+     .unit = "GiB",
+     .axis = Axis::from_zero,
+     .planned = "memory"},
+    {.key = "data_percent",
+     .column = "time_metrics/data_loading(%)",
+     .title = "Waiting for data",
+     .hint = "of a step",
+     .unit = "%",
+     .axis = Axis::from_zero},
+    {.key = "loss_scale",
+     .column = "loss_scale",
+     .title = "Loss scale",
+     .axis = Axis::logarithmic,
+     .only_if_it_varies = true},
+};
+/// In the chart of the loss, as dots.
+constexpr std::string_view kValidationKey = "validation", kValidationColumn = "validation_metrics/loss";
 
 /// Curves of which a run has one per source, text or task go into one chart.
 struct ChartGroup {
@@ -184,6 +227,30 @@ Json trace_of(const TracedTime& trace) {
       .set("operations", std::move(operations));
 }
 
+bool has_numbers(const Column* column) {
+  return column && std::ranges::any_of(*column, [](double v) { return std::isfinite(v); });
+}
+
+Json charts_of(const std::vector<RunHistory>& runs) {
+  const bool validates = std::ranges::any_of(
+      runs, [](const RunHistory& run) { return has_numbers(run.column(kValidationColumn)); });
+  Json out{Json::Array{}};
+  for (const Chart& chart : kCharts) {
+    Json json;
+    json.set("key", std::string(chart.key)).set("title", std::string(chart.title));
+    const bool is_loss = chart.key == "loss";
+    json.set("hint", std::string(chart.hint) + (is_loss && validates ? "; dots: validation text" : ""));
+    if (!chart.unit.empty()) json.set("unit", std::string(chart.unit));
+    if (chart.axis == Chart::Axis::from_zero) json.set("zero", true);
+    if (chart.axis == Chart::Axis::logarithmic) json.set("log", true);
+    if (!chart.planned.empty()) json.set("planned", std::string(chart.planned));
+    if (chart.only_if_it_varies) json.set("whenVaries", true);
+    if (is_loss) json.set("also", std::string(kValidationKey)).set("wide", true);
+    out.push(std::move(json));
+  }
+  return out;
+}
+
 Json groups_of(const std::vector<RunHistory>& runs) {
   Json out{Json::Array{}};
   for (const ChartGroup& group : kGroups) {
@@ -207,10 +274,10 @@ Json run_json(const RunHistory& run, size_t points) {
   const auto buckets = buckets_of(run.steps.size(), points);
   Json out, series;
   auto add = [&](std::string_view key, const Column* column) {
-    if (column && std::ranges::any_of(*column, [](double v) { return std::isfinite(v); }))
-      series.set(std::string(key), series_of(decimate(*column, buckets)));
+    if (has_numbers(column)) series.set(std::string(key), series_of(decimate(*column, buckets)));
   };
-  for (const auto& [key, name] : kCharts) add(key, run.column(name));
+  for (const Chart& chart : kCharts) add(chart.key, run.column(chart.column));
+  add(kValidationKey, run.column(kValidationColumn));
   for (const auto& [name, column] : run.columns) {
     const auto shows = [&name = name](const ChartGroup& group) { return !name_in(group, name).empty(); };
     if (std::ranges::any_of(kGroups, shows)) add(name, &column);
@@ -303,7 +370,10 @@ std::string report_page(const std::vector<RunHistory>& runs, const std::vector<s
       escaped(kDygraphsLicense));
   Json data, all{Json::Array{}};
   for (const RunHistory& run : runs) all.push(run_json(run, points));
-  data.set("x", options.x).set("groups", groups_of(runs)).set("runs", std::move(all));
+  data.set("x", options.x)
+      .set("charts", charts_of(runs))
+      .set("groups", groups_of(runs))
+      .set("runs", std::move(all));
   std::string island = data.dump();
   for (size_t at = 0; (at = island.find('<', at)) != std::string::npos; at += 6)
     island.replace(at, 1, "\\u003c");

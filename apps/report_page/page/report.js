@@ -46,19 +46,7 @@ const paintNames = () => {
 runs.forEach((r, i) => document.getElementById("run-" + i).style.setProperty("--stroke", `var(--stroke-${i})`));
 
 // --- charts ---------------------------------------------------------------------------------------------------
-const charts = [
-  { key: "loss", title: "Loss", also: "validation", wide: true, hint: runs.some((r) => r.series && r.series.validation) ? "mean over tokens; dots: validation text" : "mean over tokens" },
-  { key: "grad_norm", title: "Gradient norm", log: true, hint: "before clipping" },
-  { key: "lr", title: "Learning rate", hint: "" },
-  { key: "tps", title: "Tokens/s", hint: "per device" },
-  { key: "utilization", title: "Utilization", unit: "%", hint: "FLOPs as computed, against the peak of each precision", zero: true },
-  { key: "mfu", title: "MFU", unit: "%", hint: "conventional: full attention, against the BF16 peak", zero: true },
-  { key: "step_seconds", title: "Step time", unit: "s", planned: "step_seconds", hint: "", zero: true },
-  { key: "memory", title: "Memory", unit: "GiB", planned: "memory", hint: "highest so far, of a rank", zero: true },
-  { key: "data_percent", title: "Waiting for data", unit: "%", hint: "of a step", zero: true },
-  { key: "loss_scale", title: "Loss scale", log: true, hint: "", whenVaries: true },
-  ...data.groups,
-];
+const charts = [...data.charts, ...data.groups];
 const single = runs.filter((r) => r.x).length === 1;
 const keysOf = (chart) => chart.keys || [[chart.key, ""]];
 const patterns = [null, [6, 3], [2, 3], [8, 3, 2, 3]];

@@ -55,6 +55,13 @@ TEST_CASE("a page holds everything itself and its numbers are the file's") {
   CHECK(json.at("runs", "p").as_array("r")[0].at("planned", "r").at("memory", "p").as_number("m") == 1.0);
   CHECK(json.at("runs", "p").as_array("r")[0].at("config", "r").at("optimizer.lr", "c").as_string("lr") ==
         "0.001");
+  std::vector<std::string> titles;
+  for (const Json& chart : json.at("charts", "p").as_array("c"))
+    titles.push_back(chart.at("title", "c").as_string("t"));
+  CHECK(titles == std::vector<std::string>{"Loss", "Gradient norm", "Learning rate", "Tokens/s",
+                                           "Utilization", "MFU", "Step time", "Memory", "Waiting for data",
+                                           "Loss scale"});
+  CHECK(json.at("charts", "p").as_array("c")[0].at("hint", "c").as_string("h") == "mean over tokens");
 }
 
 TEST_CASE("a validation between two logged steps is where its step is, in tokens and in hours") {
@@ -76,6 +83,9 @@ TEST_CASE("a validation between two logged steps is where its step is, in tokens
   const std::vector<double> hours = numbers("hours"), want{0.5 / 3600, 4.5 / 3600, 5.0 / 3600, 5.0 / 3600};
   REQUIRE(hours.size() == want.size());
   for (size_t i = 0; i < want.size(); ++i) CHECK(hours[i] == Approx(want[i]).epsilon(1e-5));
+  CHECK(json.at("charts", "p").as_array("c")[0].at("hint", "c").as_string("h") ==
+        "mean over tokens; dots: validation text");
+  CHECK(series(json, 0, "validation", "last").as_array("v")[1].as_number("v") == 7.5);
 }
 
 TEST_CASE("sources, validation texts and tasks are curves of one chart each, and stages are told") {
