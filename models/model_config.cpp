@@ -120,6 +120,18 @@ void declare(config::Section& s, ModelConfig& c) {
 
 bool ModelConfig::uses_float8() const { return contains(converters, "quantize.linear.float8"); }
 
+namespace {
+
+void check(const RopeScalingConfig& rope, config::Problems& problems) {
+  if (rope.low_freq_factor && rope.high_freq_factor && *rope.low_freq_factor >= *rope.high_freq_factor) {
+    problems.add("model.rope_scaling.high_freq_factor",
+                 "high_freq_factor {} must be greater than low_freq_factor {}", *rope.high_freq_factor,
+                 *rope.low_freq_factor);
+  }
+}
+
+}  // namespace
+
 void validate(const ModelConfig& c, config::Problems& problems) {
   if (c.n_heads && c.n_kv_heads && *c.n_heads % *c.n_kv_heads != 0) {
     problems.add("model.n_kv_heads", "n_heads {} is not a multiple of n_kv_heads {} (remainder {})",
@@ -139,12 +151,7 @@ void validate(const ModelConfig& c, config::Problems& problems) {
       problems.add(fmt::format("model.{}", key), "ffn_dim {} is set as well; set only one of the two",
                    *c.ffn_dim);
   }
-  const RopeScalingConfig& rope = c.rope_scaling;
-  if (rope.low_freq_factor && rope.high_freq_factor && *rope.low_freq_factor >= *rope.high_freq_factor) {
-    problems.add("model.rope_scaling.high_freq_factor",
-                 "high_freq_factor {} must be greater than low_freq_factor {}", *rope.high_freq_factor,
-                 *rope.low_freq_factor);
-  }
+  check(c.rope_scaling, problems);
 }
 
 }  // namespace ottava

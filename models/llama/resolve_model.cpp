@@ -1,5 +1,7 @@
 #include "models/llama/resolve_model.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "models/llama/read_hf_config.h"
 
@@ -11,7 +13,23 @@ void replace(T& value, const std::optional<U>& given) {
   if (given) value = static_cast<T>(*given);
 }
 
-void resolve_heads(LlamaConfig& out, const ModelConfig& c) {
+// Values with where they come from, each noted where it is decided.
+struct Origins {
+  // `given`: a key that may be absent, or whether it is set.
+  template <class T, class Given>
+  void note(const char* name, const T& value, const Given& given, std::string_view otherwise) {
+    values.push_back({name, fmt::format("{}", value), given ? "" : std::string(otherwise)});
+  }
+  // A key that replaces one value and nothing else.
+  template <class T, class U>
+  void take(const char* name, T& value, const std::optional<U>& given, std::string_view otherwise) {
+    replace(value, given);
+    note(name, value, given, otherwise);
+  }
+  std::vector<ModelValue> values;
+};
+
+void resolve_heads(LlamaConfig& out, const ModelConfig& c, std::string_view from, Origins& origins) {
   replace(out.heads, c.n_heads);
   if (c.n_heads) out.kv_heads = out.heads;  // a flavor's key/value heads belong to its own number of heads
   replace(out.kv_heads, c.n_kv_heads);
@@ -24,6 +42,16 @@ void resolve_heads(LlamaConfig& out, const ModelConfig& c) {
     }
     out.head_dim = out.dim / out.heads;
   }
+  origins.note("n_heads", out.heads, c.n_heads, from);
+  origins.note("n_kv_heads", out.kv_heads, c.n_kv_heads, c.n_heads ? "n_heads" : from);
+  origins.note("head_dim", out.head_dim, c.head_dim, c.dim || c.n_heads ? "dim / n_heads" : from);
+}
+
+void resolve_feed_forward(LlamaConfig& out, const ModelConfig& c, std::string_view from, Origins& origins) {
+  const bool is_derived = c.dim || c.ffn_dim_multiplier || c.multiple_of;
+  if (!c.ffn_dim && is_derived)
+    out.ffn_dim = llama_ffn_dim(out.dim, c.ffn_dim_multiplier.value_or(0), c.multiple_of.value_or(256));
+  origins.take("ffn_dim", out.ffn_dim, c.ffn_dim, is_derived ? "8 dim / 3, rounded up" : from);
 }
 
 void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
@@ -45,32 +73,28 @@ std::string scaling_text(const std::optional<RopeScaling>& s) {
                      s->low_freq_factor, s->high_freq_factor, s->original_max_position_embeddings);
 }
 
-// In the order in which resolve_model() decides.
-std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c,
-                                  const std::optional<LlamaConfig>& config_json, int64_t tokenizer_vocab) {
-  const std::string base = config_json ? "config.json" : "flavor " + c.flavor;
-  const std::string rope = config_json || !c.dim ? base : "default";
-  std::vector<ModelValue> out;
-  // `given`: a key that may be absent, or whether it is set.
-  auto add = [&](const char* name, const auto& value, const auto& given, std::string_view otherwise) {
-    out.push_back({name, fmt::format("{}", value), given ? "" : std::string(otherwise)});
-  };
-  add("dim", m.dim, c.dim, base);
-  add("n_layers", m.layers, c.n_layers, base);
-  add("n_heads", m.heads, c.n_heads, base);
-  add("n_kv_heads", m.kv_heads, c.n_kv_heads, c.n_heads ? "n_heads" : base);
-  add("head_dim", m.head_dim, c.head_dim, c.dim || c.n_heads ? "dim / n_heads" : base);
-  add("ffn_dim", m.ffn_dim, c.ffn_dim,
-      c.dim || c.ffn_dim_multiplier || c.multiple_of ? "8 dim / 3, rounded up" : base);
-  add("vocab_size", m.vocab_size, c.vocab_size > 0,
-      config_json || tokenizer_vocab == 0 ? base : "the tokenizer");
-  add("rope_theta", m.rope_theta, c.rope_theta, rope);
-  add("rope_scaling", scaling_text(m.rope_scaling), c.rope_scaling != RopeScalingConfig{}, rope);
-  add("norm_eps", m.norm_eps, c.norm_eps, base);
-  add("tie_embeddings", m.tied_embeddings, c.tie_embeddings, base);
-  add("qkv_bias", m.qkv_bias, c.qkv_bias, base);
-  add("qk_norm", m.qk_norm, c.qk_norm, base);
-  return out;
+void resolve_vocabulary(LlamaConfig& out, const ModelConfig& c, bool has_config_json,
+                        int64_t tokenizer_vocab) {
+  if (c.vocab_size > 0) {
+    out.vocab_size = c.vocab_size;
+  } else if (!has_config_json && tokenizer_vocab > 0) {
+    out.vocab_size = tokenizer_vocab;
+  }
+  if (out.vocab_size < tokenizer_vocab) {
+    fail<ConfigError>("model",
+                      "vocab_size {} is smaller than the tokenizer's {}, whose largest ids would have no "
+                      "row: raise model.vocab_size or remove it",
+                      out.vocab_size, tokenizer_vocab);
+  }
+}
+
+void require_short_enough(const ModelConfig& c, const LongestSequence& longest) {
+  if (c.max_seq_len && longest.tokens > *c.max_seq_len) {
+    fail<ConfigError>("model",
+                      "sequences of {} tokens are longer than model.max_seq_len {}: lower {}, or raise "
+                      "model.max_seq_len and set model.rope_scaling",
+                      longest.tokens, *c.max_seq_len, longest.key);
+  }
 }
 
 using Mode = ActivationCheckpointConfig::Mode;
@@ -89,41 +113,28 @@ std::vector<Recompute> in_some(int64_t some, int64_t every, Recompute what, std:
 LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base,
                           int64_t tokenizer_vocab, LongestSequence longest, std::vector<ModelValue>* values) {
   LlamaConfig out = base ? *base : llama_flavor(c.flavor);
+  const std::string from = base ? "config.json" : "flavor " + c.flavor,
+                    rope = base || !c.dim ? from : "default";
+  Origins origins;
   if (c.dim && !base) out.rope_scaling.reset();  // a flavor's scaling belongs to its own training
-  replace(out.dim, c.dim);
-  replace(out.layers, c.n_layers);
-  resolve_heads(out, c);
-  if (c.ffn_dim) {
-    out.ffn_dim = *c.ffn_dim;
-  } else if (c.dim || c.ffn_dim_multiplier || c.multiple_of) {
-    out.ffn_dim = llama_ffn_dim(out.dim, c.ffn_dim_multiplier.value_or(0), c.multiple_of.value_or(256));
-  }
-  replace(out.rope_theta, c.rope_theta);
-  replace(out.norm_eps, c.norm_eps);
-  replace(out.tied_embeddings, c.tie_embeddings);
-  replace(out.qkv_bias, c.qkv_bias);
-  replace(out.qk_norm, c.qk_norm);
+  origins.take("dim", out.dim, c.dim, from);
+  origins.take("n_layers", out.layers, c.n_layers, from);
+  resolve_heads(out, c, from, origins);
+  resolve_feed_forward(out, c, from, origins);
+  resolve_vocabulary(out, c, base.has_value(), tokenizer_vocab);
+  origins.note("vocab_size", out.vocab_size, c.vocab_size > 0,
+               base || tokenizer_vocab == 0 ? from : "the tokenizer");
+  origins.take("rope_theta", out.rope_theta, c.rope_theta, rope);
   resolve_rope_scaling(out, c.rope_scaling);
-  if (c.vocab_size > 0) {
-    out.vocab_size = c.vocab_size;
-  } else if (!base && tokenizer_vocab > 0) {
-    out.vocab_size = tokenizer_vocab;
-  }
-  if (out.vocab_size < tokenizer_vocab) {
-    fail<ConfigError>("model",
-                      "vocab_size {} is smaller than the tokenizer's {}, whose largest ids would have no "
-                      "row: raise model.vocab_size or remove it",
-                      out.vocab_size, tokenizer_vocab);
-  }
-  if (c.max_seq_len && longest.tokens > *c.max_seq_len) {
-    fail<ConfigError>("model",
-                      "sequences of {} tokens are longer than model.max_seq_len {}: lower {}, or raise "
-                      "model.max_seq_len and set model.rope_scaling",
-                      longest.tokens, *c.max_seq_len, longest.key);
-  }
+  origins.note("rope_scaling", scaling_text(out.rope_scaling), c.rope_scaling != RopeScalingConfig{}, rope);
+  origins.take("norm_eps", out.norm_eps, c.norm_eps, from);
+  origins.take("tie_embeddings", out.tied_embeddings, c.tie_embeddings, from);
+  origins.take("qkv_bias", out.qkv_bias, c.qkv_bias, from);
+  origins.take("qk_norm", out.qk_norm, c.qk_norm, from);
+  require_short_enough(c, longest);
   validate(out);
   hf_family_of(out);  // of none could a checkpoint be saved
-  if (values) *values = values_of(out, c, base, tokenizer_vocab);
+  if (values) *values = std::move(origins.values);
   return out;
 }
 
