@@ -31,6 +31,10 @@ class Program:
             self.helps[key] = done.stdout if done.returncode == 0 else None
         return self.helps[key]
 
+    def refusal_of(self, words):
+        done = subprocess.run([self.path, *words], capture_output=True, text=True, cwd=ROOT)
+        return done.stdout + done.stderr
+
     def faults_of_words(self, words):
         """`words`: an ottava command without the program's name."""
         rest = words[words.index("--") + 1:] if "--" in words else None

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What texts name exists: the files that a Markdown file links to or has in backticks, the configuration keys and commands in it,
 the keys in the program's messages, the files that comments of the sources name by path, and the order of rooms that
-check_includes.py keeps. README.md's commands are readme_test's.
+check_includes.py keeps; and that texts which list what there is (flavors, formats, recipes, optimizers, numbers of metrics.jsonl,
+files of configs) leave out none. README.md's commands are readme_test's.
 
     documents_test.py OTTAVA
 """
@@ -123,6 +124,55 @@ def check_rooms(folder):
         problems.append(f"{folder}/README.md: its rooms are {table}, check_includes.py has {rooms}")
 
 
+def row_of_key(key):
+    """Its choices and its meaning, in configs/keys.md."""
+    row = re.search(rf"^\| `{re.escape(key)}` \| ([^|]*) \|[^|]*\|[^|]*\| ([^|]*) \|", read("configs/keys.md"), re.M)
+    return re.findall(r"[\w.]+", row.group(1).replace(" or ", " ")), row.group(2)
+
+
+def first_cells(name):
+    """Of the tables in a document, without backticks."""
+    return {cell.strip().strip("`") for cell in re.findall(r"^\|([^|]*)\|", read(name), re.M)}
+
+
+def line_with(name, start):
+    return next(line for line in read(name).splitlines() if start in line)
+
+
+def check_lists(program):
+    """Lists that a text repeats, in words of its own, from the one that the program has. Returns how many names were looked for."""
+    def look(what, names, place, text):
+        for name in names:
+            has = name in text if isinstance(text, set) else re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", text)
+            if not has:
+                problems.append(f"{place}: {what} {name} is missing")
+        return len(names)
+
+    flavors = re.search(r"expected one of (.*), or hf", program.refusal_of(["plan", "--model.flavor", "of no model"])).group(1).split(", ")
+    found = look("flavor", flavors, "README.md", line_with("README.md", "`model.flavor`: debug"))
+    found += look("flavor", flavors, "models/README.md", first_cells("models/README.md"))
+    found += look("flavor", flavors, "meaning of model.flavor", row_of_key("model.flavor")[1])
+    formats, meaning = row_of_key("training.format")
+    found += look("format", formats, "meaning of training.format", meaning)
+    found += look("format", formats, "help of data inspect", program.help_of(["data", "inspect"]))
+    recipes, _ = row_of_key("quantize.linear.float8.recipe_name")
+    for place in ("fp8/README.md", "fp8/choosing_a_recipe.md"):
+        found += look("recipe", recipes, place, first_cells(place))
+    found += look("recipe", recipes, "scripts/results.sh", line_with("scripts/results.sh", "recipes=("))
+    optimizers, meaning = row_of_key("optimizer.name")
+    found += look("optimizer", optimizers, "meaning of optimizer.name", meaning)
+    numbers = re.findall(r'(?:\{|emplace_back\()"([^"]+)", (?:static_cast<double>\()?\*?m(?:etrics)?\.', read("apps/report/metrics_reporter.cpp"))
+    named = set(re.findall(r"`([^`]+)`", read("apps/report/README.md")))
+    found += look("number", numbers, "apps/report/README.md", named)
+    charted = re.findall(r'\.column = "([^"]+)"', read("apps/report_page/page.cpp"))
+    found += look("number of a chart", charted, "apps/report/README.md", named)
+    tables = [name for name in os.listdir(ROOT / "configs") if name.endswith((".yaml", ".toml"))]
+    for name in tables:
+        if not any(fnmatch.fnmatch(name, known) for known in re.findall(r"`([^`]+)`", read("configs/README.md"))):
+            problems.append(f"configs/README.md: file {name} is missing")
+    return found + len(tables)
+
+
 def main():
     program, counts, comments, messages = Program(sys.argv[1]), [0, 0, 0], 0, 0
     for name in FILES:
@@ -134,9 +184,10 @@ def main():
             messages += check_messages(name)
     for folder in ("apps", "parallel"):
         check_rooms(folder)
+    listed = check_lists(program)
     found = (f"{counts[0]} files, {counts[1]} keys and {counts[2]} commands in documents, {comments} files in comments, "
-             f"{messages} keys in messages")
-    if counts[0] < 500 or counts[1] < 40 or counts[2] < 40 or comments < 60 or messages < 300:
+             f"{messages} keys in messages, {listed} names in lists")
+    if counts[0] < 500 or counts[1] < 40 or counts[2] < 40 or comments < 60 or messages < 300 or listed < 80:
         problems.append(f"only {found}: does this test read them right?")
     print("\n".join(problems) or found)
     sys.exit(bool(problems))
