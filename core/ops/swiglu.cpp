@@ -51,7 +51,10 @@ void swiglu_forward_on_cpu(const SwigluForward& a) {
   if (a.float8.empty()) return on_cpu(a, kernel);
   const Tensor x{nullptr, a.gate_up.dtype, a.float8.out.codes.shape};
   cpu::for_each_quantized_row(a.float8, x, a.out, [&](int64_t row, const Tensor& out) {
-    kernel({.gate_up = a.gate_up.slice(row, row + 1), .out = out}, {0, 1, x.cols()});
+    SwigluForward one = a;
+    one.gate_up = a.gate_up.slice(row, row + 1);
+    one.out = out;
+    kernel(one, {0, 1, x.cols()});
   });
 }
 
