@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <string>
 
 namespace ottava::log {
 namespace {
@@ -63,6 +64,11 @@ spdlog::level::level_enum translate(Level level) {
   }
 }
 
+std::string with_rank(Level level, std::string_view text) {
+  const bool is_named = view.world_size > 1 && (view.rank != 0 || level >= Level::warning);
+  return is_named ? fmt::format("rank {}: {}", view.rank, text) : std::string(text);
+}
+
 }  // namespace
 
 void set_level(Level level) { logger().set_level(translate(level)); }
@@ -83,11 +89,14 @@ void write(Level level, std::string_view text) {
   if (view.quiet && level < Level::warning) return;
   std::lock_guard guard(status_mutex);
   if (logger().should_log(translate(level))) clear_status();
-  if (view.world_size > 1 && (view.rank != 0 || level >= Level::warning)) {
-    logger().log(translate(level), "rank {}: {}", view.rank, text);
-  } else {
-    logger().log(translate(level), "{}", text);
-  }
+  logger().log(translate(level), "{}", with_rank(level, text));
+}
+
+std::string line(Level level, std::string_view text) {
+  const std::string said = with_rank(level, text);
+  spdlog::memory_buf_t out;
+  line_format()->format(spdlog::details::log_msg("ottava", translate(level), said), out);
+  return {out.data(), out.size()};
 }
 
 }  // namespace ottava::log

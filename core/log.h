@@ -26,6 +26,9 @@ RankView rank_view();
 /// Writes one line; the functions below format it.
 void write(Level level, std::string_view text);
 
+/// The line, with its end, that write() would write for a level that is shown.
+std::string line(Level level, std::string_view text);
+
 /// Shows a status line on standard error, for terminals. The next status replaces it, a log line clears it
 /// first, and an empty one clears it.
 void status(std::string_view line);

@@ -11,6 +11,7 @@
 #include "core/config/nearest.h"
 #include "core/contains.h"
 #include "core/text/error_text.h"
+#include "parallel/ranks/account.h"
 
 namespace ottava {
 namespace {
@@ -98,6 +99,14 @@ std::string parser_text(const CLI::App* command, const CLI::Error& error,
   if (typed != words.end()) name = option_name(*typed);
   if (error.get_name() != "ArgumentMismatch") return name + rest;
   return name + (said.ends_with(" missing") ? " needs a value" : " is given more than once");
+}
+
+/// Returns the exit code.
+int say_error(const std::string& text) {
+  std::fflush(stdout);
+  const std::string line = fmt::format("ottava: {}\n", text);
+  if (!tell_launcher(text, line)) std::fputs(line.c_str(), stderr);
+  return 1;
 }
 
 /// What is wrong with a command line, and what would be allowed.
@@ -308,12 +317,9 @@ int CommandLine::run(std::vector<std::string> words) {
     parser_->parse(std::vector<std::string>(marked.rbegin(), marked.rend()));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return parser_->exit(e);  // --help, --version
-    std::fprintf(stderr, "ottava: [command line] %s\n", failure(parser_.get(), e, words).c_str());
-    return 1;
+    return say_error(fmt::format("[command line] {}", failure(parser_.get(), e, words)));
   } catch (const std::exception& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "ottava: %s\n", error_text(e).c_str());
-    return 1;
+    return say_error(error_text(e));
   }
   return line_.code;
 }

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -19,10 +20,12 @@
 
 #include "core/contains.h"
 #include "core/error.h"
+#include "core/io/uninterrupted.h"
 #include "core/text/listed.h"
 #include "parallel/calls/waited_time.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/launcher/line_labels.h"
+#include "parallel/launcher/rank_accounts.h"
 #include "parallel/launcher/rank_process.h"
 #include "parallel/launcher/stop_signal_set.h"
 
@@ -71,6 +74,13 @@ void require_loopback() {
       std::strerror(errno));
 }
 
+// Whether who reads standard error reads standard output as well.
+bool is_same_output() {
+  struct stat output, errors;
+  return ::fstat(1, &output) == 0 && ::fstat(2, &errors) == 0 && output.st_dev == errors.st_dev &&
+         output.st_ino == errors.st_ino;
+}
+
 /// What is left of a time, from which the time for which this process was stopped is not taken.
 class Countdown {
  public:
@@ -97,7 +107,9 @@ class LocalRanks {
     RankProcess process;
     Descriptor file;
     std::array<LineLabels, 2> lines;
-    std::string account;
+    bool is_shown = true;
+    std::string told;    ///< of an account that is not whole yet
+    std::string ending;  ///< how it ended, if with an error
     bool has_ended = false;
   };
   std::vector<std::string> environment(int local) const;
@@ -105,12 +117,13 @@ class LocalRanks {
   void start(int local);
   void wait();
   bool forward(const Rank& rank, LineLabels& lines);
+  void read_account(Rank& rank);
   void take_signals();
   void take_stop(int signal);
   void say_who_is_left();
   void reap();
   void kill_ranks();
-  void print_accounts();
+  std::string last_words();
   void watch_reader();
   bool has_ended() const { return std::ranges::all_of(ranks_, &Rank::has_ended); }
 
@@ -120,6 +133,7 @@ class LocalRanks {
   Descriptor signals_;
   std::vector<Rank> ranks_;
   LineOutlet outlet_;
+  RankAccounts accounts_;
   int code_ = 0, interrupts_ = 0;
   bool is_to_end_ = false, said_what_is_lost_ = false, said_who_is_left_ = false;
   std::optional<Countdown> grace_, notice_, reader_;
@@ -181,7 +195,8 @@ void LocalRanks::start(int local) {
   RankProcess process = start_rank(launch_.program, launch_.arguments, environment(local));
   LineLabels output(std::move(process.output), {is_shown ? 1 : -1, label, file}),
       errors(std::move(process.errors), {is_shown ? 2 : -1, label, file});
-  ranks_.push_back({number, std::move(process), std::move(file), {std::move(output), std::move(errors)}});
+  ranks_.push_back(
+      {number, std::move(process), std::move(file), {std::move(output), std::move(errors)}, is_shown});
 }
 
 int LocalRanks::run() {
@@ -190,8 +205,9 @@ int LocalRanks::run() {
     for (LineLabels& lines : rank.lines) {
       while (forward(rank, lines)) wait();
     }
+    read_account(rank);
   }
-  if (code_ != 0) print_accounts();
+  if (code_ != 0) outlet_.put(2, last_words());
   while (!outlet_.is_empty()) wait();
   return code_;
 }
@@ -205,6 +221,7 @@ void LocalRanks::wait() {
   for (const Rank& rank : ranks_) {
     for (const LineLabels& lines : rank.lines)
       if (reads) watched.push_back({lines.descriptor(), POLLIN, 0});
+    if (reads) watched.push_back({rank.process.account, POLLIN, 0});
   }
   watch_reader();
   int milliseconds = -1;
@@ -221,6 +238,9 @@ void LocalRanks::wait() {
     for (LineLabels& lines : rank.lines) {
       if (reads && watched[at++].revents != 0) forward(rank, lines);
     }
+    if (!reads || watched[at++].revents == 0) continue;
+    for (LineLabels& lines : rank.lines) forward(rank, lines);  // what it said before
+    if (outlet_.is_empty()) read_account(rank);
   }
   if (watched[0].revents != 0) take_signals();
   watch_reader();
@@ -239,6 +259,19 @@ bool LocalRanks::forward(const Rank& rank, LineLabels& lines) {
                                log_of(rank.number), std::strerror(lines.copy_error())));
   }
   return may_be_more;
+}
+
+void LocalRanks::read_account(Rank& rank) {
+  char text[4096];
+  ssize_t got = 0;
+  while ((got = uninterrupted([&] { return ::read(rank.process.account, text, sizeof text); })) > 0)
+    rank.told.append(text, got);
+  if (got == 0) rank.process.account.close();
+  while (const std::optional<RankAccount> account = take_account(rank.told)) {
+    using enum RankAccounts::Shown;
+    const bool is_new = accounts_.add(rank.number, account->text, rank.is_shown ? yes : no);
+    rank.lines[0].add(account->line, is_new ? LineLabels::For::all : LineLabels::For::copy, outlet_);
+  }
 }
 
 // Of lines that keep ranks from ending; it has all the time again whenever it reads.
@@ -296,15 +329,10 @@ void LocalRanks::reap() {
     if (rank == ranks_.end()) continue;
     rank->has_ended = true;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    char text[4096];
-    for (ssize_t got; (got = ::read(rank->process.account, text, sizeof text)) > 0;)
-      rank->account.append(text, got);
     if (code == 0) continue;
-    if (rank->account.empty()) {
-      rank->account = WIFEXITED(status) ? fmt::format("rank {}: ended with code {}\n", rank->number, code)
-                                        : fmt::format("rank {}: was ended by signal {} ({})\n", rank->number,
-                                                      WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-    }
+    rank->ending = WIFEXITED(status) ? fmt::format("ended with code {}", code)
+                                     : fmt::format("ended by signal {} ({})", WTERMSIG(status),
+                                                   ::strsignal(WTERMSIG(status)));
     if (code_ == 0) code_ = code;
     is_to_end_ = true;
     if (!grace_) grace_.emplace(launch_.grace_seconds);
@@ -318,10 +346,12 @@ void LocalRanks::kill_ranks() {
   grace_.reset();
 }
 
-void LocalRanks::print_accounts() {
-  std::string text = "ottava launch: the ranks ended with an error; their accounts:\n";
-  for (const Rank& rank : ranks_) text += rank.account;
-  outlet_.put(2, std::move(text));
+std::string LocalRanks::last_words() {
+  for (const Rank& rank : ranks_) {
+    if (!rank.ending.empty() && !accounts_.has(rank.number))
+      accounts_.add(rank.number, rank.ending, RankAccounts::Shown::no);
+  }
+  return accounts_.summary(launch_.ranks, is_same_output());
 }
 
 }  // namespace

@@ -35,8 +35,9 @@ struct RankLaunch {
 /// SIGTERM, SIGUSR1, SIGHUP and SIGINT are passed on, each once to each rank; then it waits for the ranks to
 /// end, however long they save. A second SIGINT kills them, and 130 is returned. So does a SIGTERM (143) that
 /// comes after it was said which ranks have not ended; an earlier one may be the first one's double, which
-/// whole process groups get. If a rank failed, the accounts of all (OTTAVA_ACCOUNTS) are printed to standard
-/// error, by rank. No rank outlives the caller.
+/// whole process groups get. An error that several ranks tell of alike (../ranks/account.h) is printed when
+/// the first does, and kept in the files of all. If a rank failed, standard error ends with what each told.
+/// No rank outlives the caller.
 ///
 /// The stop signals must be blocked in all threads (stop_signal_set.h). Throws ConfigError for numbers that
 /// do not fit, FileError for the folder, CommError if ranks that are to meet at 127.0.0.1 cannot.

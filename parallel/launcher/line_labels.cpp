@@ -1,7 +1,6 @@
 #include "parallel/launcher/line_labels.h"
 
 #include <cerrno>
-#include <string_view>
 #include <utility>
 
 namespace ottava {
@@ -32,13 +31,26 @@ bool LineLabels::forward(LineOutlet& outlet) {
       return false;
     }
     const std::string_view bytes(chunk, got);
-    if (options_.copy >= 0) {
-      if (const int error = write_copy(options_.copy, bytes); copy_error_ == 0) copy_error_ = error;
-    }
+    copy(bytes);
     pending_ += bytes;
     print(Lines::ended, outlet);
   }
   return true;
+}
+
+void LineLabels::add(std::string_view lines, For whom, LineOutlet& outlet) {
+  if (!ends_line_) copy("\n");
+  print(Lines::all, outlet);
+  copy(lines);
+  if (whom == For::copy) return;
+  pending_ = lines;
+  print(Lines::all, outlet);
+}
+
+void LineLabels::copy(std::string_view bytes) {
+  if (options_.copy < 0 || bytes.empty()) return;
+  ends_line_ = bytes.ends_with('\n');
+  if (const int error = write_copy(options_.copy, bytes); copy_error_ == 0) copy_error_ = error;
 }
 
 void LineLabels::print(Lines which, LineOutlet& outlet) {

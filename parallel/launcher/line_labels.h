@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/io/descriptor.h"
 #include "parallel/launcher/line_outlet.h"
@@ -22,17 +23,22 @@ class LineLabels {
   /// Passes on what has arrived until the outlet has to wait; returns true if there may be more. The last
   /// line counts even without its newline. Lines of more than 64 KiB are cut.
   bool forward(LineOutlet& outlet);
+  /// Adds whole lines after what has arrived, as if the rank had written them; some are for the copy alone.
+  enum class For { all, copy };
+  void add(std::string_view lines, For whom, LineOutlet& outlet);
   /// The errno of the first copy that lacks something, or 0.
   int copy_error() const { return copy_error_; }
 
  private:
   enum class Lines { ended, all };
+  void copy(std::string_view bytes);
   void print(Lines which, LineOutlet& outlet);
 
   Descriptor from_;
   Options options_;
   std::string pending_;
   int copy_error_ = 0;
+  bool ends_line_ = true;  ///< what was copied
 };
 
 }  // namespace ottava

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 
 #include "core/cuda/runtime.h"
@@ -17,6 +16,7 @@
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/sockets/tcp_port.h"
 #include "parallel/comm/solo_communicator.h"
+#include "parallel/ranks/account.h"
 #include "parallel/ranks/master.h"
 
 namespace ottava {
@@ -203,13 +203,8 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
 
 int report_failure(const Launch& launch, const std::exception& error) {
   log::set_rank({launch.rank, launch.world_size, launch.rank != 0});
-  log::error("{}", error_text(error));
-  if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
-    std::string account = error_text(error);
-    std::ranges::replace(account, '\n', ' ');  // a line for each rank: the launcher sorts them
-    std::ofstream(accounts, std::ios::app)
-        << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;
-  }
+  const std::string text = error_text(error);
+  if (!tell_launcher(text, log::line(log::Level::error, text))) log::error("{}", text);
   if (launch.world_size > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   return 1;
 }

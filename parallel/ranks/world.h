@@ -56,8 +56,7 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
 
 /// For main: logs the error that run_rank() threw and returns the exit code, 1. OpenMPI stops reading the
 /// ranks' output once the first of them has died or exited with an error, so ranks wait a moment before they
-/// exit. If OTTAVA_ACCOUNTS names a file, as under the launcher, which shows it, each rank also adds its line
-/// there.
+/// exit. Under `ottava launch` the rank tells it instead (account.h).
 int report_failure(const Launch& launch, const std::exception& error);
 
 }  // namespace ottava

@@ -11,10 +11,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace ottava::test {
 namespace {
@@ -96,17 +99,47 @@ std::string without_messenger(const std::string& account) {
 
 }  // namespace
 
-bool Outcome::all_say(int ranks, const std::string& text) const {
-  std::string said;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::string start = "\nrank " + std::to_string(rank) + ": ";
-    const size_t at = output.rfind(start);
-    if (at == std::string::npos) return false;
-    const size_t begin = at + start.size();
-    const std::string account = without_messenger(output.substr(begin, output.find('\n', begin) - begin));
-    if (account.find(text) == std::string::npos || (rank > 0 && account != said)) return false;
-    said = account;
+std::map<int, std::string> Outcome::accounts() const {
+  static const std::regex logged(".* - ERROR - rank ([0-9]+): (.*)"), more("\\[rank ([0-9]+)\\] ( .*)"),
+      of_all("ottava launch: (both|all ([0-9]+)) ranks ended with the error above"),
+      told("(?:ranks? ([0-9, ]+)|(both|all ([0-9]+)) ranks): (.*)");
+  std::map<int, std::string> all;
+  std::vector<int> last;  // whose account in the launcher's list began last
+  bool is_in_list = false;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch found;
+    const auto every = [&](int word, int number) {  // both or all of them
+      return found[number].matched ? std::stoi(found[number]) : found[word].matched ? 2 : 0;
+    };
+    if (std::regex_match(line, found, logged)) {
+      all[std::stoi(found[1])] = found[2];
+    } else if (std::regex_match(line, found, more)) {
+      all[std::stoi(found[1])] += found[2];
+    } else if (std::regex_match(line, found, of_all)) {
+      const std::string said = all.empty() ? "" : all.begin()->second;
+      for (int rank = 0; rank < every(1, 2); ++rank) all[rank] = said;
+    } else if (line.ends_with("their accounts:")) {
+      is_in_list = true;
+    } else if (is_in_list && std::regex_match(line, found, told)) {
+      last.clear();
+      for (int rank = 0; rank < every(2, 3); ++rank) last.push_back(rank);
+      std::istringstream ranks(found[1]);
+      for (std::string rank; std::getline(ranks, rank, ',');) last.push_back(std::stoi(rank));
+      for (const int rank : last) all[rank] = found[4];
+    } else if (is_in_list && line.starts_with(' ')) {
+      for (const int rank : last) all[rank] += line;
+    }
   }
+  return all;
+}
+
+bool Outcome::all_say(int ranks, const std::string& text) const {
+  std::map<int, std::string> all = accounts();
+  const std::string said = without_messenger(all[0]);
+  if (said.find(text) == std::string::npos) return false;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (without_messenger(all[rank]) != said) return false;
   return true;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@ struct Outcome {
   int exit_code = 0;       ///< 128 + signal where one ended it
   bool timed_out = false;  ///< killed by run_command
   double seconds = 0;
-  /// True when the launcher's account of each of `ranks` ranks ends with the same text, which contains
-  /// `text`.
+  /// By rank, what the launcher says in the end of each that failed.
+  std::map<int, std::string> accounts() const;
+  /// True when the account of each of `ranks` ranks ends with the same text, which contains `text`.
   bool all_say(int ranks, const std::string& text) const;
 };
 

@@ -235,7 +235,8 @@ TEST_CASE(
   INFO(o.output);
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
-  CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen"));
+  CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen") &&
+                           Contains("\nrank 1: ended by signal 9"));
   CHECK_THAT(o.output, !Contains("rank 0 is gone"));
   CHECK(was_saving == while_saving);
   CHECK(wait_until(60, [&] { return processes_with(job.file()).empty(); }));

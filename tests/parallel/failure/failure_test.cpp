@@ -22,14 +22,13 @@ using Catch::Contains;
 namespace {
 
 /// The lines of one rank: `... - ERROR - rank 2: text`, and its account at the end.
-std::string of_rank(int rank, const std::string& output) {
-  std::istringstream lines(output);
+std::string of_rank(int rank, const Outcome& outcome) {
+  std::istringstream lines(outcome.output);
   std::string line, text;
   while (std::getline(lines, line)) {
-    std::string start = "rank " + std::to_string(rank) + ": ";
-    if (line.starts_with(start) || line.find("- " + start) != std::string::npos) text += line + "\n";
+    if (line.find("- rank " + std::to_string(rank) + ": ") != std::string::npos) text += line + "\n";
   }
-  return text;
+  return text + outcome.accounts()[rank];
 }
 
 // Dead processes of that name that somebody should have waited for. Those whose parent is init do not count:
@@ -71,7 +70,7 @@ TEST_CASE("four ranks that do nothing wrong") {
   Outcome o = launch("good");
   INFO(o.output);
   CHECK(o.exit_code == 0);
-  for (int r = 0; r < 4; ++r) CHECK_THAT(of_rank(r, o.output), Contains("ended"));
+  for (int r = 0; r < 4; ++r) CHECK_THAT(of_rank(r, o), Contains("ended"));
 }
 
 TEST_CASE("a rank killed inside a collective is named by all others") {
@@ -83,11 +82,11 @@ TEST_CASE("a rank killed inside a collective is named by all others") {
   CHECK_FALSE(o.timed_out);
   for (int r : {0, 1, 2}) {
     if (r == victim) continue;
-    CHECK_THAT(of_rank(r, o.output), Contains("rank " + std::to_string(victim) +
-                                              " is gone, last seen in all_reduce 'layers.0' (axis world"));
-    CHECK_THAT(of_rank(r, o.output), Contains("step 4)"));
+    CHECK_THAT(of_rank(r, o), Contains("rank " + std::to_string(victim) +
+                                       " is gone, last seen in all_reduce 'layers.0' (axis world"));
+    CHECK_THAT(of_rank(r, o), Contains("step 4)"));
   }
-  CHECK_THAT(of_rank(3, o.output), Contains("rank " + std::to_string(victim) + " is gone"));
+  CHECK_THAT(of_rank(3, o), Contains("rank " + std::to_string(victim) + " is gone"));
 }
 
 #ifdef MPIEXEC
@@ -129,8 +128,7 @@ TEST_CASE("after a rank was killed the others may take their time to end") {
   CHECK(o.exit_code != 0);
   CHECK(o.seconds > 4);
   CHECK_FALSE(o.timed_out);
-  for (int r : {0, 1, 3})
-    CHECK_THAT(of_rank(r, o.output), Contains("took its time") && Contains("rank 2 is gone"));
+  for (int r : {0, 1, 3}) CHECK_THAT(of_rank(r, o), Contains("took its time") && Contains("rank 2 is gone"));
 }
 
 TEST_CASE("a rank that does not come is named when the time is up") {
@@ -139,9 +137,9 @@ TEST_CASE("a rank that does not come is named when the time is up") {
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
   for (int r : {0, 1, 3}) {
-    CHECK_THAT(of_rank(r, o.output), Contains("behind: rank 2 is after all_reduce 'layers.1'") &&
-                                         Contains("step 3)") && Contains("are in all_reduce 'layers.0'") &&
-                                         Contains("step 4)"));
+    CHECK_THAT(of_rank(r, o), Contains("behind: rank 2 is after all_reduce 'layers.1'") &&
+                                  Contains("step 3)") && Contains("are in all_reduce 'layers.0'") &&
+                                  Contains("step 4)"));
   }
 }
 
@@ -150,7 +148,7 @@ TEST_CASE("a rank is ended even if what hears of its failure hangs") {
   INFO(o.output);
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
-  CHECK_THAT(of_rank(2, o.output), Contains("has not come to its end 1 s after the failure"));
+  CHECK_THAT(of_rank(2, o), Contains("has not come to its end 1 s after the failure"));
 }
 
 TEST_CASE("a rank that has failed is ended even if what it gives up last hangs") {
@@ -158,7 +156,7 @@ TEST_CASE("a rank that has failed is ended even if what it gives up last hangs")
   INFO(o.output);
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
-  CHECK_THAT(of_rank(2, o.output),
+  CHECK_THAT(of_rank(2, o),
              Contains("has not come to its end 1 s after the failure") && Contains("no more text"));
 }
 
@@ -168,8 +166,8 @@ TEST_CASE("a stage that does not come is named, although others make fewer trans
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
   for (int r : {0, 1, 3}) {
-    CHECK_THAT(of_rank(r, o.output), Contains("behind: rank 2 is after send 'activation' (axis world") &&
-                                         Contains("step 3); waiting: rank 0 is in recv 'activation'"));
+    CHECK_THAT(of_rank(r, o), Contains("behind: rank 2 is after send 'activation' (axis world") &&
+                                  Contains("step 3); waiting: rank 0 is in recv 'activation'"));
   }
 }
 
@@ -179,8 +177,7 @@ TEST_CASE("a rank that is stopped is named as not answering") {
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
   for (int r : {0, 1, 3})
-    CHECK_THAT(of_rank(r, o.output),
-               Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
+    CHECK_THAT(of_rank(r, o), Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
 }
 
 TEST_CASE("a job that was suspended for longer than the time limit goes on") {
@@ -203,15 +200,15 @@ TEST_CASE("a rank that throws stops the others with its reason") {
   Outcome o = launch("throw");
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  CHECK_THAT(of_rank(2, o.output), Contains("[data] no more text"));
-  for (int r : {0, 1, 3}) CHECK_THAT(of_rank(r, o.output), Contains("rank 2 stopped: [data] no more text"));
+  CHECK_THAT(of_rank(2, o), Contains("[data] no more text"));
+  for (int r : {0, 1, 3}) CHECK_THAT(of_rank(r, o), Contains("rank 2 stopped: [data] no more text"));
 }
 
 TEST_CASE("a rank that leaves without a word is gone") {
   Outcome o = launch("exit");
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  for (int r : {0, 1, 3}) CHECK_THAT(of_rank(r, o.output), Contains("rank 2 is gone"));
+  for (int r : {0, 1, 3}) CHECK_THAT(of_rank(r, o), Contains("rank 2 is gone"));
 }
 
 TEST_CASE("ranks with different configurations are refused together") {
@@ -219,8 +216,7 @@ TEST_CASE("ranks with different configurations are refused together") {
   INFO(o.output);
   CHECK(o.exit_code != 0);
   for (int r = 0; r < 4; ++r)
-    CHECK_THAT(of_rank(r, o.output),
-               Contains("the configuration differs between ranks") && Contains("rank 2 has"));
+    CHECK_THAT(of_rank(r, o), Contains("the configuration differs between ranks") && Contains("rank 2 has"));
 }
 
 TEST_CASE("ranks that disagree about a size are told so") {
@@ -228,10 +224,9 @@ TEST_CASE("ranks that disagree about a size are told so") {
   INFO(o.output);
   CHECK(o.exit_code != 0);
   for (int r = 0; r < 4; ++r) {
-    CHECK_THAT(of_rank(r, o.output),
-               Contains("the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce "
-                        "'layers.0 of 50000 elements'") &&
-                   Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
+    CHECK_THAT(of_rank(r, o), Contains("the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce "
+                                       "'layers.0 of 50000 elements'") &&
+                                  Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
   }
 }
 

@@ -208,18 +208,57 @@ TEST_CASE("files that cannot take all lines are named once") {
 TEST_CASE("the first code that is not 0 is returned, and the others do not stay") {
   const Outcome o =
       launch("3 --grace 0.3",
-             "if [ $RANK = 1 ]; then echo \"rank 1: no more text\" >> $OTTAVA_ACCOUNTS; exit 7; fi; exec "
-             "sleep 1000");
+             "if [ $RANK = 1 ]; then printf \"no more text\\0NO MORE TEXT\\n\\0\" >> $OTTAVA_ACCOUNTS; "
+             "exit 7; fi; exec sleep 1000");
   INFO(o.output);
   CHECK(o.exit_code == 7);
   CHECK_THAT(o.output,
-             Contains("the ranks ended with an error; their accounts:\nrank 0: was ended by signal 9 "
-                      "(Killed)\nrank 1: no more text\nrank 2: was ended by signal 9 (Killed)\n"));
+             Contains("[rank 1] NO MORE TEXT\n") &&
+                 Contains("the ranks ended with an error; their accounts:\nranks 0, 2: ended by signal 9 "
+                          "(Killed)\nrank 1: no more text\n"));
   CHECK_FALSE(o.timed_out);
   const Outcome killed = launch("2", "[ $RANK = 0 ] || kill -SEGV $$; exec sleep 0.5");
   INFO(killed.output);
   CHECK(killed.exit_code == 128 + SIGSEGV);
-  CHECK_THAT(killed.output, Contains("rank 1: was ended by signal 11") && !Contains("rank 0:"));
+  CHECK_THAT(killed.output, Contains("rank 1: ended by signal 11") && !Contains("rank 0:"));
+}
+
+TEST_CASE("what several ranks tell alike is shown once, as soon as one does, and is in the files of all") {
+  const TemporaryFolder folder;
+  // Rank 3 lives, in order that nothing but its file ends it, until the others' words are out.
+  const std::string tell = "tell() { printf \"$1\\0line of $RANK: $1\\n\\0\" >> $OTTAVA_ACCOUNTS; }; ",
+                    begin = "4 --tee " + folder / "logs";
+  const Outcome o =
+      run_command("exec " LAUNCH_PROGRAM " " + begin + " -- /bin/sh -c '" + tell +
+                      "printf half; case $RANK in 1) tell other;; 3) until [ -e " + folder / "end" +
+                      " ]; do sleep 0.05; done;; *) tell same;; esac; exit 1' > " + folder / "out",
+                  [&](int) {
+                    CHECK(wait_until(200, [&] {
+                      if (!std::filesystem::exists(folder / "out")) return false;
+                      const std::string out = read_file(folder / "out");
+                      return count(out, ": same") == 1 && count(out, "line of 1: other\n") == 1;
+                    }));
+                    std::ofstream(folder / "end");
+                  });
+  INFO(o.output);
+  CHECK(o.exit_code == 1);
+  CHECK(
+      o.output ==
+      "ottava launch: the ranks ended with an error; their accounts:\nranks 0, 2: same\nrank 1: other\nrank "
+      "3: ended with code 1\n");
+  const std::string out = read_file(folder / "out");
+  CHECK(count(out, "same") == 1);
+  CHECK(count(out, "] half\n") == 4);
+  for (const std::string r : {"0", "2"})
+    CHECK(read_file(folder / "logs/rank-" + r + ".log") == "half\nline of " + r + ": same\n");
+  const Outcome all = launch("3", tell + "tell same; exit 1");
+  INFO(all.output);
+  CHECK(count(all.output, "same") == 1);
+  CHECK_THAT(all.output, EndsWith(": same\nottava launch: all 3 ranks ended with the error above\n"));
+  const Outcome apart = launch("3", tell + "tell same; exit 1' 2>&1 >/dev/null #");
+  CHECK(apart.output == "ottava launch: the ranks ended with an error; their accounts:\nall 3 ranks: same\n");
+  const Outcome hidden = launch("3 --only 1", tell + "[ $RANK = 1 ] || { tell same; exit 1; }");
+  CHECK(hidden.output == "ottava launch: the ranks ended with an error; their accounts:\nranks 0, 2: same\n");
 }
 
 TEST_CASE("ranks end for a launcher whose parent ignored SIGCHLD, too") {
