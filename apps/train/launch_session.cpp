@@ -168,9 +168,14 @@ void work(const Config& config, World& world, const std::function<void(Session&)
   if (config.debug.deterministic) log_determinism(device);
   std::optional<int> capability;
   if (device.is_gpu()) capability = cuda::compute_capability(device.index);
-  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(config);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  fail_together(*world.control, "tokenizer", [&] { tokenizer = load_tokenizer(config); });
   require_same_tokenizer(*tokenizer, *world.control);
-  Experiment experiment = resolve_experiment(config, tokenizer, world.launch.world_size, capability);
+  std::optional<Experiment> resolved;
+  fail_together(*world.control, "experiment", [&] {
+    resolved = resolve_experiment(config, tokenizer, world.launch.world_size, capability);
+  });
+  Experiment& experiment = *resolved;
   require_same_model(experiment, *world.control);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
   warn_of_placement(experiment.mesh, *world.control);

@@ -115,11 +115,12 @@ std::string first_complaint(Communicator& ranks, std::string_view complaint, std
 void fail_together(Communicator& ranks, std::string_view where, const std::function<void()>& work) {
   if (ranks.size() == 1) return work();
   const std::vector<std::string> outcomes = gather_text(ranks, outcome_of(work), where);
+  const bool is_of_all = std::ranges::count(outcomes, outcomes[0]) == std::ssize(outcomes);
   for (size_t r = 0; r < outcomes.size(); ++r) {
     if (outcomes[r].empty()) continue;
     meet_before_refusing(ranks);
-    const std::string message =
-        fmt::format("[{}] rank {}: {}", where, ranks.world_ranks()[r], outcomes[r].substr(1));
+    std::string message = outcomes[r].substr(1);
+    if (!is_of_all) message = fmt::format("[{}] rank {}: {}", where, ranks.world_ranks()[r], message);
     const size_t index = outcomes[r][0] - 'A';
     if (index < std::size(kKinds)) kKinds[index].raise(message);
     throw Error(message);

@@ -37,7 +37,8 @@ void refuse_together(Communicator& ranks, std::string_view where, std::string_vi
 }
 
 /// Runs `work` and waits until every rank has run it. If any failed, throws the same error on every rank:
-/// that of the lowest that failed, `[where] rank 2: [open] no such file`. It keeps its kind (core/error.h);
+/// that of the lowest that failed, `[where] rank 2: [open] no such file`, or what all of them threw alike, as
+/// it is. It keeps its kind (core/error.h);
 /// errors of std::filesystem are FileErrors, those of other libraries become Error. CommError is passed on at
 /// once, since nothing can be agreed on then; a rank without others throws what `work` throws. `where` also
 /// says what the ranks wait for.

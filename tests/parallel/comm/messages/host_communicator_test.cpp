@@ -314,6 +314,12 @@ TEST_CASE("ranks agree or are refused together") {
     };
     with_rank_2([] {});
     expect_error<FileError>("[files] rank 2: [open] no such file", [&] { with_rank_2(open); });
+    try {
+      fail_together(world, "files", open);
+      expect(false, "all failed alike, and nothing was thrown");
+    } catch (const FileError& error) {
+      expect(error.what() == std::string("[open] no such file"), "it is said as it was thrown");
+    }
     expect_error<MemoryError>("[files] rank 2: [memory] none",
                               [&] { with_rank_2([] { fail<MemoryError>("memory", "none"); }); });
     expect_error<FileError>("[files] rank 2: [file] cannot use /proc/self/no/such: ", [&] {
