@@ -7,6 +7,7 @@
 
 #include "apps/bench/operation_bench.h"
 #include "apps/commands/command_line.h"
+#include "apps/commands/given_output.h"
 #include "apps/commands/json_file.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/cpu_products.h"
@@ -16,7 +17,6 @@
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
-#include "core/io/output_file.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
 #include "core/sum_of.h"
@@ -242,7 +242,7 @@ BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double s
 }  // namespace
 
 int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& out) {
-  if (!command.json.empty()) require_writable(command.json);
+  require_named_output(command.json, {command.file});
   const Config config = load_config(command.file, command.overrides);
   const bool counts = command.work == BenchKernelsCommand::Work::count;
   if (!counts) parse_device(config.training.device);  // refuses one that is not here

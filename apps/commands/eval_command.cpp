@@ -11,6 +11,7 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
+#include "apps/commands/given_output.h"
 #include "apps/config/limits.h"
 #include "apps/devices/needed_memory.h"
 #include "apps/evaluate/choice_scores.h"
@@ -65,7 +66,7 @@ void note_length(const SavedModel& model, const std::vector<ChoiceTokens>& token
 
 void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& notes) {
   if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
-  if (!c.json.empty()) require_writable(c.json);
+  require_named_output(c.json, c.tasks);
   const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));

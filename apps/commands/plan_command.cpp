@@ -10,6 +10,7 @@
 #include <span>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/given_output.h"
 #include "apps/commands/json_file.h"
 #include "apps/commands/plan_json.h"
 #include "apps/commands/plan_text.h"
@@ -321,8 +322,9 @@ void check_tokenizer_if_there(const Experiment& planned) {
 void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   PlanCommand command = asked_for;
   check_options(command);
-  for (const std::string& file : {command.json, command.trace})
-    if (!file.empty()) require_writable(file);
+  std::vector<std::string> read = command.machine.calibration;
+  read.insert(read.end(), {command.file, command.machine.device, command.machine.network});
+  for (const std::string& file : {command.json, command.trace}) require_named_output(file, read);
   Config config = load_config(command.file, command.overrides);
   const std::optional<DeviceTable> table = choose_device(command.machine, config);
   check_times_are_known(command, table.has_value());

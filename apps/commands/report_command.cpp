@@ -10,6 +10,7 @@
 #include <set>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/given_output.h"
 #include "apps/report_page/page.h"
 #include "core/contains.h"
 #include "core/error.h"
@@ -70,7 +71,9 @@ GivenRuns read_runs(const ReportCommand& command) {
 void run_report_command(const ReportCommand& command, std::ostream& out) {
   if (command.x != "steps" && command.x != "tokens" && command.x != "hours")
     fail<ConfigError>("report", "--x is '{}', expected steps, tokens or hours", command.x);
-  require_writable(command.output);
+  std::vector<std::string> read;
+  for (const std::string& run : command.runs) read.push_back(metrics_file(run));
+  require_named_output(command.output, read);
   const auto [runs, unreadable, baseline] = read_runs(command);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   const std::string page =

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/given_output.h"
 #include "core/io/file.h"
 #include "core/io/folder.h"
 #include "core/io/gzip.h"
@@ -124,7 +125,10 @@ std::string missing_text(const std::map<int64_t, RankFile>& ranks) {
 }  // namespace
 
 void run_trace_command(const TraceCommand& command, std::ostream& out) {
-  if (!command.merged.empty()) require_writable(command.merged);
+  std::vector<std::string> read;
+  for (const std::string& name : names_in(command.folder))
+    if (is_of_one_rank(name)) read.push_back((fs::path(command.folder) / name).string());
+  require_named_output(command.merged, read);
   std::map<int64_t, RankFile> ranks = read_ranks(command.folder);
   const std::string earlier = remove_of_earlier_runs(ranks);
   print(out, "{:>5} {:>12} {:>10} {:>15} {:>10} {:>8}  {}\n", "rank", "ms", "compute", "communication",

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
+
+#include "core/contains.h"
 
 namespace ottava {
 namespace fs = std::filesystem;
@@ -29,12 +32,16 @@ bool can_both_be(const Output& a, const Output& b) {
   return !(b.kind == Kind::file && is_in(a.path, b.path));
 }
 
+bool is_metrics_of_a_rank(std::string_view name) {
+  return name.starts_with("metrics.rank") && name.ends_with(".jsonl");
+}
+
 /// The file metrics.rank3.jsonl of the folder, if `path` is that or in it: how many ranks there are is not
 /// known here.
 fs::path file_of_a_rank(const fs::path& folder, const fs::path& path) {
   const fs::path inside = path.lexically_relative(folder);
   const std::string first = inside.empty() ? std::string() : inside.begin()->string();
-  return first.starts_with("metrics.rank") && first.ends_with(".jsonl") ? folder / first : fs::path();
+  return is_metrics_of_a_rank(first) ? folder / first : fs::path();
 }
 
 std::vector<Output> outputs_of(const Config& c) {
@@ -104,6 +111,27 @@ void check_outputs(const Config& config, config::Problems& problems) {
                  other->what, other->path.string(),
                  other->key.empty() ? "" : fmt::format(" ({})", other->key));
   }
+}
+
+bool is_file_of_run(const fs::path& file) {
+  constexpr std::string_view kOfRun[] = {".lock", "decisions.json", "metrics.jsonl", "events.jsonl"},
+                             kOfCheckpoint[] = {
+                                 "config.json",           "decisions.json",     "generation_config.json",
+                                 "manifest.json",         "ottava_config.yaml", "tokenizer.json",
+                                 "tokenizer_config.json", "training_state.json"};
+  const fs::path folder = file.parent_path();
+  const std::string name = file.filename().string();
+  const auto has = [&](const char* other) {
+    std::error_code none;  // what cannot be looked at is named by who writes there
+    return fs::exists(folder / other, none);
+  };
+  if (contains(kOfRun, name) || is_metrics_of_a_rank(name)) {
+    if (has(".lock") || has("metrics.jsonl")) return true;
+  }
+  if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) return has(name.c_str());
+  const bool is_checkpoint =
+      has("manifest.json") || has("model.safetensors") || has("model.safetensors.index.json");
+  return is_checkpoint && contains(kOfCheckpoint, name) && has(name.c_str());
 }
 
 std::vector<std::string> output_folders(const Config& config) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@ namespace ottava {
 /// run writes a file, nothing else can be, neither a file nor a folder. Folders may be shared.
 /// Also for a path that only a shell would expand, and for an empty job.dump_folder.
 void check_outputs(const Config& config, config::Problems& problems);
+
+/// Whether what a run or a checkpoint keeps has this name in this folder: metrics.jsonl where metrics or the
+/// lock of a run are, model.safetensors where it is, config.json beside that.
+bool is_file_of_run(const std::filesystem::path& file);
 
 /// The folders in which the run's files are or will be, those of traced steps that are there among them.
 std::vector<std::string> output_folders(const Config& config);

@@ -276,3 +276,46 @@ TEST_CASE("a program that cannot start again says so, and does its work") {
   CHECK(has(out.output, "cannot start again with GOMP_SPINCOUNT=5000 (No such file or directory)"));
   CHECK(has(out.output, "dump_folder"));
 }
+
+TEST_CASE("no output of a command replaces what it reads, or what a run keeps") {
+  Workplace place;
+  CHECK(place
+            .run("train tiny.yaml --training.steps 4 --profiling.enable_profiling true "
+                 "--profiling.profile_freq 4")
+            .exit_code == 0);
+  place.write("items.jsonl", "{\"query\": \"A cat\", \"choices\": [\" is\", \" runs\"], \"gold\": 0}\n");
+  fs::create_symlink(place / "out/metrics.jsonl", place / "link.html");
+  const std::string trace = "out/profile_traces/iteration_4",
+                    reads = "this command reads it; name another file",
+                    keeps = "it is a file of the run or the checkpoint in that folder";
+  const std::vector<std::array<std::string, 3>> refused{
+      {"report out --output ", "out/metrics.jsonl", reads},
+      {"report out --output ", "link.html", reads},
+      {"report out --output ", "out/events.jsonl", keeps},
+      {"report out --output ", "out/decisions.json", keeps},
+      {"trace " + trace + " --merge ", trace + "/rank0_trace.json.gz", reads},
+      {"plan tiny.yaml --json ", "tiny.yaml", reads},
+      {"plan tiny.yaml --trace ", "out/metrics.rank3.jsonl", keeps},
+      {"bench kernels tiny.yaml --count --json ", "tiny.yaml", reads},
+      {"eval out --tasks items.jsonl --json ", "items.jsonl", reads},
+      {"eval out --tasks items.jsonl --json ", "out/checkpoint/step-4/model.safetensors", keeps},
+      {"eval out --tasks items.jsonl --json ", "out/checkpoint/step-4/config.json", keeps}};
+  for (const auto& [command, file, why] : refused) {
+    INFO(command << file);
+    const bool is_there = fs::exists(place / file);
+    const std::string before = is_there ? read_file(place / file) : "";
+    const Outcome out = place.run(command + file);
+    INFO(out.output);
+    CHECK(out.exit_code == 1);
+    CHECK(has(out.output, "cannot write " + file + ": " + why));
+    CHECK(fs::exists(place / file) == is_there);
+    if (is_there) CHECK(read_file(place / file) == before);
+  }
+  // What a command wrote, it writes again, also beside a run.
+  for (const char* command : {"report out --output out/report.html", "plan tiny.yaml --json out/plan.json",
+                              "eval out --tasks items.jsonl --json out/scores.json --device cpu",
+                              "plan tiny.yaml --json config.json"}) {
+    INFO(command);
+    for (int i = 0; i < 2; ++i) CHECK(place.run(command).exit_code == 0);
+  }
+}

@@ -1,0 +1,28 @@
+#include "apps/commands/given_output.h"
+
+#include <filesystem>
+
+#include "apps/config/outputs.h"
+#include "core/error.h"
+#include "core/io/output_file.h"
+
+namespace ottava {
+
+void require_named_output(const std::string& file, const std::vector<std::string>& read) {
+  namespace fs = std::filesystem;
+  if (file.empty()) return;
+  std::error_code none;  // what cannot be looked at is named by who reads or writes it
+  for (const std::string& input : read) {
+    if (fs::is_regular_file(file, none) && fs::equivalent(file, input, none))
+      fail<FileError>("file", "cannot write {}: this command reads it; name another file", file);
+  }
+  if (is_file_of_run(file)) {
+    fail<FileError>("file",
+                    "cannot write {}: it is a file of the run or the checkpoint in that folder; "
+                    "name another file",
+                    file);
+  }
+  require_writable(file);
+}
+
+}  // namespace ottava
