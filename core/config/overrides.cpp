@@ -83,10 +83,14 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
       find_option(root_, std::string(argument.substr(2, has_value ? equals - 2 : equals)), has_value);
   if (!option.field) {
     problems_.spoil(option.path);
-    const bool takes_file = names_file(next ? std::string_view(*next) : argument);
-    problems_.add(at, "unknown option {}{}", argument.substr(0, equals),
-                  takes_file ? "; give the configuration file first, without an option"
-                             : suggestion(root_, option.path));
+    const bool takes_file = names_file(next ? std::string_view(*next) : argument),
+               is_key = option.path.find('.') != std::string::npos;
+    std::string meant = is_key || !takes_file ? suggestion(root_, option.path) : "";
+    // A flag before the file, or the option of another program that names it; or the value of a path.
+    if (takes_file && (next || meant.empty()))
+      meant += fmt::format("; give the configuration file first, {} option",
+                           meant.empty() ? "without an" : "before any");
+    problems_.add(at, "unknown option {}{}", argument.substr(0, equals), meant);
     return next ? 2 : 1;
   }
   Field& field = *option.field;
