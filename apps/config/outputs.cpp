@@ -134,6 +134,22 @@ bool is_file_of_run(const fs::path& file) {
   return is_checkpoint && contains(kOfCheckpoint, name) && has(name.c_str());
 }
 
+std::function<bool(const fs::path& path)> own_outputs(const Config& config) {
+  const auto full = [](const fs::path& path) {
+    std::error_code none;  // then it is not here
+    return fs::weakly_canonical(path, none);
+  };
+  const fs::path folder = full(config.job.dump_folder);
+  std::vector<std::pair<std::string, fs::path>> own;  // names are cheap to compare
+  for (const Output& o : outputs_of(config)) own.emplace_back(o.path.filename().string(), full(o.path));
+  return [=](const fs::path& path) {
+    const std::string name = path.filename().string();
+    if (is_metrics_of_a_rank(name)) return full(path).parent_path() == folder;
+    return std::ranges::any_of(
+        own, [&](const auto& o) { return o.first == name && o.second != folder && full(path) == o.second; });
+  };
+}
+
 std::vector<std::string> output_folders(const Config& config) {
   std::vector<std::string> folders;
   for (const Output& o : outputs_of(config)) {

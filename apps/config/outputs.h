@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,10 @@ void check_outputs(const Config& config, config::Problems& problems);
 /// Whether what a run or a checkpoint keeps has this name in this folder: metrics.jsonl where metrics or the
 /// lock of a run are, model.safetensors where it is, config.json beside that.
 bool is_file_of_run(const std::filesystem::path& file);
+
+/// Whether a path is that of a file or folder which the run writes, its dump folder excepted: so that it is
+/// no data where that folder is one of data, too.
+std::function<bool(const std::filesystem::path& path)> own_outputs(const Config& config);
 
 /// The folders in which the run's files are or will be, those of traced steps that are there among them.
 std::vector<std::string> output_folders(const Config& config);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/config/outputs.h"
 #include "apps/data/chat_data.h"
 #include "apps/devices/available_memory.h"
 #include "core/error.h"
@@ -37,6 +38,7 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   data::LoaderOptions options;
   for (const std::string& path : text.paths)
     options.sources.push_back(find_input(e.config, text.key, path).string());
+  options.leaves_out = own_outputs(e.config);
   options.text_key = t.text_key;
   options.bad_records =
       t.bad_records == TrainingConfig::BadRecords::skip ? data::BadRecords::skip : data::BadRecords::error;

@@ -165,7 +165,8 @@ Format format_of(const File& file, Compression compression) {
 
 class Finder {
  public:
-  explicit Finder(std::optional<Format> format) : format_(format) {}
+  Finder(std::optional<Format> format, const LeavesOut& leaves_out)
+      : format_(format), leaves_out_(leaves_out) {}
   std::vector<DataFile> files;
   int64_t empty = 0;
 
@@ -230,16 +231,16 @@ class Finder {
     return entry;
   }
   // Into `paths` data, into `others` what is left out.
-  static void list_folder(const std::string& folder, std::vector<std::string>& paths,
-                          std::vector<std::string>& others) {
+  void list_folder(const std::string& folder, std::vector<std::string>& paths,
+                   std::vector<std::string>& others) const {
     paths.clear(), others.clear();
     try {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
         const bool is_hidden = i->path().filename().string().starts_with('.');
         if (i->is_directory()) {
-          const bool is_left_out =
-              !is_hidden && (is_unfinished(i->path().native()) || is_of_a_run(i->path()));
+          const bool is_left_out = !is_hidden && (is_unfinished(i->path().native()) ||
+                                                  is_of_a_run(i->path()) || is_no_data(i->path()));
           if (is_left_out) others.push_back(i->path().string());
           if (is_left_out || is_hidden) i.disable_recursion_pending();
           continue;
@@ -253,7 +254,8 @@ class Finder {
         if (!is_regular && !is_data) continue;
         // The .idx of a Megatron pair goes with its .bin.
         if (i->path().extension() == ".idx") continue;
-        (is_data && is_regular ? paths : others).push_back(i->path().string());
+        const bool is_taken = is_data && is_regular && !is_no_data(i->path());
+        (is_taken ? paths : others).push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {
       fail_for_system(error.code().value(), kWhere, fmt::format("cannot list '{}'", folder));
@@ -263,14 +265,14 @@ class Finder {
     std::vector<std::string> paths, others;
     in_three_attempts({.complaint = fmt::format("'{}' could not be listed", folder)},
                       [&] { list_folder(folder, paths, others); });
+    std::ranges::sort(paths);
+    std::ranges::sort(others);
     if (paths.empty()) {
       fail<DataError>(
           kWhere,
           "folder '{}' contains no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files{}",
           folder, others.empty() ? "" : "; left out: " + names_of_sources(others));
     }
-    std::ranges::sort(paths);
-    std::ranges::sort(others);
     if (!others.empty()) {
       log::info("data: of folder '{}' {} taken, left out: {}", folder, counted(paths.size(), "file"),
                 names_of_sources(others));
@@ -281,6 +283,7 @@ class Finder {
     std::vector<std::string> paths =
         in_three_attempts({.complaint = fmt::format("the files of '{}' could not be listed", pattern)},
                           [&] { return paths_matching(kWhere, pattern); });
+    std::erase_if(paths, [&](const std::string& path) { return is_no_data(path); });
     if (paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
     std::ranges::sort(paths);
     for (const std::string& path : paths) {
@@ -307,7 +310,10 @@ class Finder {
     }
   }
 
+  bool is_no_data(const fs::path& path) const { return leaves_out_ && leaves_out_(path); }
+
   std::optional<Format> format_;
+  const LeavesOut& leaves_out_;
 };
 
 }  // namespace
@@ -391,8 +397,9 @@ bool is_unfinished(const std::string& folder) {
   return !error && (has_shard || !has_hidden);
 }
 
-std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format) {
-  Finder finder(format);
+std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format,
+                                      const LeavesOut& leaves_out) {
+  Finder finder(format, leaves_out);
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
     fail<DataError>(kWhere,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,6 +59,9 @@ inline constexpr std::string_view kUnfinished = ".incomplete-";
 /// system may have put hidden files (.nfs0001, .DS_Store).
 bool is_unfinished(const std::string& folder);
 
+/// Whether a file or folder is no data, where a folder or glob has it.
+using LeavesOut = std::function<bool(const std::filesystem::path& path)>;
+
 /// The files behind a list of sources, in the order given. Each source is
 ///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);
 ///   or `@list`, a text file with one source per line (`#` at its start or behind white
@@ -65,7 +70,8 @@ bool is_unfinished(const std::string& folder);
 /// Folders and globs give their files in byte order of the path. Folders take only files whose names say that
 /// they are data (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README,
 /// LICENSE, tokenizer.json or the like), and none of folders in them that are unfinished, a
-/// tokenizer's, a model's or a run's; the log names those left out. A broken link under such a name is an
+/// tokenizer's, a model's or a run's; the log names those left out. Neither folders nor globs give what
+/// `leaves_out`, if given, is true of. A broken link under such a name is an
 /// error, and so is a folder that cannot be listed, also where a glob lists it. Empty files are left out.
 ///
 /// Unless `format` is given, shards are known by their first bytes; .json .jsonl .ndjson, and files whose
@@ -75,7 +81,7 @@ bool is_unfinished(const std::string& folder);
 /// where text is expected) and DataError (nothing to read, an unfinished folder that a source names or
 /// whose files it names).
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
-                                      std::optional<Format> format = {});
+                                      std::optional<Format> format = {}, const LeavesOut& leaves_out = {});
 
 /// For messages: "'a.txt', 'b/*.jsonl' and 3 more", "no sources".
 std::string names_of_sources(const std::vector<std::string>& sources);

@@ -50,7 +50,7 @@ bool before(const SegmentPlace& a, const SegmentPlace& b) {
 struct TokenLoader::State {
   explicit State(LoaderOptions o)
       : options((check_options(o), std::move(o))),
-        corpus(find_data_files(options.sources, options.format), sizes_of(options)),
+        corpus(find_data_files(options.sources, options.format, options.leaves_out), sizes_of(options)),
         encoder(corpus, options.encoder, options.text_key, options.bad_records),
         scan(corpus, options.encoder, options.text_key, options.bad_records),
         key{corpus, options.encoder, options.text_key, options.seq_len},

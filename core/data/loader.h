@@ -19,6 +19,7 @@ namespace ottava::data {
 struct LoaderOptions {
   std::vector<std::string> sources;   ///< files, folders, globs, @lists: core/data/data_file.h
   std::optional<Format> format = {};  ///< of all sources; absent: each file's own
+  LeavesOut leaves_out = {};          ///< of sources that are folders or globs
   std::string text_key = "text";      ///< of JSON lines
   BadRecords bad_records = BadRecords::error;
   TextEncoder encoder;

@@ -366,3 +366,30 @@ TEST_CASE("a run without checkpoints needs nothing of what has the name of their
   INFO(out.output);
   CHECK(out.exit_code == 0);
 }
+
+TEST_CASE("the files of a run are no data where its folder is that of the data, too") {
+  TinyRuns runs;
+  fs::create_directories(runs / "both/notes");
+  fs::rename(runs / "text.txt", runs / "both/text.txt");
+  std::ofstream(runs / "both/notes/metrics.jsonl") << "{\"text\": \"of another\"}\n";
+  std::ofstream(runs / "both/a.jsonl") << "{\"text\": \"one\"}\n";
+  const std::string sources = GENERATE("both", "'both/*'", "'[both/*.txt, both/*.jsonl, both/notes]'");
+  const std::string options =
+      "--job.dump_folder both --profiling.enable_profiling true "
+      "--profiling.profile_freq 4 --metrics.save_for_all_ranks true "
+      "--training.dataset_path " +
+      sources + " --training.steps ";
+  INFO(options);
+  runs.train(options + "4");
+  CHECK(fs::exists(runs / "both/metrics.jsonl"));
+  fs::create_directories(runs / "both/comm_traces");
+  std::ofstream(runs / "both/comm_traces/rank_0.json") << "{\n}\n";
+  std::ofstream(runs / "both/metrics.rank1.jsonl") << "{}\n";
+  const std::string again = runs.train(options + "6");
+  CHECK_THAT(again, Contains("Training starts at step 5") && Contains(" 3 files, ") &&
+                        !Contains("data has changed"));
+  // Named alone, it is data.
+  CHECK_THAT(
+      runs.train("--job.dump_folder both --training.dataset_path both/metrics.jsonl --training.steps 8", 1),
+      Contains("both/metrics.jsonl' line 1"));
+}
