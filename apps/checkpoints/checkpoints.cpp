@@ -121,7 +121,7 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                               .spans = spans,
                               .on_saved =
                                   [this, on_saved = std::move(on_saved)](int64_t step) {
-                                    has_failed_ = false;
+                                    first_failure_.clear();
                                     if (on_saved) on_saved(step);
                                   }},
       group_);

@@ -62,7 +62,7 @@ class Checkpoints {
   /// moment: by the next save, if these are of one in the background. Where there is no room, or writing is
   /// not permitted (Mendable), or the folder has gone meanwhile, a save that is not the last is given up, and
   /// the run goes on to the next; the last is made once more where the folder has gone, which makes it anew.
-  /// The second failure in a row is thrown. Returns false if it was given up.
+  /// The second failure in a row is thrown, and names the first. Returns false if it was given up.
   bool save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
@@ -101,6 +101,8 @@ class Checkpoints {
   void take_failure(const FileError& error, std::string_view what_follows);
   void take_failure(const IoError& error);
   void take_failure(const Mendable& error);
+  template <class Work>
+  auto naming_first_failure(const Work& work) const;
 
   const Experiment& experiment_;
   const CheckpointConfig& config_;
@@ -112,8 +114,9 @@ class Checkpoints {
   bool resumes_ = false, only_looks_ = false, goes_back_ = false;
   std::optional<int64_t> branch_begin_;  ///< of a branch that goes on: its first step, as load_newest's
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
-  ModelFiles files_;                               ///< rank 0's, where it saves
-  bool has_failed_ = false, is_repeated_ = false;  ///< the last save; and it is due again
+  ModelFiles files_;           ///< rank 0's, where it saves
+  std::string first_failure_;  ///< of the saves since one succeeded
+  bool is_repeated_ = false;   ///< the last save failed and is due again
 };
 
 /// The shards of an engine as checkpoints see them: weights, and moments `with_optimizer`.

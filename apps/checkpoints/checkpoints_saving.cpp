@@ -7,6 +7,7 @@
 
 #include "apps/checkpoints/checkpoints.h"
 #include "apps/checkpoints/float8_history.h"
+#include "core/contains.h"
 #include "core/io/attempts.h"
 #include "core/log.h"
 
@@ -58,7 +59,8 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
 
 // The same on all ranks; called where `error` is caught.
 void Checkpoints::take_failure(const FileError& error, std::string_view what_follows) {
-  if (std::exchange(has_failed_, true)) throw;
+  if (!first_failure_.empty()) throw;
+  first_failure_ = error.what();
   if (group_.rank() == 0)
     log::warning("a checkpoint could not be written, and {}: {}", what_follows, error.what());
 }
@@ -75,22 +77,48 @@ void Checkpoints::take_failure(const Mendable& error) {
   take_failure(error, fmt::format("the run goes on without it: {}", way_out(error)));
 }
 
+// What failed last may be only the removal of what the first failure left.
+template <class Work>
+auto Checkpoints::naming_first_failure(const Work& work) const {
+  const auto text = [this](const FileError& error) {
+    const std::string last = error.what();
+    return first_failure_.empty() || contains_text(last, first_failure_)
+               ? last
+               : fmt::format("{}; what failed first: {}", last, first_failure_);
+  };
+  try {
+    return work();
+  } catch (const IoError& error) {
+    throw IoError(text(error));
+  } catch (const FullDisk& error) {
+    throw FullDisk(text(error));
+  } catch (const NoAccess& error) {
+    throw NoAccess(text(error));
+  } catch (const Missing& error) {
+    throw Missing(text(error));
+  } catch (const FileError& error) {
+    throw FileError(text(error));
+  }
+}
+
 bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
   if (!saver_) return true;
-  if (!finish_or_repeat()) pause();
-  try {
+  return naming_first_failure([&] {
+    if (!finish_or_repeat()) pause();
+    try {
+      save_once(engine, state, is_last);
+      return true;
+    } catch (const IoError& error) {
+      take_failure(error);
+    } catch (const Mendable& error) {
+      if (!is_last) return take_failure(error), false;
+      if (!dynamic_cast<const Missing*>(&error)) throw;
+      take_failure(error, kAgain);
+    }
+    pause();
     save_once(engine, state, is_last);
     return true;
-  } catch (const IoError& error) {
-    take_failure(error);
-  } catch (const Mendable& error) {
-    if (!is_last) return take_failure(error), false;
-    if (!dynamic_cast<const Missing*>(&error)) throw;
-    take_failure(error, kAgain);
-  }
-  pause();
-  save_once(engine, state, is_last);
-  return true;
+  });
 }
 
 void Checkpoints::save_once(TrainingEngine& engine, const TrainingState& state, bool is_last) {
@@ -128,13 +156,15 @@ const Event* Checkpoints::end_of_copies() const {
 
 void Checkpoints::poll() {
   if (!saver_ || !saver_->in_flight()) return;
-  try {
-    saver_->poll();
-  } catch (const IoError& error) {
-    take_failure(error);
-  } catch (const Mendable& error) {
-    take_failure(error);
-  }
+  naming_first_failure([&] {
+    try {
+      saver_->poll();
+    } catch (const IoError& error) {
+      take_failure(error);
+    } catch (const Mendable& error) {
+      take_failure(error);
+    }
+  });
 }
 
 bool Checkpoints::finish_or_repeat() {
@@ -150,7 +180,7 @@ bool Checkpoints::finish_or_repeat() {
 }
 
 void Checkpoints::finish() {
-  if (saver_) saver_->finish();
+  if (saver_) naming_first_failure([&] { saver_->finish(); });
 }
 
 }  // namespace ottava

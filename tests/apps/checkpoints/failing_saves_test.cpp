@@ -114,6 +114,32 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
   flush_fails = nullptr;
 }
 
+TEST_CASE("the error of a save that fails again for what the first failure left names the first, too") {
+  const std::string mode = GENERATE("disabled", "async");
+  const int code = GENERATE(EIO, ENOSPC);
+  flush_code = code;
+  const auto first = failing_after_first("step-3.tmp/model", 1);
+  std::atomic<bool> has_failed = false;
+  flush_fails = [&](const std::string& path) {
+    if (has_failed) return has(path, "/checkpoint");
+    has_failed = first(path);
+    return has_failed.load();
+  };
+  TinyTraining tiny;
+  const CapturedOutput log;
+  const std::string why = std::string(": ") + std::strerror(code);
+  try {
+    tiny.start("run", kSaving + kToStepEight + Overrides{"--checkpoint.async_mode", mode})->run();
+    FAIL("the run went on");
+  } catch (const FileError& error) {
+    CHECK((dynamic_cast<const IoError*>(&error) != nullptr) == (code == EIO));
+    CHECK_THAT(error.what(), Contains("/checkpoint" + why + "; what failed first: ") &&
+                                 Contains("step-3.tmp/model.safetensors" + why));
+  }
+  flush_code = EIO;
+  flush_fails = nullptr;
+}
+
 TEST_CASE(
     "where there is no room, or writing is not permitted, a run goes on to its next save, which may end it") {
   const std::string mode = GENERATE("disabled", "async");
