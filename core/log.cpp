@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -64,6 +66,16 @@ spdlog::level::level_enum translate(Level level) {
   }
 }
 
+using Clock = std::chrono::steady_clock;
+
+std::atomic<Clock::duration> writes_since = Clock::duration::zero();  // of the clock; 0: nothing is written
+
+/// A line is being written while this lives.
+struct Writing {
+  Writing() { writes_since = Clock::now().time_since_epoch(); }
+  ~Writing() { writes_since = Clock::duration::zero(); }
+};
+
 std::string with_rank(Level level, std::string_view text) {
   const bool is_named = view.world_size > 1 && (view.rank != 0 || level >= Level::warning);
   return is_named ? fmt::format("rank {}: {}", view.rank, text) : std::string(text);
@@ -89,7 +101,14 @@ void write(Level level, std::string_view text) {
   if (view.quiet && level < Level::warning) return;
   std::lock_guard guard(status_mutex);
   if (logger().should_log(translate(level))) clear_status();
+  const Writing writing;
   logger().log(translate(level), "{}", with_rank(level, text));
+}
+
+double seconds_waiting() {
+  const Clock::duration since = writes_since;
+  if (since == Clock::duration::zero()) return 0;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch() - since).count();
 }
 
 std::string line(Level level, std::string_view text) {

@@ -29,6 +29,10 @@ void write(Level level, std::string_view text);
 /// The line, with its end, that write() would write for a level that is shown.
 std::string line(Level level, std::string_view text);
 
+/// For how long a line of this process has been waiting to be written, as where nobody reads the pipe that it
+/// goes to; 0 if none is.
+double seconds_waiting();
+
 /// Shows a status line on standard error, for terminals. The next status replaces it, a log line clears it
 /// first, and an empty one clears it.
 void status(std::string_view line);

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text/listed.h"
 #include "core/threads/start_thread.h"
 #include "parallel/calls/waited_time.h"
 #include "parallel/failure/end_watch.h"
@@ -40,7 +41,11 @@ struct Ledger::Client {
 
   LedgerMessage message(Kind kind, std::string text = "") const {
     const bool is_asked = kind == Kind::present || kind == Kind::question;
-    return {kind, is_asked ? state->progress_with_messages() : state->progress(), std::move(text)};
+    LedgerMessage m{kind, is_asked ? state->progress_with_messages() : state->progress(), std::move(text)};
+    constexpr double kSlowSeconds = 1;  // a terminal that was halted, a launcher that was stopped
+    if (is_asked && log::seconds_waiting() > kSlowSeconds)
+      add_item(m.record.call.work, "its log is not read");
+    return m;
   }
   // With the lock held. A connection on which that fails is found closed by loop().
   void send(size_t server, const LedgerMessage& m) {

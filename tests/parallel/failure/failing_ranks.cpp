@@ -70,6 +70,16 @@ void run(World& world, const std::string& mode) {
     }
     return step(world, 4, x);
   }
+  if (mode == "unread") {
+    // failure_test.cpp stops the launcher, which reads what the victim says, and then makes `stopped`.
+    comm.state().set_timeout_seconds(8.0);
+    const std::string folder = std::getenv("OTTAVA_TEST_FOLDER");
+    if (comm.rank() == kVictim) {
+      std::ofstream(folder + "/waiting") << "\n";
+      for (const std::string line(1000, '.'); !comm.state().failed(); pause_ms(5)) log::warning("{}", line);
+    }
+    while (!std::ifstream(folder + "/stopped")) pause_ms(5);
+  }
   // Short only now: on a busy machine ranks come to their first call seconds apart, and to this one not at
   // once.
   const bool is_absent = mode.starts_with("absent");

@@ -180,6 +180,26 @@ TEST_CASE("a rank that is stopped is named as not answering") {
     CHECK_THAT(of_rank(r, o), Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
 }
 
+TEST_CASE("a rank that waits for somebody to read its log is named as such") {
+  const ottava::TemporaryFolder folder;
+  const std::string launcher =
+      "export OTTAVA_TEST_FOLDER=" + folder.path() + "; exec " LAUNCH_PROGRAM " 4 --grace 20 --";
+  Outcome o = launch("unread", launcher, [&](int launcher) {
+    if (!wait_until(100, [&] { return std::filesystem::exists(folder / "waiting"); })) return;
+    ::kill(launcher, SIGSTOP);
+    std::ofstream(folder / "stopped") << "\n";
+    CHECK(wait_until(100, [&] { return processes_with(token_of("unread")).size() <= 2; }));
+    ::kill(launcher, SIGCONT);
+  });
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  for (int r : {0, 1, 3})
+    CHECK_THAT(of_rank(r, o), Contains("made no progress in all_reduce 'layers.0'") &&
+                                  Contains("rank 2 is after all_reduce 'layers.1'") &&
+                                  Contains("step 3, its log is not read)"));
+}
+
 TEST_CASE("a job that was suspended for longer than the time limit goes on") {
   const ottava::TemporaryFolder folder;
   const std::string waiting = folder / "waiting";
