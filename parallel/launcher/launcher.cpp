@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -117,6 +118,7 @@ class LocalRanks {
   void start(int local);
   void wait();
   bool forward(const Rank& rank, LineLabels& lines);
+  void tell_of_lost_lines();
   void read_account(Rank& rank);
   void take_signals();
   void take_stop(int signal);
@@ -135,7 +137,7 @@ class LocalRanks {
   LineOutlet outlet_;
   RankAccounts accounts_;
   int code_ = 0, interrupts_ = 0;
-  bool is_to_end_ = false, said_what_is_lost_ = false, said_who_is_left_ = false;
+  bool is_to_end_ = false, said_what_is_lost_ = false, said_of_lost_lines_ = false, said_who_is_left_ = false;
   std::optional<Countdown> grace_, notice_, reader_;
   LineOutlet::Clock::time_point reader_read_at_;
 };
@@ -208,6 +210,7 @@ int LocalRanks::run() {
     read_account(rank);
   }
   if (code_ != 0) outlet_.put(2, last_words());
+  tell_of_lost_lines();
   while (!outlet_.is_empty()) wait();
   return code_;
 }
@@ -233,6 +236,7 @@ void LocalRanks::wait() {
   }
   ::poll(watched.data(), watched.size(), milliseconds);
   outlet_.write_some();
+  tell_of_lost_lines();
   size_t at = 1;
   for (Rank& rank : ranks_) {
     for (LineLabels& lines : rank.lines) {
@@ -259,6 +263,13 @@ bool LocalRanks::forward(const Rank& rank, LineLabels& lines) {
                                log_of(rank.number), std::strerror(lines.copy_error())));
   }
   return may_be_more;
+}
+
+void LocalRanks::tell_of_lost_lines() {
+  if (outlet_.write_error() == 0 || std::exchange(said_of_lost_lines_, true)) return;
+  outlet_.put(2, fmt::format("ottava launch: WARNING: lines of ranks cannot be written ({}): what does not "
+                             "fit is missing\n",
+                             std::strerror(outlet_.write_error())));
 }
 
 void LocalRanks::read_account(Rank& rank) {

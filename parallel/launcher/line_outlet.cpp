@@ -24,7 +24,10 @@ void LineOutlet::write_some() {
     const ssize_t written = ::write(to, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
     if (written < 0 && errno == EAGAIN) return;
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) text.clear();
+    if (written < 0) {
+      if (write_error_ == 0 && errno != EPIPE) write_error_ = errno;
+      text.clear();
+    }
     if (written > 0) text.erase(0, written);
     if (written > 0) waits_since_ = Clock::now();
     if (text.empty()) pieces_.pop_front();

@@ -205,6 +205,15 @@ TEST_CASE("files that cannot take all lines are named once") {
   CHECK_THAT(o.output, Contains(".log cannot be written (No space left on device)"));
 }
 
+TEST_CASE("where standard output takes no lines, the launcher says so once") {
+  const Outcome o = launch("2", "echo one; sleep 0.1; echo two' > /dev/full #");
+  CHECK(o.exit_code == 0);
+  CHECK(
+      o.output ==
+      "ottava launch: WARNING: lines of ranks cannot be written (No space left on device): what does not fit "
+      "is missing\n");
+}
+
 TEST_CASE("the first code that is not 0 is returned, and the others do not stay") {
   const Outcome o =
       launch("3 --grace 0.3",
