@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/io/system_failure.h"
 #include "core/io/uninterrupted.h"
 #include "parallel/launcher/stop_signal_set.h"
 
@@ -20,7 +21,7 @@ struct Pipe {
   Descriptor read, write;
   Pipe() {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail<Error>("launch", "no pipe for a rank: {}", std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail<Error>("launch", "no pipe for a rank: {}", system_reason(errno));
     read = Descriptor(ends[0]), write = Descriptor(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
@@ -44,7 +45,13 @@ RankProcess start_rank(const std::string& program, const std::vector<std::string
   const std::vector<char*> words = pointers(arguments), variables = pointers(environment);
   const sigset_t blocked = stop_signal_set();
   const pid_t launcher = ::getpid(), id = ::fork();
-  if (id < 0) fail<Error>("launch", "a rank cannot be started: {}", std::strerror(errno));
+  if (id < 0) {
+    fail<Error>("launch", "a rank cannot be started: {}{}", std::strerror(errno),
+                errno == EAGAIN
+                    ? "; end other processes, or raise the limit of processes (ulimit -u, or pids.max "
+                      "of the container), if there is one"
+                    : "");
+  }
   if (id == 0) {  // of a program that may have threads: nothing but system calls from here on
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

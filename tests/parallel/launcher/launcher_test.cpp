@@ -214,6 +214,13 @@ TEST_CASE("where standard output takes no lines, the launcher says so once") {
       "is missing\n");
 }
 
+TEST_CASE("where there are too few descriptors for pipes, the launcher says what to raise") {
+  const Outcome o = run_command("ulimit -n 12; exec " LAUNCH_PROGRAM " 8 -- /bin/sh -c 'exec sleep 100'");
+  INFO(o.output);
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, EndsWith("[launch] no pipe for a rank: Too many open files: raise ulimit -n\n"));
+}
+
 TEST_CASE("the first code that is not 0 is returned, and the others do not stay") {
   const Outcome o =
       launch("3 --grace 0.3",
