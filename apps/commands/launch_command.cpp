@@ -51,6 +51,10 @@ int run_launch_command(LaunchCommand command) {
         "what stands after -- is a command of this program, and begins with '{}': leave that out, "
         "as in `ottava launch -n 2 -- train CONFIG`",
         first);
+  if (first == "launch")
+    fail<ConfigError>("launch",
+                      "what stands after -- runs on each rank, and each would launch ranks of its own: leave "
+                      "this second launch out");
   launch.arguments.insert(launch.arguments.begin(), "ottava");
   return launch_ranks(launch);
 }

@@ -24,6 +24,8 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"launch -n 2 -- build/ottava train tiny.yaml",
        "[launch] what stands after -- is a command of this program, and begins with 'build/ottava': leave "
        "that out"},
+      {"launch -n 2 -- launch -n 2 -- train tiny.yaml",
+       "[launch] what stands after -- runs on each rank, and"},
       {"launch -n 2 --nnodes 2 -- train tiny.yaml", "the address of machine 0 is unknown"},
       {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
       {"generate --checkpoint out --shout", "unknown option --shout; see `ottava generate --help`"},
