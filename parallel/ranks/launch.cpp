@@ -197,7 +197,8 @@ Launch detect_launch(const Environment& environment) {
   if (!d) return {.source = "one process"};
   const std::optional<Place> place = place_in(*d, environment);
   if (!place)
-    fail<ConfigError>("launch", "{} is set but {} is not: {} sets both", d->size, d->rank, d->label);
+    fail<ConfigError>("launch", "{} is set but {} is not, and {} sets both: unset it to start one process",
+                      d->size, d->rank, d->label);
   refuse_two_launchers({*d, *place}, environment);
   const LocalPlace local = local_place(*d, *place, environment);
   const bool is_own = d == &kTorch && is_own_launcher(environment);

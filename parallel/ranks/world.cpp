@@ -116,14 +116,19 @@ std::string complaint_about(const std::function<void()>& work) {
 void require_same_place(const Communicator& mpi, const Launch& launch) {
   if (mpi.rank() == launch.rank && mpi.size() == launch.world_size) return;
   const bool is_alone = launch.launcher == Launcher::slurm && mpi.size() == 1;
+  const std::string_view left_over =
+      mpi.size() == 1 ? "; if the launcher did not start this process, unset the variables that it left" : "";
   fail<CommError>(
       "world", "{} says rank {} of {}, but MPI says {} of {}: {}", launch.source, launch.rank,
       launch.world_size, mpi.rank(), mpi.size(),
-      is_alone ? fmt::format("{}; if they were, libottava_mpi.so was compiled for an MPI that Slurm does not "
-                             "know",
-                             kHowUnderSrun)
-               : "libottava_mpi.so was compiled for another MPI than this launcher's; compile it with its "
-                 "mpicxx");
+      is_alone
+          ? fmt::format("{}; if they were, libottava_mpi.so was compiled for an MPI that Slurm does not "
+                        "know",
+                        kHowUnderSrun)
+          : fmt::format(
+                "libottava_mpi.so was compiled for another MPI than this launcher's; compile it with its "
+                "mpicxx{}",
+                left_over));
 }
 
 void connect(World& world, const WorldRequest& request) {

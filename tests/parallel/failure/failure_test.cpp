@@ -109,6 +109,14 @@ TEST_CASE("ranks that srun started without MPI are told how it starts them, or h
                  Contains("or set MASTER_ADDR to rank 0's machine, which needs no MPI"));
 }
 
+TEST_CASE("a process in a shell that mpirun's variables were left in is told to unset them") {
+  const Outcome o = launch("good", "env OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1");
+  INFO(o.output);
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, Contains("says rank 1 of 4, but MPI says 0 of 1: ") &&
+                           Contains("; if the launcher did not start this process, unset the variables"));
+}
+
 TEST_CASE("before MPI ends ranks that srun started without it, rank 0 says how it starts them") {
   const std::string step =
       "env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=2";

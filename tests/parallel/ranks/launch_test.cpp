@@ -199,8 +199,9 @@ TEST_CASE("variables that make no sense are refused") {
                     Contains("WORLD_SIZE is 'two'"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "70000"}}}.launch()),
                     Contains("MASTER_PORT is 70000"));
-  CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}}}.launch()),
-                    Contains("WORLD_SIZE is set but RANK is not"));
+  CHECK_THROWS_WITH(
+      (Variables{{{"WORLD_SIZE", "2"}}}.launch()),
+      Contains("WORLD_SIZE is set but RANK is not, and torchrun sets both: unset it to start one"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "2"}}}.launch()), Contains("says rank 2 of 2"));
   CHECK_THROWS_WITH((Variables{{{"SLURM_STEP_NUM_TASKS", "4"},
                                 {"SLURM_PROCID", "3"},
