@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "apps/commands/help_text.h"
 #include "core/config/nearest.h"
 #include "core/contains.h"
 #include "core/text/error_text.h"
@@ -130,18 +131,6 @@ std::string failure(const CLI::App* program, const CLI::Error& error, const std:
                      expected, meant.empty() ? "" : "; did you mean " + meant + "?", path);
 }
 
-/// The help of a command some of whose words the parser does not know.
-class UsageWith final : public CLI::Formatter {
- public:
-  explicit UsageWith(std::string words) : words_(std::move(words)) {}
-  std::string make_usage(const CLI::App*, std::string name) const override {
-    return fmt::format("Usage: {} {}\n", name, words_);
-  }
-
- private:
-  std::string words_;
-};
-
 /// Of what the target takes; nothing if that is text.
 std::optional<GivenNumber> number_for(const Command::Target& target) {
   return std::visit(
@@ -193,7 +182,7 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
   Command command = subcommand(name, meaning);
   CLI::App* parser = command.parser_;
   parser->allow_extras();
-  parser->formatter(std::make_shared<UsageWith>("[CONFIG] [OPTIONS] [--section.key VALUE ...]"));
+  parser->formatter(help_text("[CONFIG] [OPTIONS] [--section.key VALUE ...]"));
   parser->footer(
       "CONFIG is the YAML or TOML file of the experiment and comes first; without it all keys have their "
       "defaults.\nEvery key can also be set as --section.key VALUE, for example --training.steps "
@@ -275,7 +264,7 @@ Command& Command::exclusive() {
 
 Command& Command::rest(std::vector<std::string>& words) {
   line_->with_rest = parser_->get_name();
-  parser_->formatter(std::make_shared<UsageWith>("[OPTIONS] -- COMMAND ..."));
+  parser_->formatter(help_text("[OPTIONS] -- COMMAND ..."));
   parser_->parse_complete_callback([&words, line = line_] {
     if (line->rest.empty()) throw CLI::RequiredError("a command after --");
     words = line->rest;
@@ -294,6 +283,7 @@ void Command::run(std::function<int()> work) {
 
 CommandLine::CommandLine(const char* name, const char* meaning, const char* version)
     : parser_(std::make_unique<CLI::App>(meaning, name)) {
+  parser_->formatter(help_text());  // that of subcommands too, which take it from here
   parser_->set_version_flag("--version", version);
 }
 
