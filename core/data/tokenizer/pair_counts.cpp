@@ -21,7 +21,6 @@ PairCounts::PairCounts(const std::unordered_map<std::string, int64_t>& words) {
     for (char b : bytes) words_.back().ids.push_back(static_cast<unsigned char>(b));
     add(words_.back(), static_cast<int32_t>(words_.size() - 1));
   }
-  grown_.clear();
   for (const auto& [pair, value] : pairs_) heap_.push_back({value.count, pair});
   std::make_heap(heap_.begin(), heap_.end());
 }
