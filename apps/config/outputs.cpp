@@ -135,18 +135,18 @@ bool is_file_of_run(const fs::path& file) {
 }
 
 std::function<bool(const fs::path& path)> own_outputs(const Config& config) {
-  const auto full = [](const fs::path& path) {
+  // Of paths whose names are alike; others need no look.
+  const auto are_same = [](const fs::path& a, const fs::path& b) {
     std::error_code none;  // then it is not here
-    return fs::weakly_canonical(path, none);
+    const fs::path full = fs::weakly_canonical(a, none);
+    return !full.empty() && full == fs::weakly_canonical(b, none);
   };
-  const fs::path folder = full(config.job.dump_folder);
-  std::vector<std::pair<std::string, fs::path>> own;  // names are cheap to compare
-  for (const Output& o : outputs_of(config)) own.emplace_back(o.path.filename().string(), full(o.path));
-  return [=](const fs::path& path) {
-    const std::string name = path.filename().string();
-    if (is_metrics_of_a_rank(name)) return full(path).parent_path() == folder;
-    return std::ranges::any_of(
-        own, [&](const auto& o) { return o.first == name && o.second != folder && full(path) == o.second; });
+  return [=, folder = fs::path(config.job.dump_folder), own = outputs_of(config)](const fs::path& path) {
+    const fs::path name = path.filename();
+    if (is_metrics_of_a_rank(name.string())) return are_same(path.parent_path(), folder);
+    return std::ranges::any_of(own, [&](const Output& o) {
+      return o.path.filename() == name && !are_same(o.path, folder) && are_same(path, o.path);
+    });
   };
 }
 
