@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "apps/report_page/page.h"
-#include "apps/report_page/page_assets.h"
 #include "apps/report_page/run_history.h"
 #include "apps/report_page/verdict.h"
 #include "core/io/file.h"
