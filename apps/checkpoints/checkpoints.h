@@ -61,8 +61,9 @@ class Checkpoints {
   /// cannot write (IoError) are written once more, 10 s later, since a network file system may be away for a
   /// moment: by the next save, if these are of one in the background. Where there is no room, or writing is
   /// not permitted (Mendable), or the folder has gone meanwhile, a save that is not the last is given up, and
-  /// the run goes on to the next; the last is made once more where the folder has gone, which makes it anew.
-  /// The second failure in a row is thrown, and names the first. Returns false if it was given up.
+  /// the run goes on to the next. The second failure in a row is thrown, and names the first; but the last
+  /// save is made once more, whatever failed before, after an IoError or where the folder has gone, which
+  /// makes it anew. Returns false if it was given up.
   bool save(TrainingEngine& engine, const TrainingState& state, bool is_last);
   /// Takes the memory of asynchronous saves now; otherwise the first of them does.
   void reserve_snapshot(Device device);
@@ -74,7 +75,7 @@ class Checkpoints {
   /// Waits for an asynchronous save and completes it.
   void finish();
   /// The same. Returns false if it failed, of which save() says what follows.
-  bool finish_or_repeat();
+  bool finish_or_repeat(bool before_last = false);
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
   /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
@@ -99,6 +100,7 @@ class Checkpoints {
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
   void save_once(TrainingEngine& engine, const TrainingState& state, bool is_last);
   void take_failure(const FileError& error, std::string_view what_follows);
+  void warn_of_failure(const FileError& error, std::string_view what_follows);
   void take_failure(const IoError& error);
   void take_failure(const Mendable& error);
   template <class Work>

@@ -18,7 +18,9 @@ namespace {
 
 void pause() { std::this_thread::sleep_for(std::chrono::duration<double>(kPauseSeconds)); }
 
-constexpr std::string_view kAgain = "is tried again";
+constexpr std::string_view kAgain = "is tried again",
+                           kAnew = "is tried again, in a new folder if the old one is not back",
+                           kLast = "the last one follows";
 
 // Who can do what before the next save.
 std::string_view way_out(const Mendable& error) {
@@ -60,7 +62,11 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
 // The same on all ranks; called where `error` is caught.
 void Checkpoints::take_failure(const FileError& error, std::string_view what_follows) {
   if (!first_failure_.empty()) throw;
-  first_failure_ = error.what();
+  warn_of_failure(error, what_follows);
+}
+
+void Checkpoints::warn_of_failure(const FileError& error, std::string_view what_follows) {
+  if (first_failure_.empty()) first_failure_ = error.what();
   if (group_.rank() == 0)
     log::warning("a checkpoint could not be written, and {}: {}", what_follows, error.what());
 }
@@ -104,16 +110,16 @@ auto Checkpoints::naming_first_failure(const Work& work) const {
 bool Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
   if (!saver_) return true;
   return naming_first_failure([&] {
-    if (!finish_or_repeat()) pause();
+    if (!finish_or_repeat(is_last)) pause();
     try {
       save_once(engine, state, is_last);
       return true;
     } catch (const IoError& error) {
-      take_failure(error);
+      is_last ? warn_of_failure(error, kAgain) : take_failure(error);
     } catch (const Mendable& error) {
       if (!is_last) return take_failure(error), false;
       if (!dynamic_cast<const Missing*>(&error)) throw;
-      take_failure(error, kAgain);
+      warn_of_failure(error, kAnew);
     }
     pause();
     save_once(engine, state, is_last);
@@ -167,14 +173,14 @@ void Checkpoints::poll() {
   });
 }
 
-bool Checkpoints::finish_or_repeat() {
+bool Checkpoints::finish_or_repeat(bool before_last) {
   try {
     finish();
     return true;
   } catch (const IoError& error) {
-    take_failure(error);
+    before_last ? warn_of_failure(error, kLast) : take_failure(error);
   } catch (const Mendable& error) {
-    take_failure(error);
+    before_last ? warn_of_failure(error, kLast) : take_failure(error);
   }
   return false;
 }

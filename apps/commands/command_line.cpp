@@ -106,7 +106,7 @@ std::string parser_text(const CLI::App* command, const CLI::Error& error,
 int say_error(const std::string& text) {
   std::fflush(stdout);
   const std::string line = fmt::format("ottava: {}\n", text);
-  if (!tell_launcher(text, line)) std::fputs(line.c_str(), stderr);
+  if (!tell_launcher(text, line, Printed::to_stderr)) std::fputs(line.c_str(), stderr);
   return 1;
 }
 

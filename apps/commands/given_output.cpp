@@ -16,7 +16,8 @@ void require_named_output(const std::string& file, const std::vector<std::string
     if (fs::is_regular_file(file, none) && fs::equivalent(file, input, none))
       fail<FileError>("file", "cannot write {}: this command reads it; name another file", file);
   }
-  if (is_file_of_run(file)) {
+  const fs::path target = fs::is_symlink(file, none) ? fs::weakly_canonical(file, none) : fs::path(file);
+  if (is_file_of_run(file) || is_file_of_run(target)) {
     fail<FileError>("file",
                     "cannot write {}: it is a file of the run or the checkpoint in that folder; "
                     "name another file",

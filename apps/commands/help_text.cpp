@@ -1,8 +1,9 @@
 #include "apps/commands/help_text.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,10 @@ std::string values_of(const CLI::Option* option) {
     if (takes_several(option)) out += " ...";
     if (option->get_required()) out += " REQUIRED";
   }
-  if (!option->get_excludes().empty()) out += " Excludes:";
-  for (const CLI::Option* other : option->get_excludes()) out += " " + other->get_name();
+  std::vector<std::string> excluded;  // the parser has them by address
+  for (const CLI::Option* other : option->get_excludes()) excluded.push_back(other->get_name());
+  std::ranges::sort(excluded);
+  if (!excluded.empty()) out += fmt::format(" Excludes: {}", fmt::join(excluded, " "));
   return out;
 }
 

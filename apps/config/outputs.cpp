@@ -44,7 +44,11 @@ fs::path file_of_a_rank(const fs::path& folder, const fs::path& path) {
   return is_metrics_of_a_rank(first) ? folder / first : fs::path();
 }
 
-std::vector<Output> outputs_of(const Config& c) {
+enum class Starts { this_one, any };
+
+// What this start writes, or what any start with these names may have written.
+std::vector<Output> outputs_of(const Config& c, Starts starts = Starts::this_one) {
+  const bool is_any = starts == Starts::any;
   std::vector<Output> all;
   const auto add = [&](Kind kind, const std::string& name, std::string what, std::string key = {}) {
     fs::path path = fs::path(c.job.in_dump_folder(name)).lexically_normal();
@@ -54,17 +58,18 @@ std::vector<Output> outputs_of(const Config& c) {
   add(Kind::file, ".lock", "its lock");
   add(Kind::file, "decisions.json", "its decisions");
   add(Kind::folder, "data_index", "indexes of its data");
-  if (c.metrics.enable_json_lines) {
+  if (is_any || c.metrics.enable_json_lines) {
     add(Kind::file, "metrics.jsonl", "its metrics");
     add(Kind::file, "events.jsonl", "its events");
   }
-  if (c.checkpoint.load_only) add(Kind::folder, "load_only", "metrics and events of this start");
-  if (c.checkpoint.enable) add(Kind::folder, c.checkpoint.folder, "its checkpoints", "checkpoint.folder");
-  if (c.profiling.enable_profiling)
+  if (is_any || c.checkpoint.load_only) add(Kind::folder, "load_only", "metrics and events of this start");
+  if (is_any || c.checkpoint.enable)
+    add(Kind::folder, c.checkpoint.folder, "its checkpoints", "checkpoint.folder");
+  if (is_any || c.profiling.enable_profiling)
     add(Kind::folder, c.profiling.save_traces_folder, "its traces", "profiling.save_traces_folder");
-  if (c.metrics.enable_tensorboard)
+  if (is_any || c.metrics.enable_tensorboard)
     add(Kind::folder, c.metrics.save_tb_folder, "events for TensorBoard", "metrics.save_tb_folder");
-  if (c.comm.trace_buf_size > 0)
+  if (is_any || c.comm.trace_buf_size > 0)
     add(Kind::folder, c.comm.save_traces_folder, "the last calls of its ranks", "comm.save_traces_folder");
   if (c.job.save_config_file)
     add(Kind::file, *c.job.save_config_file, "its configuration", "job.save_config_file");
@@ -130,7 +135,7 @@ bool is_file_of_run(const fs::path& file) {
   }
   if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) return has(name.c_str());
   const bool is_checkpoint =
-      has("manifest.json") || has("model.safetensors") || has("model.safetensors.index.json");
+      has("training_state.json") || has("model.safetensors") || has("model.safetensors.index.json");
   return is_checkpoint && contains(kOfCheckpoint, name) && has(name.c_str());
 }
 
@@ -141,7 +146,8 @@ std::function<bool(const fs::path& path)> own_outputs(const Config& config) {
     const fs::path full = fs::weakly_canonical(a, none);
     return !full.empty() && full == fs::weakly_canonical(b, none);
   };
-  return [=, folder = fs::path(config.job.dump_folder), own = outputs_of(config)](const fs::path& path) {
+  return [=, folder = fs::path(config.job.dump_folder),
+          own = outputs_of(config, Starts::any)](const fs::path& path) {
     const fs::path name = path.filename();
     if (is_metrics_of_a_rank(name.string())) return are_same(path.parent_path(), folder);
     return std::ranges::any_of(own, [&](const Output& o) {

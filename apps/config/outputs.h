@@ -18,8 +18,8 @@ void check_outputs(const Config& config, config::Problems& problems);
 /// lock of a run are, model.safetensors where it is, config.json beside that.
 bool is_file_of_run(const std::filesystem::path& file);
 
-/// Whether a path is that of a file or folder which the run writes, its dump folder excepted: so that it is
-/// no data where that folder is one of data, too.
+/// Whether a path is that of a file or folder which this start or another of the run writes, its dump folder
+/// excepted: so that it is no data where that folder is one of data, too.
 std::function<bool(const std::filesystem::path& path)> own_outputs(const Config& config);
 
 /// The folders in which the run's files are or will be, those of traced steps that are there among them.

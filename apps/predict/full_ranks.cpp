@@ -14,6 +14,7 @@ namespace ottava {
 namespace {
 
 constexpr size_t kMostOwners = 4;  // that are fuller than the first, by what they have of Muon's update
+constexpr size_t kMostParts = 4;   // of sequences, besides the first rank's
 
 // What a rank has of Muon's update besides what all holders have alike.
 struct MuonPart {
@@ -77,7 +78,7 @@ std::vector<int> ranks_perhaps_fuller(const TrainingShape& shape, Device target,
   std::vector<int> out;
   if (!target.is_gpu()) {
     for (const int rank : mesh.group({MeshAxis::cp}, first))
-      if (rank != first) out.push_back(rank);
+      if (rank != first && out.size() < kMostParts) out.push_back(rank);
   }
   ShardCoordinates at = mesh.shard_coordinates(first);
   at.units = shape.pipeline.units_of(role);

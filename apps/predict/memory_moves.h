@@ -34,8 +34,8 @@ struct RecordedLayout {
   std::string_view automatic_recompute() const;
 };
 
-/// From the plans of the ranks of a pipeline or, without one, of rank 0 (sample_roles()); with times if the
-/// machine is known. `snapshots`: of each of these ranks (snapshots_beside()).
+/// From a plan for each place in a pipeline or, without one, for the only place (sample_roles()); with times
+/// if the machine is known. `snapshots`: of each of these ranks (snapshots_beside()).
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine,
                                const std::vector<int64_t>& snapshots);
 

@@ -27,6 +27,8 @@ class RoleRecordings {
   const std::vector<StepPlan>& of(const TrainingShape& shape);
 
  private:
+  StepPlan record(const TrainingShape& shape, int role) const;
+
   struct Key {
     bool reduce_every_micro_batch, keeps_float8_codes;
     int64_t loss_chunk_rows;
@@ -37,7 +39,6 @@ class RoleRecordings {
   const Mesh& mesh_;
   const Packing packing_;
 
-  StepPlan record(const TrainingShape& shape, int role) const;
   std::vector<Key> keys_;
   std::vector<StepPlan> roles_;
 };

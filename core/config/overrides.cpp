@@ -88,8 +88,8 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
     std::string meant = is_key || !takes_file ? suggestion(root_, option.path) : "";
     // A flag before the file, or the option of another program that names it; or the value of a path.
     if (takes_file && (next || meant.empty()))
-      meant += fmt::format("; give the configuration file first, {} option",
-                           meant.empty() ? "without an" : "before any");
+      meant += meant.empty() ? "; give the configuration file first, without an option"
+                             : " (a configuration file comes first, before any option)";
     problems_.add(at, "unknown option {}{}", argument.substr(0, equals), meant);
     return next ? 2 : 1;
   }

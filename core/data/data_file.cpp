@@ -108,16 +108,29 @@ void refuse_unfinished(const std::string& folder) {
                   folder);
 }
 
+bool has(const fs::path& folder, const char* name) {
+  std::error_code error;
+  return fs::exists(folder / name, error);
+}
+
+bool is_dump_folder(const fs::path& folder) { return has(folder, ".lock") && has(folder, "data_index"); }
+
+// What a run writes into its dump folder, unless it is told other names.
+bool is_name_in_dump_folder(std::string_view name) {
+  constexpr std::string_view kNames[] = {"checkpoint",     "comm_traces",    "data_index",
+                                         "decisions.json", "events.jsonl",   "load_only",
+                                         "metrics.jsonl",  "profile_traces", "tb"};
+  return contains(kNames, name) || (name.starts_with("metrics.rank") && name.ends_with(".jsonl"));
+}
+
 // A tokenizer, alone or with a model, or what a run writes: it would be read as data where the folder of the
 // text is also that of the work.
 bool is_of_a_run(const fs::path& folder) {
-  const auto has = [&](const char* name) {
-    std::error_code error;
-    return fs::exists(folder / name, error);
-  };
-  const bool has_tokenizer = has("tokenizer.json") && (has("tokenizer_config.json") || has("config.json") ||
-                                                       has("vocab.json") || has("merges.txt"));
-  return has_tokenizer || (has(".lock") && has("data_index"));
+  const auto is_there = [&](const char* name) { return has(folder, name); };
+  const bool has_tokenizer =
+      is_there("tokenizer.json") && (is_there("tokenizer_config.json") || is_there("config.json") ||
+                                     is_there("vocab.json") || is_there("merges.txt"));
+  return has_tokenizer || is_dump_folder(folder);
 }
 
 Format format_of(const File& file, Compression compression) {
@@ -234,13 +247,17 @@ class Finder {
   void list_folder(const std::string& folder, std::vector<std::string>& paths,
                    std::vector<std::string>& others) const {
     paths.clear(), others.clear();
+    const bool is_of_run_too = is_dump_folder(folder);
     try {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
-        const bool is_hidden = i->path().filename().string().starts_with('.');
+        const std::string name = i->path().filename().string();
+        const bool is_hidden = name.starts_with('.'),
+                   is_left_out_here = is_no_data(i->path()) ||
+                                      (is_of_run_too && i.depth() == 0 && is_name_in_dump_folder(name));
         if (i->is_directory()) {
-          const bool is_left_out = !is_hidden && (is_unfinished(i->path().native()) ||
-                                                  is_of_a_run(i->path()) || is_no_data(i->path()));
+          const bool is_left_out =
+              !is_hidden && (is_unfinished(i->path().native()) || is_of_a_run(i->path()) || is_left_out_here);
           if (is_left_out) others.push_back(i->path().string());
           if (is_left_out || is_hidden) i.disable_recursion_pending();
           continue;
@@ -254,7 +271,7 @@ class Finder {
         if (!is_regular && !is_data) continue;
         // The .idx of a Megatron pair goes with its .bin.
         if (i->path().extension() == ".idx") continue;
-        const bool is_taken = is_data && is_regular && !is_no_data(i->path());
+        const bool is_taken = is_data && is_regular && !is_left_out_here;
         (is_taken ? paths : others).push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {

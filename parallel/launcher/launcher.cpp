@@ -137,6 +137,7 @@ class LocalRanks {
   LineOutlet outlet_;
   RankAccounts accounts_;
   int code_ = 0, interrupts_ = 0;
+  bool is_read_with_lines_ = is_same_output();  ///< accounts, on standard error or where both are one
   bool is_to_end_ = false, said_what_is_lost_ = false, said_of_lost_lines_ = false, said_who_is_left_ = false;
   std::optional<Countdown> grace_, notice_, reader_;
   LineOutlet::Clock::time_point reader_read_at_;
@@ -281,7 +282,9 @@ void LocalRanks::read_account(Rank& rank) {
   while (const std::optional<RankAccount> account = take_account(rank.told)) {
     using enum RankAccounts::Shown;
     const bool is_new = accounts_.add(rank.number, account->text, rank.is_shown ? yes : no);
-    rank.lines[0].add(account->line, is_new ? LineLabels::For::all : LineLabels::For::copy, outlet_);
+    const bool is_error = account->printed == Printed::to_stderr;
+    rank.lines[is_error].add(account->line, is_new ? LineLabels::For::all : LineLabels::For::copy, outlet_);
+    is_read_with_lines_ |= is_new && is_error;
   }
 }
 
@@ -362,7 +365,7 @@ std::string LocalRanks::last_words() {
     if (!rank.ending.empty() && !accounts_.has(rank.number))
       accounts_.add(rank.number, rank.ending, RankAccounts::Shown::no);
   }
-  return accounts_.summary(launch_.ranks, is_same_output());
+  return accounts_.summary(launch_.ranks, is_read_with_lines_);
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "parallel/ranks/account.h"
+
 namespace ottava {
 
 /// Why a rank ended, as it told its launcher (tell_launcher()).
 struct RankAccount {
   std::string text, line;
+  Printed printed = Printed::to_stdout;
 };
 
 /// Takes the first whole account away from what has been read of a rank; nothing if there is none yet.

@@ -209,7 +209,8 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
 int report_failure(const Launch& launch, const std::exception& error) {
   log::set_rank({launch.rank, launch.world_size, launch.rank != 0});
   const std::string text = error_text(error);
-  if (!tell_launcher(text, log::line(log::Level::error, text))) log::error("{}", text);
+  std::fflush(stdout);  // what was said before comes before
+  if (!tell_launcher(text, log::line(log::Level::error, text), Printed::to_stdout)) log::error("{}", text);
   if (launch.world_size > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   return 1;
 }

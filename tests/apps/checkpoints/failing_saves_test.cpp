@@ -203,10 +203,26 @@ TEST_CASE("a run whose folder goes while a save writes into it goes on to its ne
 
   pauses = 0;
   const std::string of_last = is_gone_at("run/checkpoint/step-8.tmp/" + files, 1);
-  CHECK_THAT(of_last, Contains("a checkpoint could not be written, and is tried again: ") &&
+  CHECK_THAT(of_last, Contains("a checkpoint could not be written, and is tried again, in a new folder") &&
                           Contains(": No such file or directory"));
   CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{8});
   CHECK(pauses == 1);
+
+  // The last is made once more, though the one before it failed, too.
+  std::atomic<int> moved = 0;
+  flush_fails = [&](const std::string& path) {
+    if (has(path, (moved == 0 ? "run/checkpoint/step-6.tmp/" : "run/checkpoint/step-8.tmp/") + files) &&
+        moved < 2) {
+      ++moved;
+      fs::remove_all(tiny / "gone");
+      fs::rename(tiny / "run", tiny / "gone");
+    }
+    return false;
+  };
+  fs::remove_all(tiny / "run");
+  CHECK(finish(tiny, "run", saving) == whole);
+  CHECK(moved == 2);
+  CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{8});
 
   // Where a file has taken the place of the folder, none can be made.
   flush_fails = [&](const std::string& path) {

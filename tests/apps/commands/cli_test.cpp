@@ -295,6 +295,7 @@ TEST_CASE("no output of a command replaces what it reads, or what a run keeps") 
       {"report out --output ", "out/decisions.json", keeps},
       {"trace " + trace + " --merge ", trace + "/rank0_trace.json.gz", reads},
       {"plan tiny.yaml --json ", "tiny.yaml", reads},
+      {"plan tiny.yaml --json ", "link.html", keeps},
       {"plan tiny.yaml --trace ", "out/metrics.rank3.jsonl", keeps},
       {"bench kernels tiny.yaml --count --json ", "tiny.yaml", reads},
       {"eval out --tasks items.jsonl --json ", "items.jsonl", reads},
@@ -314,8 +315,21 @@ TEST_CASE("no output of a command replaces what it reads, or what a run keeps") 
   // What a command wrote, it writes again, also beside a run.
   for (const char* command : {"report out --output out/report.html", "plan tiny.yaml --json out/plan.json",
                               "eval out --tasks items.jsonl --json out/scores.json --device cpu",
-                              "plan tiny.yaml --json config.json"}) {
+                              "plan tiny.yaml --json manifest.json", "plan tiny.yaml --json config.json"}) {
     INFO(command);
     for (int i = 0; i < 2; ++i) CHECK(place.run(command).exit_code == 0);
   }
+}
+
+TEST_CASE("an error of all ranks is said once, however long, where each rank would say it") {
+  const Workplace place;
+  const std::string unknown(40'000, 'x');  // more than a pipe holds, twice
+  const Outcome all =
+      place.run_shell("exec " OTTAVA " launch -n 2 -- train tiny.yaml --model." + unknown + " 3");
+  CHECK(all.exit_code == 1);
+  CHECK(all.output.find(unknown) == all.output.rfind(unknown));
+  CHECK(has(all.output, "ottava launch: both ranks ended with the error above\n"));
+  const Outcome silent = place.run_shell("exec " OTTAVA " launch -n 2 -- config none.yaml 2>/dev/null");
+  CHECK(silent.exit_code == 1);
+  CHECK(silent.output.empty());
 }

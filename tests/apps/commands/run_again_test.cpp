@@ -388,6 +388,10 @@ TEST_CASE("the files of a run are no data where its folder is that of the data, 
   const std::string again = runs.train(options + "6");
   CHECK_THAT(again, Contains("Training starts at step 5") && Contains(" 3 files, ") &&
                         !Contains("data has changed"));
+  // Also of starts that write less.
+  CHECK_THAT(runs.train("--job.dump_folder both --metrics.enable_json_lines false --training.dataset_path " +
+                        sources + " --training.steps 7"),
+             Contains("Training starts at step 7") && !Contains("data has changed"));
   // Named alone, it is data.
   CHECK_THAT(
       runs.train("--job.dump_folder both --training.dataset_path both/metrics.jsonl --training.steps 8", 1),

@@ -51,8 +51,8 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
     CHECK(problem(file) ==
           "command line: unknown option --count; give the configuration file first, without an option");
   CHECK(problem({"--outer.inner.flga", "a.yaml"}) ==
-        "command line: unknown option --outer.inner.flga; did you mean --outer.inner.flag?; give the "
-        "configuration file first, before any option");
+        "command line: unknown option --outer.inner.flga; did you mean --outer.inner.flag? (a "
+        "configuration file comes first, before any option)");
   CHECK(problem({"--outer.inner.nmae=a.yaml"}) ==
         "command line: unknown option --outer.inner.nmae; did you mean --outer.inner.name?");
   CHECK(problem({"--outer.inner.con-ut", "3"}) ==

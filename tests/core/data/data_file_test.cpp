@@ -146,6 +146,13 @@ TEST_CASE("tokenizers, models and runs are no data of the folder that they lie i
   ottava::log::set_level(ottava::log::Level::warning);
   CHECK_HAS(log.text(), "left out: '" + (folder / "first_model/run") + "', '" +
                             (folder / "first_model/tokenizer") + "', '" + (folder / "only/tokenizer") + "'");
+  // A folder of data that is a run's too.
+  folder.write("run/.lock", "");
+  for (const char* name :
+       {"decisions.json", "metrics.jsonl", "metrics.rank1.jsonl", "events.jsonl",
+        "profile_traces/iteration_10/rank0_trace.json", "comm_traces/rank_0.json", "deeper/events.jsonl"})
+    folder.write("run/" + std::string(name), "{}\n");
+  CHECK(names({folder / "run"}, folder / "run") == List{"b.txt", "deeper/events.jsonl"});
   CHECK_HAS(message_of<DataError>([&] { find_data_files({folder / "only"}); }),
             " files; left out: '" + (folder / "only/tokenizer") + "'");
   // Where a source names it, it is data.
