@@ -74,7 +74,8 @@ class Checkpoints {
   void poll();
   /// Waits for an asynchronous save and completes it.
   void finish();
-  /// The same. Returns false if it failed, of which save() says what follows.
+  /// The same. Returns false if it failed, of which save() says what follows; before the last save a second
+  /// failure in a row ends nothing.
   bool finish_or_repeat(bool before_last = false);
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }

@@ -48,10 +48,11 @@ using LeavesOut = std::function<bool(const std::filesystem::path& path)>;
 ///
 /// Folders and globs give their files in byte order of the path. Folders take only files whose names say that
 /// they are data (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README,
-/// LICENSE, tokenizer.json or the like), and none of folders in them that are unfinished, a
-/// tokenizer's, a model's or a run's; the log names those left out. Neither folders nor globs give what
-/// `leaves_out`, if given, is true of. A broken link under such a name is an
-/// error, and so is a folder that cannot be listed, also where a glob lists it. Empty files are left out.
+/// LICENSE, tokenizer.json or the like), none of folders in them that are unfinished, a tokenizer's, a
+/// model's or a run's and, where the source itself is a run's folder, too, nothing under the names that runs
+/// write there; the log names those left out. Neither folders nor globs give what `leaves_out`, if given, is
+/// true of. A broken link under such a name is an error, and so is a folder that cannot be listed, also where
+/// a glob lists it. Empty files are left out.
 ///
 /// Unless `format` is given, shards are known by their first bytes; .json .jsonl .ndjson, and files whose
 /// first line is a JSON object, are JSON lines; everything else is text.

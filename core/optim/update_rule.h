@@ -20,8 +20,7 @@ inline constexpr std::pair<std::string_view, UpdateRule> kUpdateRules[] = {{"Ada
 /// their squares, and Muon's of gradients.
 enum class Moment { exp_avg, exp_avg_sq, momentum };
 
-/// Those of a rule. Where shards have them, how much memory they take and what a search expects follow from
-/// this list.
+/// Those of a rule. Which of them shards have, and how much memory they take, follows from this list.
 inline std::span<const Moment> moments_of(UpdateRule rule) {
   static constexpr std::array kAdamw{Moment::exp_avg, Moment::exp_avg_sq};
   static constexpr std::array kMuon{Moment::momentum};

@@ -13,6 +13,7 @@ std::optional<RankAccount> take_account(std::string& read) {
   const size_t end = middle == std::string::npos ? middle : read.find('\0', middle + 1);
   if (end == std::string::npos) return std::nullopt;
   RankAccount account{read.substr(0, middle), read.substr(middle + 1, end - middle - 1)};
+  // A command that is not ours may say no more than its line.
   if (const char first = account.line.empty() ? 0 : account.line.front(); first == 1 || first == 2) {
     account.printed = Printed{first};
     account.line.erase(0, 1);

@@ -4,6 +4,7 @@
 
 namespace ottava {
 
+/// Where a rank would print what it tells its launcher. One character of an account.
 enum class Printed : char { to_stdout = 1, to_stderr = 2 };
 
 /// Tells the launcher (OTTAVA_ACCOUNTS) why this rank ends: with `text`, or as the whole `line` that would be
