@@ -70,20 +70,32 @@ __global__ void __launch_bounds__(kBlock) order_kernel(Sort s) {
   s.order[begin + smaller] = static_cast<int32_t>(n);
 }
 
-// Blocks of a row's first token add all of them, each thread its columns, in order of position.
-template <class T, int kSize>
+// Blocks of a row's first token add all of them, each thread its columns, in order of position. As many rows
+// are under way at once as the registers of narrow packs hold: a text of few different tokens has rows of
+// thousands.
+template <class T, int kSize, int kAtOnce>
 __global__ void __launch_bounds__(kBlock) sum_kernel(Sort s, const T* dout, float* dtable, int64_t packs) {
   const int64_t n = blockIdx.x, v = s.row_of(n), c = blockIdx.y * int64_t{kBlock} + threadIdx.x;
   if (v < 0 || c >= packs) return;
   const int32_t end = s.end[v], begin = end - s.count[v];
   if (s.order[begin] != n) return;
   auto sum = load_pack<float, kSize>(dtable, v * packs + c);
-#pragma unroll 8
-  for (int32_t i = begin; i < end; ++i) {
-    const auto row = load_pack<T, kSize>(dout, s.order[i] * packs + c);
+  int32_t i = begin;
+  const auto add = [&]<int kRows>() {
+    for (; i + kRows <= end; i += kRows) {
+      Pack<T, kSize> rows[kRows];
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) sum.values[k] += row[k];
-  }
+      for (int j = 0; j < kRows; ++j) rows[j] = load_pack<T, kSize>(dout, s.order[i + j] * packs + c);
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) {
+#pragma unroll
+        for (int k = 0; k < kSize; ++k) sum.values[k] += rows[j][k];
+      }
+    }
+  };
+  if constexpr (kAtOnce > 8) add.template operator()<kAtOnce>();
+  add.template operator()<8>();
+  add.template operator()<1>();
   store_pack(dtable, v * packs + c, sum);
 }
 
@@ -118,10 +130,17 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
     dispatch_pack<T>(
         cols,
         [&]<int kSize>() {
-          const int64_t packs = cols / kSize;
-          launch(kOp, stream,
-                 {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock},
-                 sum_kernel<T, kSize>, sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
+          const auto start = [&]<int kPack, int kAtOnce>() {
+            const int64_t packs = cols / kPack;
+            launch(kOp, stream,
+                   {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock},
+                   sum_kernel<T, kPack, kAtOnce>, sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
+          };
+          // Half a pack where a block has threads for it.
+          if constexpr (kSize > 1) {
+            if (cols <= kBlock * kSize / 2) return start.template operator()<kSize / 2, 32>();
+          }
+          start.template operator()<kSize, 8>();
         },
         b.dout, b.dtable);
   });

@@ -16,7 +16,8 @@ namespace {
 struct Size {
   int64_t tokens, vocab, cols;
 };
-const Size kSizes[] = {{1, 1, 1}, {9, 4, 7}, {40, 300, 16}, {257, 20, 37}, {100, 8, 96}};
+const Size kSizes[] = {{1, 1, 1},    {9, 4, 7},    {40, 300, 16}, {257, 20, 37},
+                       {100, 8, 96}, {333, 5, 64}, {70, 3, 520}};
 
 // Ids of a vocabulary three times as large as the local part [vocab, 2 vocab), some very frequent.
 std::vector<int32_t> some_tokens(const Size& size) {
