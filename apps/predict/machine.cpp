@@ -15,12 +15,36 @@ bool is_product(const RecordedOperation& o) { return o.op == "matmul" || o.op ==
 bool is_attention(const RecordedOperation& o) { return o.op.starts_with("attention"); }
 bool updates_in_place(const RecordedOperation& o) { return o.op == "adamw"; }
 
-// The fraction of the peak, by how full the last wave of tiles is and how long the inner loop is.
-double product_efficiency(const RecordedOperation& o, double sms) {
-  const ProductExtents e = product_extents(o);
-  if (sms == 0 || e.inner == 0) return 1;
-  const double tiles = ((e.rows + 127) / 128) * ((e.columns + 255) / 256), inner = e.inner;
+constexpr double kTileRows = 128, kTileColumns = 256;
+
+/// What tiles leave of a product's peak, and what its parts have to move.
+struct TiledProduct {
+  double efficiency = 1;
+  double partial_bytes = 0;  ///< f32 sums of parts, written and read
+};
+
+// By how full the last wave of tiles is and how long the inner loop of each of the parts is.
+double efficiency_of(double tiles, double inner, double sms) {
   return tiles / (std::ceil(tiles / sms) * sms) * inner / (inner + 256);
+}
+
+// A product with fewer tiles than there are multiprocessors is divided along its inner dimension, as
+// libraries do. `bytes_per_flop`: what could be moved through the L2 cache while a FLOP is done at the peak.
+TiledProduct tiled_product(const RecordedOperation& o, double sms, double bytes_per_flop) {
+  const ProductExtents e = product_extents(o);
+  if (sms == 0 || e.inner == 0) return {};
+  const double tiles = std::ceil(static_cast<double>(e.rows) / kTileRows) *
+                       std::ceil(static_cast<double>(e.columns) / kTileColumns);
+  const auto inner = static_cast<double>(e.inner);
+  TiledProduct best{efficiency_of(tiles, inner, sms), 0};
+  double least = o.flops / best.efficiency;
+  for (double parts = 2; parts * tiles <= sms; ++parts) {
+    const TiledProduct split{efficiency_of(parts * tiles, inner / parts, sms),
+                             parts * 2 * sizeof(float) * static_cast<double>(e.rows * e.columns)};
+    const double flops = o.flops / split.efficiency + split.partial_bytes / bytes_per_flop;
+    if (flops < least) best = split, least = flops;
+  }
+  return best;
 }
 
 // Operands in bf16 are read, and written in f32.
@@ -84,6 +108,10 @@ std::string class_of(const RecordedOperation& o) {
 
 PredictedTime Machine::time_of(const RecordedOperation& o) const {
   if (const auto known = measured.find(o)) return *known;
+  constexpr double kCacheRate = 2;  // of the L2 cache, to the memory's: assumed
+  const double memory_rate = device.memory_gb_per_s * 1e9 * device.memory_efficiency,
+               cache_rate = kCacheRate * memory_rate;
+  TiledProduct tiled;
   double peak = device.fp32_tflops, part = device.gemm_fp32;
   if (o.precision == Precision::bf16) peak = device.bf16_tflops, part = device.gemm_bf16;
   if (o.precision == Precision::fp8) {
@@ -91,7 +119,8 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
     peak = device.fp8_tflops > 0 ? device.fp8_tflops : device.bf16_tflops;
   }
   if (is_product(o)) {
-    part *= product_efficiency(o, device.sms);
+    tiled = tiled_product(o, device.sms, cache_rate / (peak * 1e12 * part));
+    part *= tiled.efficiency;
   } else if (is_attention(o)) {
     const bool backward = o.op == "attention_backward";
     part = has_cudnn_attention ? (backward ? device.cudnn_backward : device.cudnn_forward)
@@ -103,10 +132,9 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
                        : part * std::pow(std::min(1.0, width / 128), 0.4);
     if (!device.is_gpu()) part /= tiles_at_diagonal(shape);
   }
-  const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) : 0;
-  const double memory_rate = device.memory_gb_per_s * 1e9 * device.memory_efficiency,
-               memory = o.bytes /
-                        (updates_in_place(o) && update_gb_per_s > 0 ? update_gb_per_s * 1e9 : memory_rate);
+  const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) + tiled.partial_bytes / cache_rate : 0;
+  const double memory =
+      o.bytes / (updates_in_place(o) && update_gb_per_s > 0 ? update_gb_per_s * 1e9 : memory_rate);
   const bool is_widened = widens_bf16 && is_product(o) && o.precision == Precision::bf16;
   const double copies = is_widened ? widened_bytes(product_extents(o)) / memory_rate : 0,
                cold = is_product(o) && device.gemm_weights > 0
