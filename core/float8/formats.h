@@ -98,11 +98,16 @@ inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 /// divisions. The amax comes as the bits of max |x|, in which a NaN survives a maximum.
 constexpr Scale scale_from_amax(uint32_t amax_bits, float max, ScaleRounding rounding) {
   if (amax_bits >= kInfinityBits) return {1, 1, false};
-  const float amax = std::bit_cast<float>(amax_bits);
-  float scale = max / (amax > kSmallestAmax ? amax : kSmallestAmax);
   if (rounding == ScaleRounding::down_to_power_of_two) {
-    scale = std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0xff800000u);
+    // A quotient's power of two without the division: the difference of the exponents, and one less where the
+    // divisor has the larger mantissa. A power of two's inverse has the opposite exponent.
+    constexpr uint32_t kSmallest = std::bit_cast<uint32_t>(kSmallestAmax), kOne = 0x3f800000u;
+    const uint32_t divisor = amax_bits > kSmallest ? amax_bits : kSmallest;
+    const uint32_t scale = (std::bit_cast<uint32_t>(max) - divisor + kOne) & 0xff800000u;
+    return {std::bit_cast<float>(scale), std::bit_cast<float>(2 * kOne - scale), true};
   }
+  const float amax = std::bit_cast<float>(amax_bits);
+  const float scale = max / (amax > kSmallestAmax ? amax : kSmallestAmax);
   return {scale, 1.0f / scale, true};
 }
 constexpr Scale scale_from_amax(uint32_t amax_bits, const Format& f,

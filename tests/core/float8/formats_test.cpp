@@ -163,6 +163,23 @@ TEST_CASE("fp8: scale of any amax is finite, encodes it as the largest code, and
     missed += encode(amax * scale_from_amax(std::bit_cast<uint32_t>(amax), kE5M2).scale, kE5M2) != 0x7b;
   }
   CHECK(missed == 0);
+  // The power of two is made without the division that defines it. Its mantissa's order decides, so that all
+  // mantissas of one exponent are tried, and all exponents with those next to it.
+  int64_t other = 0;
+  const auto compare = [&](uint32_t bits) {
+    for (const Format& format : {kE4M3, kE5M2}) {
+      const Scale plain = scale_from_amax(bits, format),
+                  power = scale_from_amax(bits, format, ScaleRounding::down_to_power_of_two);
+      const float down = std::bit_cast<float>(std::bit_cast<uint32_t>(plain.scale) & 0xff800000u);
+      other += power.scale != down || power.inverse != 1.0f / down;
+    }
+  };
+  for (uint32_t bits = 0x3f000000u; bits < 0x40000000u; ++bits) compare(bits);
+  for (uint32_t exponent = 0; exponent < 0xff; ++exponent) {
+    for (uint32_t mantissa : {0x0u, 0x1u, 0x5fffffu, 0x600000u, 0x600001u, 0x7fffffu})
+      compare(exponent << 23 | mantissa);
+  }
+  CHECK(other == 0);
 }
 
 TEST_CASE("fp8: the codec is that of the CUDA toolkit, bit for bit") {
