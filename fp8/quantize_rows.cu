@@ -1,27 +1,28 @@
-#include <type_traits>
-
 #include "core/float8/codec.cuh"
 #include "fp8/quantize_cuda.h"
 #include "fp8/quantize_kernels.h"
 
-// Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 16384 elements are read
-// again, from the L2 cache.
+// Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 64 KiB are read again,
+// from the L2 cache.
 namespace ottava::fp8::cuda {
 namespace {
 
-/// How many threads share a row, and how many make a block; how many pieces of sixteen elements of the row a
-/// thread keeps in registers. The fewer it keeps, the more blocks are on an SM and have loads under way.
-template <int kTeam_, int kBlock_, int kKept_>
+/// How many threads share a row, and how many make a block; how many packs of 16 bytes of the row a thread
+/// keeps in registers, and how many blocks share an SM at least. The fewer it keeps, the more blocks are on
+/// an SM and have loads under way.
+template <int kTeam_, int kBlock_, int kKept_, int kBlocks_>
 struct Team {
-  static constexpr int kTeam = kTeam_, kBlock = kBlock_, kKept = kKept_;
+  static constexpr int kTeam = kTeam_, kBlock = kBlock_, kKept = kKept_, kBlocks = kBlocks_;
 };
-/// The longest row that a team keeps whole.
+/// The longest row that a team keeps whole, in packs.
 template <class Team>
-inline constexpr int64_t kLongest = int64_t{Team::kTeam} * Team::kKept * 16;
-using Warp = Team<32, 256, 4>;
-using SmallBlock = Team<128, 128, 2>;
-using Block = Team<256, 256, 2>;
-using LargeBlock = Team<256, 256, 4>;
+inline constexpr int64_t kLongest = int64_t{Team::kTeam} * Team::kKept;
+using Warp = Team<32, 256, 8, 4>;
+using SmallBlock = Team<128, 128, 4, 9>;
+using ThirdBlock = Team<256, 256, 3, 5>;
+using Block = Team<256, 256, 4, 5>;
+using LargeBlock = Team<256, 256, 8, 4>;
+using HugeBlock = Team<512, 512, 8, 2>;
 
 template <class T>
 struct Arguments {
@@ -30,54 +31,122 @@ struct Arguments {
   QuantizeTargets to;
 };
 
-template <class T, DType kFormat, class Team>
-__global__ void __launch_bounds__(Team::kBlock) row_kernel(Arguments<T> a) {
+/// As many neighbouring values as are 16 bytes in T, as bf16, two to a word. A warp reads 512 contiguous
+/// bytes and stores the codes of a pack of each lane.
+template <class T>
+struct Values {
+  static constexpr int kSize = kPackSize<T>, kPairs = kSize / 2;
+  uint32_t pairs[kPairs];
+};
+using Words = Pack<uint32_t, 4>;  // of a pack in memory
+template <class T>
+__device__ __forceinline__ Values<T> values_of(const Words& words) {
+  Values<T> v;
+#pragma unroll
+  for (int i = 0; i < Values<T>::kPairs; ++i) {
+    v.pairs[i] = sizeof(T) == 2 ? words.values[i]
+                                : pack_bf16(__uint_as_float(words.values[2 * i % 4]),
+                                            __uint_as_float(words.values[(2 * i + 1) % 4]));
+  }
+  return v;
+}
+/// Pack c of a row, and zeros past its end.
+template <bool kWide, class T>
+__device__ __forceinline__ Words load_of_row(const T* row, int64_t c, int64_t cols) {
+  constexpr int kSize = kPackSize<T>;
+  Words words{};
+  if constexpr (kWide) {
+    if (c * kSize < cols) words = load_pack<uint32_t, 4>(reinterpret_cast<const uint32_t*>(row), c);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float x = c * kSize + i < cols ? to_float(row[c * kSize + i]) : 0;
+      if constexpr (sizeof(T) == 2) {
+        words.values[i / 2] |= __float_as_uint(x) >> 16 << 16 * (i % 2);
+      } else {
+        words.values[i] = __float_as_uint(x);
+      }
+    }
+  }
+  return words;
+}
+
+/// kWide: rows of x and of the codes can be moved 16 bytes at a time.
+template <class T, DType kFormat, class Team, bool kWide>
+__global__ void __launch_bounds__(Team::kBlock, Team::kBlocks) row_kernel(Arguments<T> a) {
   constexpr int kTeam = Team::kTeam, kBlock = Team::kBlock, kKept = Team::kKept;
+  using Held = Values<T>;
+  constexpr int kSize = Held::kSize;
   const QuantizeTargets& to = a.to;
   const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam;
   const bool active = row < a.rows;
   const int member = static_cast<int>(threadIdx.x % kTeam);
-  const int64_t pieces = active ? ceil_div(a.cols, 16) : 0;
+  const int64_t cols = active ? a.cols : 0;
+  const T* x = a.x + row * a.stride;
+  uint8_t* out = to.out + row * a.cols;
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.counters) {
     atomicAdd(to.counters, static_cast<unsigned long long>(a.rows * a.cols));
   }
-  auto load = [&](int64_t c, bool wide) {  // zeros past the row
-    return load_sixteen(a.x + row * a.stride + c * 16, c < pieces ? a.cols - c * 16 : 0, wide);
-  };
 
-  // All that is kept is under way before any of it is waited for: the question how wide loads are is asked
-  // once, not between two of them.
-  Sixteen kept[kKept];
-  auto keep = [&](auto wide) {
+  // All that is kept is under way before any of it is waited for.
+  Words loaded[kKept];
 #pragma unroll
-    for (int k = 0; k < kKept; ++k) kept[k] = load(member + k * kTeam, wide);
-  };
-  to.wide_rows ? keep(std::true_type{}) : keep(std::false_type{});
-  uint32_t amax = 0;
+  for (int k = 0; k < kKept; ++k) loaded[k] = load_of_row<kWide>(x, member + k * kTeam, cols);
+  uint32_t largest = 0;
+  Held kept[kKept];
 #pragma unroll
-  for (int k = 0; k < kKept; ++k) amax = max(amax, largest_bits(kept[k]));
-  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) {
-    amax = max(amax, largest_bits(load(c, to.wide_rows)));
+  for (int k = 0; k < kKept; ++k) {
+    kept[k] = values_of<T>(loaded[k]);
+#pragma unroll
+    for (int i = 0; i < Held::kPairs; ++i) largest = max_of_pairs(largest, kept[k].pairs[i]);
   }
-  amax = team_max<kTeam>(amax);
-  raise_amax(to.largest, amax);
+  auto read_again = [&](auto&& body) {
+    for (int64_t c = member + kKept * kTeam; c * kSize < cols; c += kTeam) {
+      body(c, values_of<T>(load_of_row<kWide>(x, c, cols)));
+    }
+  };
+  read_again([&](int64_t, const Held& v) {
+#pragma unroll
+    for (int i = 0; i < Held::kPairs; ++i) largest = max_of_pairs(largest, v.pairs[i]);
+  });
+  const uint32_t amax = team_max<kTeam>(max(bits_of_low(largest), bits_of_high(largest)));
 
   const Scale scale =
       scale_of_group<kFormat>(amax, to.rounding, member == 0 && active ? to.non_finite : nullptr);
   if (active && member == 0) static_cast<float*>(to.out_inverse)[row] = scale.inverse;
   Losses losses{};
-  auto write = [&](int64_t c, const Sixteen& x) {
-    const Codes codes = encode<kFormat>(
-        x, [&](int) { return scale.scale; }, to.counters != nullptr, losses);
-    store_codes(to.out + row * a.cols + c * 16, codes, a.cols - c * 16, to.wide_rows);
+  auto write = [&](int64_t c, const Held& v) {
+    Pack<uint32_t, kSize / 4> codes;
+#pragma unroll
+    for (int w = 0; w < kSize / 4; ++w) {
+      const auto pair = [&](int i) {
+        return encode_pair<kFormat>(
+            {__uint_as_float(v.pairs[i] << 16), __uint_as_float(v.pairs[i] & 0xffff0000u)},
+            {scale.scale, scale.scale});
+      };
+      codes.values[w] = pair(2 * w) | pair(2 * w + 1) << 16;
+      if (to.counters) {
+        count_losses<kFormat>(
+            codes.values[w], v.pairs[2 * w], v.pairs[2 * w + 1], [&](int) { return scale.scale; }, losses);
+      }
+    }
+    if constexpr (kWide) {
+      store_pack(reinterpret_cast<uint32_t*>(out), c, codes);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        if (c * kSize + i < cols) out[c * kSize + i] = static_cast<uint8_t>(codes.values[i / 4] >> i % 4 * 8);
+      }
+    }
   };
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int64_t c = member + k * kTeam;
-    if (c < pieces) write(c, kept[k]);
+    if (c * kSize < cols) write(c, kept[k]);
   }
-  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) write(c, load(c, to.wide_rows));
+  read_again(write);
   add_losses(to.counters, losses);
+  raise_amax(to.largest, amax);
 }
 
 }  // namespace
@@ -87,15 +156,21 @@ void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to)
   dispatch_element(x.dtype, "quantize", [&]<class T>() {
     const Arguments<T> a{pointer<T>(x), x.rows, x.cols, x.stride, to};
     dispatch_format(q.out.codes.dtype, [&]<DType kFormat>() {
-      const auto start = [&]<class Team>(Team) {
+      const auto start = [&]<class Team>(Team, void (*kernel)(Arguments<T>)) {
         launch("quantize", stream,
-               {.grid = grid_of(ceil_div(a.rows, Team::kBlock / Team::kTeam)), .block = Team::kBlock},
-               row_kernel<T, kFormat, Team>, a);
+               {.grid = grid_of(ceil_div(a.rows, Team::kBlock / Team::kTeam)), .block = Team::kBlock}, kernel,
+               a);
       };
-      if (a.cols <= kLongest<Warp>) return start(Warp{});
-      if (a.cols <= kLongest<SmallBlock>) return start(SmallBlock{});
-      if (a.cols <= kLongest<Block>) return start(Block{});
-      start(LargeBlock{});
+      const auto wide = [&]<class Team>(Team team) { start(team, row_kernel<T, kFormat, Team, true>); };
+      using Any = Team<256, 256, 4, 2>;
+      if (!to.wide_rows) return start(Any{}, row_kernel<T, kFormat, Any, false>);
+      const int64_t packs = ceil_div(a.cols, kPackSize<T>);
+      if (packs <= kLongest<Warp>) return wide(Warp{});
+      if (packs <= kLongest<SmallBlock>) return wide(SmallBlock{});
+      if (packs <= kLongest<ThirdBlock>) return wide(ThirdBlock{});
+      if (packs <= kLongest<Block>) return wide(Block{});
+      if (packs <= kLongest<LargeBlock>) return wide(LargeBlock{});
+      wide(HugeBlock{});
     });
   });
 }
