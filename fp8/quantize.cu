@@ -1,74 +1,52 @@
-#include "fp8/code_tile.cuh"
 #include "fp8/quantize_cuda.h"
 #include "fp8/quantize_kernels.h"
+#include "fp8/value_tile.cuh"
 
 // Ceiling: memory bandwidth. A tile is read once, 2 bytes per bf16 element, and stays in registers while its
-// groups are measured; a byte per element and output is written. About 5 instructions per element and output,
-// 3 more to count.
+// groups are measured; a byte per element and output is written. With both outputs, scales per 1x128 and
+// counters, a warp takes about 1250 instructions for 2048 elements: 128 to multiply, 64 to convert, about as
+// many as both to take pairs apart, the rest to measure, to find scales and to move codes.
 namespace ottava::fp8::cuda {
 namespace {
+
+using FourScales = Pack<float, 4>;
 
 template <class T>
 struct Arguments {
   const T* x;
   int64_t rows, cols, stride;  // elements from a row of x to the next
   QuantizeTargets to;
-  unsigned tiles_across;
 };
 
-/// A block's 128 x 128 tile of x, of which a thread has sixteen neighbours in each of four rows.
-struct Tile {
-  int64_t r0, c0;
-  int64_t col, valid;  ///< of the thread's sixteen: the first; how many exist
-  int64_t rows;
+/// How a block shares its tile. A thread has all of its values under way at once, 16 rows of bf16 or 8 of
+/// f32, in 64 registers.
+template <class T, bool kWide>
+using Team = TileTeam<sizeof(T) == 2 ? 8 : 16, kWide ? (sizeof(T) == 2 ? 4 : 2) : 1, kWide>;
 
-  __device__ __forceinline__ int64_t row(int pass) const { return r0 + tile_row(pass); }
-  __device__ __forceinline__ int64_t valid_in(int pass) const { return row(pass) < rows ? valid : 0; }
-};
-template <class T>
-__device__ __forceinline__ Tile tile_of_block(const Arguments<T>& a) {
-  Tile t{.r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
-         .c0 = int64_t{blockIdx.x % a.tiles_across} * kTile};
-  t.col = t.c0 + tile_chunk() * 16, t.valid = a.cols - t.col, t.rows = a.rows;
-  return t;
+template <class Team, class T>
+__device__ __forceinline__ TilePlace<Team> tile_of_block(const Arguments<T>& a) {
+  return place_of<Team>(a.rows, a.cols, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile);
 }
-template <class T>
-__device__ __forceinline__ Sixteen load_of_tile(const Arguments<T>& a, const Tile& t, int pass) {
-  return load_sixteen(a.x + t.row(pass) * a.stride + t.col, t.valid_in(pass), a.to.wide_rows);
+__device__ __forceinline__ bool is_first_thread() {
+  return blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
 }
 template <class T>
 __device__ __forceinline__ void count_elements(const Arguments<T>& a) {
-  if (blockIdx.x == 0 && threadIdx.x == 0 && a.to.counters) {
+  if (is_first_thread() && a.to.counters) {
     atomicAdd(a.to.counters, static_cast<unsigned long long>(a.rows * a.cols));
   }
 }
 
-/// A tile in registers.
-struct HeldTile : Tile {
-  Sixteen x[kTilePasses];
-
-  __device__ __forceinline__ uint32_t largest() const {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int p = 0; p < kTilePasses; ++p) bits = max(bits, largest_bits(x[p]));
-    return bits;
-  }
-};
-/// Reads the block's tile; measures and counts it if wanted.
-template <class T>
-__device__ __forceinline__ HeldTile hold_tile(const Arguments<T>& a) {
-  HeldTile t{tile_of_block(a), {}};
-#pragma unroll
-  for (int p = 0; p < kTilePasses; ++p) t.x[p] = load_of_tile(a, t, p);
-  if (a.to.largest) raise_amax(a.to.largest, t.largest());
-  count_elements(a);
-  return t;
+/// Raises *amax by one thread of those that know `bits`. It waits for memory, which nothing else must wait
+/// for.
+__device__ __forceinline__ void raise_known(uint32_t* amax, uint32_t bits) {
+  if (load_relaxed(amax) < bits) atomicMax(amax, bits);
 }
 
 /// The scale of the whole tensor or of the tile, by its amax; `stores` is the thread that stores the inverses
 /// of both outputs.
-template <DType kFormat, Granularity kGranularity, class T>
-__device__ __forceinline__ float scale_of_tile(const Arguments<T>& a, const Tile& t, uint32_t amax,
+template <DType kFormat, Granularity kGranularity, class T, class Team>
+__device__ __forceinline__ Scale scale_of_tile(const Arguments<T>& a, const TilePlace<Team>& t, uint32_t amax,
                                                bool stores) {
   const QuantizeTargets& to = a.to;
   const Scale scale = scale_of_group<kFormat>(amax, to.rounding, stores ? to.non_finite : nullptr);
@@ -86,206 +64,254 @@ __device__ __forceinline__ float scale_of_tile(const Arguments<T>& a, const Tile
     store_line(to.transposed_inverse, ScaleLayout(kGranularity, a.cols, a.rows)(t.c0, t.r0),
                t.r0 + kTile >= a.rows);
   }
-  return scale.scale;
+  return scale;
 }
 
-/// Writes the tile's codes with one scale, so that the transpose has the same ones. values(p) gives the
-/// thread's sixteen of pass p.
-template <DType kFormat, class T, class Values>
-__device__ __forceinline__ void write_uniform(const Arguments<T>& a, const Tile& t, float scale,
-                                              Values&& values) {
+/// Writes the tile's codes with one scale, so that the transpose has the same ones. Own: the scale is that of
+/// the tile's amax, with which only values that are not finite are past the largest code.
+template <DType kFormat, bool kOwn, class T, class Team, int kRows>
+__device__ __forceinline__ void write_uniform(const Arguments<T>& a, const TilePlace<Team>& t,
+                                              const Strip<kRows>& x, Scale scale) {
   OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
   const QuantizeTargets& to = a.to;
+  uint32_t columns[4][kRows / 4];
   Losses losses{};
+  uint8_t* out = to.out + t.row * t.cols + t.col;
 #pragma unroll
-  for (int p = 0; p < kTilePasses; ++p) {
-    const Codes codes = encode<kFormat>(
-        values(p), [&](int) { return scale; }, to.counters != nullptr, losses);
-    if (to.out) store_codes(to.out + t.row(p) * a.cols + t.col, codes, t.valid_in(p), to.wide_rows);
-    if (to.transposed) put_codes(tile, tile_row(p), tile_chunk(), codes);
+  for (int i = 0; i < kRows / 4; ++i) {
+    uint32_t w[4];
+    LossWatch<kFormat, !kOwn> watch;
+#pragma unroll
+    for (int r = 0; r < 4; ++r, out += t.cols) {
+      w[r] = encode_row<kFormat>(x, i * 4 + r, scale.scale);
+      watch.see(w[r]);
+      if (to.out) store_row(out, t, i * 4 + r, w[r]);
+    }
+    if (to.counters && (watch.suspects() || (kOwn && !scale.finite))) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const auto& pairs = x.pairs[i * 4 + r];
+        count_losses<kFormat>(
+            w[r], pairs[0], pairs[1], [&](int) { return scale.scale; }, losses);
+      }
+    }
+    const uint32_t low_01 = __byte_perm(w[0], w[1], 0x5140), low_23 = __byte_perm(w[2], w[3], 0x5140);
+    const uint32_t high_01 = __byte_perm(w[0], w[1], 0x7362), high_23 = __byte_perm(w[2], w[3], 0x7362);
+    columns[0][i] = __byte_perm(low_01, low_23, 0x5410);
+    columns[1][i] = __byte_perm(low_01, low_23, 0x7632);
+    columns[2][i] = __byte_perm(high_01, high_23, 0x5410);
+    columns[3][i] = __byte_perm(high_01, high_23, 0x7632);
   }
   if (to.transposed) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) put_column<Team>(tile, j, columns[j]);
     __syncthreads();
-    store_transposed(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
+    store_columns(tile, t, to.transposed);
   }
   add_losses(to.counters, losses);
 }
 
 /// One 128 x 128 tile per block, which has a scale of its own.
-template <class T, DType kFormat>
-__global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(Arguments<T> a) {
-  const HeldTile t = hold_tile(a);
-  const uint32_t amax = team_max<kTileThreads>(t.largest());
-  const float scale = scale_of_tile<kFormat, Granularity::block_128x128>(a, t, amax, threadIdx.x == 0);
-  write_uniform<kFormat>(a, t, scale, [&](int p) { return t.x[p]; });
+template <class T, class Team, DType kFormat>
+__global__ void __launch_bounds__(Team::kThreads, Team::kBlocks) tile_kernel(Arguments<T> a) {
+  const auto t = tile_of_block<Team>(a);
+  const auto x = load_strip(a.x, a.stride, t);
+  const uint32_t amax = team_max<Team::kThreads>(measure(x).bits());
+  const Scale scale = scale_of_tile<kFormat, Granularity::block_128x128>(a, t, amax, threadIdx.x == 0);
+  write_uniform<kFormat, true>(a, t, x, scale);
+  count_elements(a);
+  if (threadIdx.x == 0 && a.to.largest) raise_known(a.to.largest, amax);
 }
 
-/// Whether a thread reads all of its share of a tile at once. In bf16 that is eight loads of 16 bytes, in the
-/// registers of four blocks on an SM; pass by pass it would be two, of five blocks. A pass in f32 is four
-/// loads already, and all of them would spill.
-template <class T>
-inline constexpr bool kReadsAtOnce = sizeof(T) == 2;
-
-/// One 128 x 128 tile per block, with the tensor's scale, whose amax is given: what is read at once is under
-/// way before the scale is waited for.
-template <class T, DType kFormat>
-__global__ void __launch_bounds__(kTileThreads, kReadsAtOnce<T> ? 4 : 5) tensor_kernel(Arguments<T> a) {
-  const Tile t = tile_of_block(a);
-  Sixteen all[kReadsAtOnce<T> ? kTilePasses : 1];
-  if constexpr (kReadsAtOnce<T>) {
-#pragma unroll
-    for (int p = 0; p < kTilePasses; ++p) all[p] = load_of_tile(a, t, p);
-  }
-  const float scale =
-      scale_of_tile<kFormat, Granularity::tensor>(a, t, *a.to.amax, blockIdx.x == 0 && threadIdx.x == 0);
-  uint32_t largest = 0;
-  write_uniform<kFormat>(a, t, scale, [&](int p) {
-    const Sixteen x = [&] {
-      if constexpr (kReadsAtOnce<T>)
-        return all[p];
-      else
-        return load_of_tile(a, t, p);
-    }();
-    if (a.to.largest) largest = max(largest, largest_bits(x));
-    return x;
-  });
-  raise_amax(a.to.largest, largest);
+/// One 128 x 128 tile per block, with the tensor's scale, whose amax is given: what is read is under way
+/// before the scale is waited for.
+template <class T, class Team, DType kFormat>
+__global__ void __launch_bounds__(Team::kThreads, Team::kBlocks) tensor_kernel(Arguments<T> a) {
+  const auto t = tile_of_block<Team>(a);
+  const auto x = load_strip(a.x, a.stride, t);
+  const Scale scale = scale_of_tile<kFormat, Granularity::tensor>(a, t, *a.to.amax, is_first_thread());
+  const uint32_t largest = a.to.largest ? measure(x).bits() : 0;
+  write_uniform<kFormat, false>(a, t, x, scale);
   count_elements(a);
+  raise_amax(a.to.largest, largest);
 }
 
 /// `out` of a tile in which kGroup neighbours of a row share a scale.
-template <int kGroup, DType kFormat, Granularity kGranularity, class T>
-__device__ __forceinline__ void write_groups_of_rows(const Arguments<T>& a, const HeldTile& t,
+template <int kGroup, DType kFormat, Granularity kGranularity, class T, class Team, int kRows>
+__device__ __forceinline__ void write_groups_of_rows(const Arguments<T>& a, const TilePlace<Team>& t,
+                                                     const Strip<kRows>& x, const Largest<kRows>& largest,
                                                      Losses& losses) {
-  constexpr int kLanes = kGroup / 16;  // that share a group
+  constexpr int kLanes = kGroup / 4;                          // that share a group
+  constexpr int kEach = kRows > kLanes ? kRows / kLanes : 1;  // rows whose scale a lane makes
+  static_assert(kEach <= 2);
   constexpr bool kTiled = traits(kGranularity).is_tiled;
+  // A piece more than needed, so that groups do not meet in a bank.
+  OTTAVA_SHARED(FourScales, all_scales, [Team::kWarps][32 / kLanes][kRows / 4 + 1]);
   const QuantizeTargets& to = a.to;
   const ScaleLayout layout(kGranularity, a.rows, a.cols);
-  const bool leads = tile_chunk() % kLanes == 0;
+  const int lane = lane_of_thread(), group = lane / kLanes, in_group = lane % kLanes;
+  FourScales* scales = all_scales[warp_of_thread()][group];
+  const uint32_t pair = largest_of_rows<kLanes>(largest);
+  bool finite = true;
 #pragma unroll
-  for (int p = 0; p < kTilePasses; ++p) {
-    const int64_t row = t.row(p), here = t.valid_in(p);
-    uint32_t amax = largest_bits(t.x[p]);
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-      amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
-    }
-    const Scale own = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
-    if (leads && here > 0) {
-      store_inverse<kGranularity>(to.out_inverse, layout(row, t.col), own.inverse);
-    } else if (leads && kTiled) {
-      store_padding<kGranularity>(to.out_inverse, layout(row, t.col));
-    }
-    const Codes codes = encode<kFormat>(
-        t.x[p], [&](int) { return own.scale; }, to.counters != nullptr, losses);
-    store_codes(to.out + row * a.cols + t.col, codes, here, to.wide_rows);
-  }
-}
-
-/// Bits by column, of each of the bands of a tile's rows that have scales of their own.
-template <int kBands>
-using ColumnGroups = uint32_t[kBands][kTile];
-
-/// Raises the amaxes of the tile's columns.
-template <int kBands>
-__device__ __forceinline__ void measure_columns(const HeldTile& t, ColumnGroups<kBands>& groups) {
-  uint32_t largest[8] = {};
-#pragma unroll
-  for (int p = 0; p < kTilePasses; ++p) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      largest[j] = max_of_pairs(largest[j], t.x[p].pairs[j]);
-      if (kBands == 1 && p < kTilePasses - 1) continue;
-      uint32_t pair = max_of_pairs(largest[j], __shfl_xor_sync(kAllLanes, largest[j], 8));
-      pair = max_of_pairs(pair, __shfl_xor_sync(kAllLanes, pair, 16));
-      largest[j] = 0;
-      // The four rows of a warp know the same now: each raises its share.
-      if (static_cast<int>(threadIdx.x % 32) / 8 != j / 2) continue;
-      uint32_t* group = &groups[kBands == 1 ? 0 : p][tile_chunk() * 16 + j * 2];
-      atomicMax(group, bits_of_low(pair));
-      atomicMax(group + 1, bits_of_high(pair));
-    }
-  }
-}
-
-/// Scales of the tile's columns in place of their amaxes; stores the inverses.
-template <int kBands, DType kFormat, Granularity kGranularity, class T>
-__device__ __forceinline__ void scale_columns(const Arguments<T>& a, const HeldTile& t,
-                                              ColumnGroups<kBands>& groups) {
-  const QuantizeTargets& to = a.to;
-  constexpr bool kTiled = traits(kGranularity).is_tiled;
-  const ScaleLayout layout(kGranularity, a.cols, a.rows);
-  for (int i = static_cast<int>(threadIdx.x); i < kBands * kTile; i += kTileThreads) {
-    uint32_t& group = groups[i / kTile][i % kTile];
-    const int64_t c = t.c0 + i % kTile, r = t.r0 + i / kTile * (kTile / kBands);
-    const Scale own = scale_of_group<kFormat>(group, to.rounding, to.non_finite);
-    group = __float_as_uint(own.scale);
-    // Tiles one above the other share the scale of a whole column; the topmost writes it.
-    if (c < a.cols && r < a.rows && (kGranularity != Granularity::row || t.r0 == 0)) {
-      store_inverse<kGranularity>(to.transposed_inverse, layout(c, r), own.inverse);
+  for (int k = 0; k < kEach; ++k) {
+    const int half = kEach == 2 ? k : in_group / (kRows / 2) % 2;
+    const int r = in_group % (kRows / 2) * 2 + half;
+    const bool leads = in_group < kRows;
+    const Scale own = scale_of_group<kFormat>(half ? bits_of_high(pair) : bits_of_low(pair), to.rounding,
+                                              leads ? to.non_finite : nullptr);
+    finite = finite && own.finite;
+    if (!leads) continue;
+    scales[r / 4].values[r % 4] = own.scale;
+    const int64_t row = t.row + r, col = t.c0 + group * kGroup;
+    if (row < a.rows && col < a.cols) {
+      store_inverse<kGranularity>(to.out_inverse, layout(row, col), own.inverse);
     } else if (kTiled) {
+      store_padding<kGranularity>(to.out_inverse, layout(row, col));
+    }
+  }
+  __syncwarp(kAllLanes);
+  finite = !__any_sync(kAllLanes, !finite);
+  uint8_t* out = to.out + t.row * t.cols + t.col;
+#pragma unroll
+  for (int i = 0; i < kRows / 4; ++i) {
+    const FourScales four = scales[i];
+    uint32_t w[4];
+    LossWatch<kFormat, false> watch;
+#pragma unroll
+    for (int k = 0; k < 4; ++k, out += t.cols) {
+      w[k] = encode_row<kFormat>(x, i * 4 + k, four.values[k]);
+      watch.see(w[k]);
+      store_row(out, t, i * 4 + k, w[k]);
+    }
+    if (to.counters && (watch.suspects() || !finite)) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const auto& pairs = x.pairs[i * 4 + k];
+        count_losses<kFormat>(
+            w[k], pairs[0], pairs[1], [&](int) { return four.values[k]; }, losses);
+      }
+    }
+  }
+}
+
+/// What each warp knows of the tile's columns, two to a word.
+using OneOfColumns = Pack<uint32_t, 2>;
+template <class Team>
+using ColumnPairs = OneOfColumns[Team::kWarps][32];
+
+/// The amaxes of the thread's columns: of whole columns from outside, else of the tile's bands of kGroup
+/// rows.
+template <int kGroup, bool kWhole, class T, class Team>
+__device__ __forceinline__ void largest_of_columns(const Arguments<T>& a, const TilePlace<Team>& t,
+                                                   const ColumnPairs<Team>& of_warps, uint32_t (&amax)[4]) {
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) amax[j] = t.col + j < a.cols ? a.to.column_amax[t.col + j] : 0;
+  } else {
+    constexpr int kSharing = kGroup / Team::kRows;
+    const int first = warp_of_thread() / kSharing * kSharing;
+    uint32_t pairs[2] = {};
+#pragma unroll
+    for (int w = 0; w < kSharing; ++w) {
+      const auto of_warp = of_warps[first + w][lane_of_thread()];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) pairs[j] = __vmaxu2(pairs[j], of_warp.values[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) amax[j] = j % 2 ? bits_of_high(pairs[j / 2]) : bits_of_low(pairs[j / 2]);
+  }
+}
+
+/// `transposed` of a tile in which kGroup neighbours of a column share a scale.
+template <int kGroup, DType kFormat, Granularity kGranularity, class T, class Team, int kRows>
+__device__ __forceinline__ void write_groups_of_columns(const Arguments<T>& a, const TilePlace<Team>& t,
+                                                        const Strip<kRows>& x,
+                                                        const ColumnPairs<Team>& of_warps, Losses& losses) {
+  constexpr bool kWhole = kGranularity == Granularity::row, kTiled = traits(kGranularity).is_tiled;
+  OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
+  const QuantizeTargets& to = a.to;
+  uint32_t amax[4];
+  largest_of_columns<kGroup, kWhole>(a, t, of_warps, amax);
+  const ScaleLayout layout(kGranularity, a.cols, a.rows);
+  // Threads whose rows share a scale all make it; those with the first rows store it. Tiles one above the
+  // other share the scale of a whole column; the topmost writes it.
+  const bool stores = t.row % kGroup == 0 && !(kWhole && t.r0 > 0);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const Scale own = scale_of_group<kFormat>(amax[j], to.rounding, stores ? to.non_finite : nullptr);
+    const int64_t c = t.col + j, r = t.row;
+    if (stores && c < a.cols && r < a.rows) {
+      store_inverse<kGranularity>(to.transposed_inverse, layout(c, r), own.inverse);
+    } else if (stores && kTiled) {
       store_padding<kGranularity>(to.transposed_inverse, layout(c, r));
     }
+    uint32_t codes[kRows / 4];
+    LossWatch<kFormat, kWhole> watch;
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      codes[i] = encode_column<kFormat>(x, i * 4, j, own.scale);
+      watch.see(codes[i]);
+    }
+    put_column<Team>(tile, j, codes);
+    if (!to.counters || to.out || !(watch.suspects() || !own.finite)) continue;
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const auto pair = [&](int r) {
+        return __byte_perm(x.pairs[r][j / 2], x.pairs[r + 1][j / 2], j % 2 ? 0x7632 : 0x5410);
+      };
+      count_losses<kFormat>(
+          codes[i / 4], pair(i), pair(i + 2), [&](int) { return own.scale; }, losses);
+    }
   }
+  __syncthreads();
+  store_columns(tile, t, to.transposed);
 }
 
 /// One 128 x 128 tile per block, whose rows and columns have scales of their own. Those of whole columns come
 /// from outside; `out` with those of whole rows is quantize_rows()'s.
-template <class T, DType kFormat, Granularity kGranularity>
-__global__ void __launch_bounds__(kTileThreads, 4) grouped_kernel(Arguments<T> a) {
+template <class T, class Team, DType kFormat, Granularity kGranularity>
+__global__ void __launch_bounds__(Team::kThreads, Team::kBlocks) grouped_kernel(Arguments<T> a) {
   constexpr bool kWholeColumns = kGranularity == Granularity::row;
-  constexpr int kGroup = kWholeColumns ? kTile : static_cast<int>(traits(kGranularity).block_columns),
-                kBands = kTile / kGroup;
-  OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
-  OTTAVA_SHARED(uint32_t, groups, [kBands][kTile]);
-  const QuantizeTargets& to = a.to;
-  const HeldTile t = hold_tile(a);
+  constexpr int kGroup = kWholeColumns ? kTile : static_cast<int>(traits(kGranularity).block_columns);
+  const auto t = tile_of_block<Team>(a);
+  const auto x = load_strip(a.x, a.stride, t);
+  OTTAVA_SHARED(OneOfColumns, of_warps, [Team::kWarps][32]);
   Losses losses{};
-  if constexpr (!kWholeColumns) {
-    if (to.out) write_groups_of_rows<kGroup, kFormat, kGranularity>(a, t, losses);
-  }
-  if (to.transposed) {
-    for (int i = static_cast<int>(threadIdx.x); i < kBands * kTile; i += kTileThreads) {
-      const int64_t c = t.c0 + i % kTile;
-      groups[i / kTile][i % kTile] = kWholeColumns && c < a.cols ? to.column_amax[c] : 0;
-    }
-    __syncthreads();
+  uint32_t bits = 0;
+  if (!kWholeColumns || a.to.largest) {
+    const auto largest = measure(x);
+    bits = largest.bits();
     if constexpr (!kWholeColumns) {
-      measure_columns<kBands>(t, groups);
-      __syncthreads();
+      of_warps[warp_of_thread()][lane_of_thread()] = {largest.columns[0], largest.columns[1]};
+      if (a.to.out) write_groups_of_rows<kGroup, kFormat, kGranularity>(a, t, x, largest, losses);
     }
-    scale_columns<kBands, kFormat, kGranularity>(a, t, groups);
-    __syncthreads();
-    const bool count = to.counters && !to.out;
-#pragma unroll
-    for (int p = 0; p < kTilePasses; ++p) {
-      const uint32_t* scales = &groups[kBands == 1 ? 0 : p][tile_chunk() * 16];
-      const Codes codes = encode<kFormat>(
-          t.x[p], [&](int i) { return __uint_as_float(scales[i]); }, count, losses);
-      put_codes(tile, tile_row(p), tile_chunk(), codes);
-    }
-    __syncthreads();
-    store_transposed(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
   }
-  add_losses(to.counters, losses);
+  if (a.to.transposed) {
+    if (!kWholeColumns) __syncthreads();
+    write_groups_of_columns<kGroup, kFormat, kGranularity>(a, t, x.again(), of_warps, losses);
+  }
+  count_elements(a);
+  raise_amax(a.to.largest, bits);
+  add_losses(a.to.counters, losses);
 }
 
-template <class T, DType kFormat>
-void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a, int64_t tiles) {
+template <class T, class Team, DType kFormat>
+void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a, dim3 tiles) {
   auto start = [&](void (*kernel)(Arguments<T>)) {
-    launch("quantize", stream, {.grid = grid_of(tiles), .block = kTileThreads}, kernel, a);
+    launch("quantize", stream, {.grid = tiles, .block = Team::kThreads}, kernel, a);
   };
   switch (granularity) {
     case Granularity::tensor:
-      return start(tensor_kernel<T, kFormat>);
+      return start(tensor_kernel<T, Team, kFormat>);
     case Granularity::row:
-      return start(grouped_kernel<T, kFormat, Granularity::row>);
+      return start(grouped_kernel<T, Team, kFormat, Granularity::row>);
     case Granularity::block_1x128:
-      return start(grouped_kernel<T, kFormat, Granularity::block_1x128>);
+      return start(grouped_kernel<T, Team, kFormat, Granularity::block_1x128>);
     case Granularity::block_128x128:
-      return start(tile_kernel<T, kFormat>);
+      return start(tile_kernel<T, Team, kFormat>);
     case Granularity::block_1x32:
-      return start(grouped_kernel<T, kFormat, Granularity::block_1x32>);
+      return start(grouped_kernel<T, Team, kFormat, Granularity::block_1x32>);
   }
 }
 
@@ -317,16 +343,23 @@ void quantize(Stream& stream, const Quantize& q) {
     to.counters = nullptr;
     to.largest = nullptr;
   }
-  const int64_t across = ceil_div(x.cols, kTile);
   // Even a tensor without elements has a scale.
-  int64_t tiles = ceil_div(x.rows, kTile) * across;
-  if (q.granularity == Granularity::tensor && tiles == 0) tiles = 1;
+  const auto tiles_of = [&](int64_t extent) {
+    const int64_t tiles = ceil_div(extent, kTile);
+    return tiles == 0 && q.granularity == Granularity::tensor ? 1 : tiles;
+  };
+  const dim3 tiles(grid_of(tiles_of(x.cols)), grid_of_yz(tiles_of(x.rows)));
   const DType format = (q.out.empty() ? q.transposed : q.out).codes.dtype;
   dispatch_element(x.dtype, "quantize", [&]<class T>() {
-    const Arguments<T> a{pointer<T>(x), x.rows, x.cols,
-                         x.stride,      to,     static_cast<unsigned>(across > 0 ? across : 1)};
-    dispatch_format(format,
-                    [&]<DType kFormat>() { launch_tiles<T, kFormat>(stream, q.granularity, a, tiles); });
+    const Arguments<T> a{pointer<T>(x), x.rows, x.cols, x.stride, to};
+    const bool wide = (!to.out && !to.transposed) || (to.wide_rows && (!to.transposed || to.wide_columns));
+    dispatch_format(format, [&]<DType kFormat>() {
+      if (wide) {
+        launch_tiles<T, Team<T, true>, kFormat>(stream, q.granularity, a, tiles);
+      } else {
+        launch_tiles<T, Team<T, false>, kFormat>(stream, q.granularity, a, tiles);
+      }
+    });
   });
 }
 

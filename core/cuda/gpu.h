@@ -130,6 +130,13 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
+/// The same value, of which the compiler knows nothing: what was computed from it before is computed again
+/// rather than kept in registers until then.
+__device__ __forceinline__ uint32_t forgotten(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// 2^x to 2 ulp; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -32,10 +32,6 @@ void dispatch_format(DType format, Body&& body) {
 /// Sixteen neighbouring values to be quantized, as bf16, two to a word, the first in the low half.
 struct Sixteen {
   uint32_t pairs[8];
-
-  __device__ __forceinline__ float operator[](int i) const {
-    return __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
-  }
 };
 /// Loads the first `valid` values (at most 16, perhaps none) from p, and zeros for the rest. `wide` promises
 /// that valid is either 16 or less than 1, and that p is aligned to 16 bytes.
@@ -92,7 +88,7 @@ struct Losses {
 /// share the two addresses, where additions wait for each other. Where every warp had something to add, which
 /// training never has, counting took a fifth of the time of a quantization (tests/gpu/README.md).
 __device__ __forceinline__ void add_losses(unsigned long long* counters, Losses seen) {
-  if (!counters) return;
+  if (!counters || !__syncthreads_or(static_cast<int>(seen.underflow | seen.saturation))) return;
   OTTAVA_SHARED(Losses, of_warps, [32]);
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -120,19 +116,22 @@ __device__ __forceinline__ uint32_t encode_pair(float2 x, float2 scale) {
 
 /// Adds what four codes lost, whose values are two pairs of bf16 and whose scales are scale_of(0) to (3).
 /// Four at a time in one register: one by one, counting takes more instructions than encoding. Only a code of
-/// the largest magnitude can be saturated, and few are.
+/// zero can have lost its value, and only one of the largest magnitude can be saturated: few are either.
 template <DType kFormat, class ScaleOf>
 __device__ __forceinline__ void count_losses(uint32_t codes, uint32_t low_pair, uint32_t high_pair,
                                              ScaleOf&& scale_of, Losses& seen) {
   constexpr uint32_t kEachByte = 0x01010101u, kHighBits = 0x80 * kEachByte;
   constexpr uint32_t kLargestCode = kFormat == DType::e4m3 ? 0x7e : 0x7b;
   const uint32_t magnitudes = codes & ~kHighBits;
+  const uint32_t nonzero_codes = magnitudes + 0x7f * kEachByte,
+                 largest_codes = magnitudes + (0x80 - kLargestCode) * kEachByte;
+  if (((~nonzero_codes | largest_codes) & kHighBits) == 0) return;
   // The high bit of a half, or of a byte, says whether the rest of it is not zero.
   const auto nonzero_halves = [](uint32_t pair) { return (pair & 0x7fff7fffu) + 0x7fff7fffu; };
   const uint32_t nonzero_values =
       __byte_perm(nonzero_halves(low_pair), nonzero_halves(high_pair), 0x7531) & kHighBits;
-  seen.underflow += static_cast<uint32_t>(__popc(nonzero_values & ~(magnitudes + 0x7f * kEachByte)));
-  if (((magnitudes + (0x80 - kLargestCode) * kEachByte) & kHighBits) == 0) return;
+  seen.underflow += static_cast<uint32_t>(__popc(nonzero_values & ~nonzero_codes));
+  if ((largest_codes & kHighBits) == 0) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t pair = i < 2 ? low_pair : high_pair;
@@ -141,24 +140,7 @@ __device__ __forceinline__ void count_losses(uint32_t codes, uint32_t low_pair, 
   }
 }
 
-/// Codes of sixteen elements, each times scale_of(its index).
-template <DType kFormat, class ScaleOf>
-__device__ __forceinline__ Codes encode(const Sixteen& x, ScaleOf&& scale_of, bool count, Losses& seen) {
-  Codes codes;
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    auto pair = [&](int i) { return encode_pair<kFormat>({x[i], x[i + 1]}, {scale_of(i), scale_of(i + 1)}); };
-    codes.values[w] = pair(w * 4) | pair(w * 4 + 2) << 16;
-    if (count) {
-      count_losses<kFormat>(
-          codes.values[w], x.pairs[w * 2], x.pairs[w * 2 + 1], [&](int i) { return scale_of(w * 4 + i); },
-          seen);
-    }
-  }
-  return codes;
-}
-
-/// `wide` and `valid` as for load_sixteen.
+/// Sixteen codes; `wide` and `valid` as for load_sixteen.
 __device__ __forceinline__ void store_codes(uint8_t* p, const Codes& codes, int64_t valid, bool wide) {
   if (wide) {
     if (valid > 0) store_pack(reinterpret_cast<uint32_t*>(p), 0, codes);
