@@ -64,6 +64,39 @@ __device__ __forceinline__ void store_pack(T* p, int64_t index, const Pack<T, kS
   reinterpret_cast<Pack<T, kSize>*>(p)[index] = pack;
 }
 
+/// The elements of a pack as floats, and floats rounded to a pack. Pairs of bf16 take one instruction for
+/// each element on the way in and one for both on the way out; one by one they take up to two and three.
+template <class T, int kSize>
+__device__ __forceinline__ void unpack(const Pack<T, kSize>& pack, float (&x)[kSize]) {
+  if constexpr (sizeof(T) == 2 && kSize % 2 == 0) {
+    const auto* pairs = reinterpret_cast<const uint32_t*>(pack.values);
+#pragma unroll
+    for (int i = 0; i < kSize; i += 2) {
+      x[i] = __uint_as_float(pairs[i / 2] << 16);
+      x[i + 1] = __uint_as_float(pairs[i / 2] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) x[i] = pack[i];
+  }
+}
+template <class T, int kSize>
+__device__ __forceinline__ Pack<T, kSize> packed(const float (&x)[kSize]) {
+  Pack<T, kSize> pack;
+  if constexpr (sizeof(T) == 2 && kSize % 2 == 0) {
+    auto* pairs = reinterpret_cast<uint32_t*>(pack.values);
+#pragma unroll
+    for (int i = 0; i < kSize; i += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(x[i], x[i + 1]);
+      pairs[i / 2] = reinterpret_cast<const uint32_t&>(pair);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) pack.set(i, x[i]);
+  }
+  return pack;
+}
+
 /// True if every row of every tensor starts at a 16-byte boundary, so that rows can be moved in packs.
 template <class... Tensors>
 bool rows_are_aligned(int64_t row_bytes, const Tensors&... tensors) {

@@ -182,8 +182,8 @@ template <class... P, class... A>
 void launch(std::string_view op, Stream& stream, const LaunchShape& shape, void (*kernel)(P...),
             A&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kAllowedByDefault = 48 * 1024;
-  if (shape.shared_bytes > kAllowedByDefault) {
+  constexpr size_t kAllowedByDefault = 48 * 1024, kMostStatic = 8 * 1024;  // both kinds together
+  if (shape.shared_bytes > kAllowedByDefault - kMostStatic) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)),

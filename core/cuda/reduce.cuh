@@ -40,6 +40,22 @@ __device__ __forceinline__ float team_sum(float x) {
   }
   return x;
 }
+/// The same bits with one barrier. `turn` counts the block's calls: the readers of one call are done when the
+/// barrier of the next lets the call after that write where they read.
+template <int kThreads>
+__device__ __forceinline__ float team_sum(float x, unsigned turn) {
+  x = warp_sum(x);
+  if constexpr (kThreads > 32) {
+    OTTAVA_SHARED(float, partials, [2][kThreads / 32]);
+    float* partial = partials[turn % 2];
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+#pragma unroll
+    for (int i = 0; i < kThreads / 32; ++i) x += partial[i];
+  }
+  return x;
+}
 
 /// The same for the maximum.
 template <int kThreads>
@@ -55,6 +71,19 @@ __device__ __forceinline__ uint32_t team_max(uint32_t x) {
   }
   return x;
 }
+template <int kThreads>
+__device__ __forceinline__ uint32_t team_max(uint32_t x, unsigned turn) {
+  x = warp_max(x);
+  if constexpr (kThreads > 32) {
+    OTTAVA_SHARED(uint32_t, partials, [2][kThreads / 32]);
+    uint32_t* partial = partials[turn % 2];
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kThreads / 32; ++i) x = x < partial[i] ? partial[i] : x;
+  }
+  return x;
+}
 
 /// Bits of |x|: ordered like the value, NaN above everything.
 __device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
@@ -62,8 +91,15 @@ __device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x
 template <class T, int kSize>
 __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
   uint32_t largest = 0;
+  if constexpr (sizeof(T) == 2 && kSize % 2 == 0) {
+    const auto* pairs = reinterpret_cast<const uint32_t*>(pack.values);
 #pragma unroll
-  for (int i = 0; i < kSize; ++i) largest = max(largest, abs_bits(pack[i]));
+    for (int i = 0; i < kSize / 2; ++i) largest = __vmaxu2(largest, pairs[i] & 0x7fff7fffu);
+    largest = max(largest << 16, largest & 0xffff0000u);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) largest = max(largest, abs_bits(pack[i]));
+  }
   return largest;
 }
 

@@ -11,15 +11,17 @@ struct RowPart {
 };
 
 /// Calls body(k, c) for each pack c of the thread. It is the thread's k-th pack; k is kPacks for all that
-/// have no registers.
-template <int kTeam, int kPacks, class Body>
+/// have no registers. Without kMore there are none of these.
+template <int kTeam, int kPacks, bool kMore = true, class Body>
 __device__ __forceinline__ void for_packs(const RowPart& part, Body&& body) {
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int64_t c = part.member + k * kTeam;
     if (c < part.packs) body(k, c);
   }
-  for (int64_t c = part.member + kPacks * kTeam; c < part.packs; c += kTeam) body(kPacks, c);
+  if constexpr (kMore) {
+    for (int64_t c = part.member + kPacks * kTeam; c < part.packs; c += kTeam) body(kPacks, c);
+  }
 }
 
 }  // namespace ottava::cuda

@@ -50,8 +50,7 @@ __device__ __forceinline__ void for_each_pack(const TwoPacks<P>& packs, Body&& b
 /// Elements i and i + 1 as they lie in memory.
 template <int kSize>
 __device__ __forceinline__ uint32_t bits_of_pair(const Pack<__nv_bfloat16, kSize>& pack, int i) {
-  return static_cast<uint32_t>(__bfloat16_as_ushort(pack.values[i])) |
-         static_cast<uint32_t>(__bfloat16_as_ushort(pack.values[i + 1])) << 16;
+  return reinterpret_cast<const uint32_t*>(pack.values)[i / 2];
 }
 
 /// Writes the codes of a pack: eight bytes for a pack of bf16, so that a warp fills 256 bytes, whole lines.
@@ -63,9 +62,11 @@ __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, i
                                             Losses& losses) {
   static_assert(kSize % 4 == 0);
   Pack<uint32_t, kSize / 4> codes;
+  float x[kSize];
+  unpack(pack, x);
 #pragma unroll
   for (int i = 0; i < kSize; i += 4) {
-    const auto pair = [&](int j) { return encode_pair<kFormat>({pack[j], pack[j + 1]}, {scale, scale}); };
+    const auto pair = [&](int j) { return encode_pair<kFormat>({x[j], x[j + 1]}, {scale, scale}); };
     codes.values[i / 4] = pair(i) | pair(i + 2) << 16;
   }
   store_pack(reinterpret_cast<uint32_t*>(to.out + row * to.cols), c, codes);
@@ -82,6 +83,7 @@ __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, i
 struct RowsSeen {
   Losses losses{};
   uint32_t largest = 0;
+  unsigned rows = 0;  ///< that the block has measured
 };
 /// Reports what the block's threads have seen. Every thread of the block calls it, once.
 __device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& seen) {
@@ -93,31 +95,61 @@ __device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& see
 }
 
 /// Writes a row with a scale of its own: it is measured while it is made, then written.
-template <DType kFormat, int kTeam, int kPacks, class Make, class Again>
+template <DType kFormat, int kTeam, int kPacks, bool kMore, class Make, class Again>
 __device__ __forceinline__ void write_measured_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                                    Make&& make, Again&& again) {
   using Made = decltype(make(kPacks, int64_t{}));
   Made kept[kPacks];
   uint32_t amax = 0;
-  for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
+  for_packs<kTeam, kPacks, kMore>(part, [&](int k, int64_t c) {
     const Made made = make(k, c);
     for_each_pack(made, [&](const auto& pack, int) { amax = max(amax, largest_bits(pack)); });
     if (k < kPacks) kept[k] = made;
   });
-  amax = team_max<kTeam>(amax);
+  amax = team_max<kTeam>(amax, seen.rows++);
   seen.largest = max(seen.largest, amax);
   const bool leads = part.member == 0 && part.packs > 0;
   const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
   if (leads) to.inverse[part.row] = scale.inverse;
-  for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
-    for_each_pack(k < kPacks ? kept[k] : again(c), [&](const auto& pack, int j) {
+  for_packs<kTeam, kPacks, kMore>(part, [&](int k, int64_t c) {
+    for_each_pack(!kMore || k < kPacks ? kept[k] : again(c), [&](const auto& pack, int j) {
       write_codes<kFormat>(to, part.row, c + j * part.packs, pack, scale.scale, seen.losses);
     });
   });
 }
 
+/// Writes a row whose groups of 128 have scales of their own. All packs of a thread are made before the first
+/// is measured, so that one's shuffles and divisions do not wait for another's.
+template <DType kFormat, int kTeam, int kPacks, class Make>
+__device__ __forceinline__ void write_grouped_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
+                                                  Make&& make) {
+  using Made = decltype(make(kPacks, int64_t{}));
+  constexpr int kLanes = static_cast<int>(128 * sizeof(uint16_t) / sizeof(Made));  // that share a group
+  Made made[kPacks] = {};
+  uint32_t amax[kPacks];
+  for_packs<kTeam, kPacks, false>(part, [&](int k, int64_t c) { made[k] = make(k, c); });
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) amax[k] = largest_bits(made[k]);
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) amax[k] = max(amax[k], __shfl_xor_sync(kAllLanes, amax[k], offset));
+  }
+  const bool leads = part.member % kLanes == 0;
+  Scale scale[kPacks];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    seen.largest = max(seen.largest, amax[k]);
+    scale[k] = scale_of_group<kFormat>(amax[k], to.rounding, leads ? to.non_finite : nullptr);
+  }
+  for_packs<kTeam, kPacks, false>(part, [&](int k, int64_t c) {
+    if (leads) to.inverse[c / kLanes * to.rows + part.row] = scale[k].inverse;
+    write_codes<kFormat>(to, part.row, c, made[k], scale[k].scale, seen.losses);
+  });
+}
+
 /// Writes a row pack by pack, with the tensor's scale or the scale of the pack's group of 128.
-template <DType kFormat, bool kGroups, int kTeam, int kPacks, class Make>
+template <DType kFormat, bool kGroups, int kTeam, int kPacks, bool kMore, class Make>
 __device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                                    Make&& make) {
   using Made = decltype(make(kPacks, int64_t{}));
@@ -153,7 +185,9 @@ __device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const R
   for (int k = 0; k < kPacks; ++k) {
     if (int64_t{k} * kTeam < part.packs) write(k, part.member + k * kTeam);
   }
-  for (int64_t c = int64_t{kPacks} * kTeam; c < part.packs; c += kTeam) write(kPacks, c + part.member);
+  if constexpr (kMore) {
+    for (int64_t c = int64_t{kPacks} * kTeam; c < part.packs; c += kTeam) write(kPacks, c + part.member);
+  }
 }
 
 /// A row with one scale is measured before it is written, and as much of it as fits stays in registers.
@@ -166,23 +200,26 @@ inline constexpr int64_t kGroup = kGranularity == Granularity::block_1x128 ? 128
 
 /// Writes a row in FP8. make(k, c) gives its pack c, which is the thread's k-th; for a row of two halves it
 /// gives TwoPacks, and part.packs counts one half. k == kPacks stands for all later packs; with scales per
-/// row, again(c) gives these once more. Two halves with scales per 1x128 must be multiples of 128. Every
-/// thread of the block calls it.
-template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make, class Again>
+/// row, again(c) gives these once more. Without kMore there are none of these. Two halves with scales per
+/// 1x128 must be multiples of 128. Every thread of the block calls it.
+template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, bool kMore = true, class Make,
+          class Again>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                           Make&& make, Again&& again) {
   if constexpr (kMeasuresRow<kGranularity>) {
-    write_measured_row<kFormat, kTeam, kPacks>(to, part, seen, make, again);
+    write_measured_row<kFormat, kTeam, kPacks, kMore>(to, part, seen, make, again);
+  } else if constexpr (kGroup<kGranularity> > 1 && !kMore) {
+    write_grouped_row<kFormat, kTeam, kPacks>(to, part, seen, make);
   } else {
-    write_row_by_packs<kFormat, (kGroup<kGranularity> > 1), kTeam, kPacks>(to, part, seen, make);
+    write_row_by_packs<kFormat, (kGroup<kGranularity> > 1), kTeam, kPacks, kMore>(to, part, seen, make);
   }
 }
 /// The same for a team's only row, whose later packs are made twice; then reports.
-template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make>
+template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, bool kMore = true, class Make>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
   RowsSeen seen;
-  write_row<kFormat, kGranularity, kTeam, kPacks>(to, part, seen, make,
-                                                  [&](int64_t c) { return make(kPacks, c); });
+  write_row<kFormat, kGranularity, kTeam, kPacks, kMore>(to, part, seen, make,
+                                                         [&](int64_t c) { return make(kPacks, c); });
   report(to, seen);
 }
 

@@ -10,16 +10,25 @@
 namespace ottava::cuda {
 
 inline constexpr int kNormBlock = 256, kNormPacks = 8;  // threads; packs of a row, per thread, in registers
-inline constexpr int kFewNormPacks = 2;  // for rows that need no more: half the registers, twice the blocks
-/// Calls body.operator()<kTeam, kPacks>() with the number of threads that share a row, a warp for short rows,
-/// else the whole block, and of the packs that each of them keeps.
+/// How an instance goes through a row: kTeam threads share it, a warp or the block, kPacks packs of each stay
+/// in registers, and kWhole says that this is all of the row.
+template <int kTeamSize, int kMostPacks, bool kAll = true>
+struct NormTeam {
+  static constexpr int kTeam = kTeamSize, kPacks = kMostPacks;
+  static constexpr bool kWhole = kAll;
+};
+/// Calls body(NormTeam<...>{}) with what suits these rows, and no more registers than they need. Which rows
+/// are a warp's is part of the order of summation.
 template <class T, class Body>
 void dispatch_norm_forward(int64_t cols, Body&& body) {
-  constexpr int64_t kSize = kPackSize<T>;
-  if (cols <= kSize * kNormPacks * 32) return body.template operator()<32, kNormPacks>();
-  if (cols <= kSize * kNormBlock * kFewNormPacks)
-    return body.template operator()<kNormBlock, kFewNormPacks>();
-  body.template operator()<kNormBlock, kNormPacks>();
+  const int64_t packs = cols / kPackSize<T>;
+  if (packs <= 32) return body(NormTeam<32, 1>{});
+  if (packs <= 2 * 32) return body(NormTeam<32, 2>{});
+  if (packs <= 4 * 32) return body(NormTeam<32, 4>{});
+  if (packs <= kNormPacks * 32) return body(NormTeam<32, kNormPacks>{});
+  if (packs <= 2 * kNormBlock) return body(NormTeam<kNormBlock, 2>{});
+  if (packs <= 4 * kNormBlock) return body(NormTeam<kNormBlock, 4>{});
+  body(NormTeam<kNormBlock, kNormPacks, false>{});
 }
 
 template <class T>
@@ -49,87 +58,86 @@ NormArguments<T> norm_arguments(const RmsNormForward& f) {
 
 /// One team's row between the two passes. `kept` holds a thread's packs member, member + kTeam, ...; what
 /// does not fit (rows past 16384 bf16 elements) is read again, from the L2 cache.
-template <class T, int kSize, int kTeam, int kPacks>
+template <class T, int kSize, class Team>
 struct NormRow : RowPart {
-  int64_t start;  ///< of the row, in packs
-  const T* h;     ///< all rows
+  int64_t start;        ///< of the row, in packs
+  const T *h, *weight;  ///< h: of all rows
   float rstd;
-  Pack<T, kSize> kept[kPacks];
+  Pack<T, kSize> kept[Team::kPacks];
 
-  __device__ __forceinline__ Pack<T, kSize> pack(int k, int64_t c) const {
-    return k < kPacks ? kept[k] : load_pack<T, kSize>(h, start + c);
+  /// y of pack c, the thread's k-th, as stored.
+  __device__ __forceinline__ Pack<T, kSize> normalised(int k, int64_t c) const {
+    float x[kSize], w[kSize], y[kSize];
+    unpack(Team::kWhole || k < Team::kPacks ? kept[k] : load_pack<T, kSize>(h, start + c), x);
+    unpack(load_pack<T, kSize>(weight, c), w);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) y[i] = x[i] * rstd * w[i];
+    return packed<T>(y);
   }
 };
 
 /// Reads the row, adds the residual and stores the sum, and stores rstd. Every thread of the block calls it.
-/// kAtOnce: all of the row that is kept is under way before any of it is waited for, which takes registers.
-template <class T, int kSize, int kTeam, int kPacks, bool kAtOnce>
-__device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const NormArguments<T>& a) {
+/// All of a row that is kept whole is under way before any of it is waited for.
+template <class T, int kSize, class Team, bool kResidual>
+__device__ __forceinline__ NormRow<T, kSize, Team> read_norm_row(const NormArguments<T>& a) {
   using P = Pack<T, kSize>;
-  NormRow<T, kSize, kTeam, kPacks> r;
+  constexpr int kTeam = Team::kTeam, kPacks = Team::kPacks;
+  NormRow<T, kSize, Team> r;
   r.row = blockIdx.x * int64_t{kNormBlock / kTeam} + threadIdx.x / kTeam;
   r.member = static_cast<int>(threadIdx.x % kTeam);
   const bool active = r.row < a.rows;
   const int64_t packs = a.cols / kSize;
   r.packs = active ? packs : 0;
   r.start = r.row * packs;
-  r.h = a.residual ? a.sum : a.x;
+  r.h = kResidual ? a.sum : a.x;
+  r.weight = a.weight;
 
-  if constexpr (kAtOnce) {
+  P residuals[Team::kWhole && kResidual ? kPacks : 1];
+  if constexpr (Team::kWhole) {
     // By a branch between two loads the second would wait for the first. So a thread without so many packs
     // reads some of weight, which nobody writes meanwhile.
-    const auto read = [&](const T* from, P* to) {
+    const auto read = [&](const T* all, P* to) {
+      const T* from = all + (r.start + r.member) * kSize;
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
-        const int64_t c = r.member + k * kTeam;
-        to[k] = load_pack<T, kSize>(c < r.packs ? from + (r.start + c) * kSize : a.weight, 0);
+        const bool exists = r.member + k * kTeam < r.packs;
+        to[k] = load_pack<T, kSize>(exists ? from + k * kTeam * kSize : a.weight, 0);
       }
     };
-    if (a.residual) {
-      P residuals[kPacks];
-      read(a.residual, residuals);
-      read(a.x, r.kept);
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) r.kept[k].set(i, r.kept[k][i] + residuals[k][i]);
-      }
-    } else {
-      read(a.x, r.kept);
-    }
+    if constexpr (kResidual) read(a.residual, residuals);
+    read(a.x, r.kept);
   }
   float squares = 0;
-  for_packs<kTeam, kPacks>(r, [&](int k, int64_t c) {
-    P h;
-    if (kAtOnce && k < kPacks) {
-      h = r.kept[k];
+  for_packs<kTeam, kPacks, !Team::kWhole>(r, [&](int k, int64_t c) {
+    P pack;
+    float h[kSize];
+    if constexpr (Team::kWhole) {
+      pack = r.kept[k];
     } else {
-      h = load_pack<T, kSize>(a.x, r.start + c);
-      if (a.residual) {
-        const P residual = load_pack<T, kSize>(a.residual, r.start + c);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) h.set(i, h[i] + residual[i]);
-      }
+      pack = load_pack<T, kSize>(a.x, r.start + c);
     }
-    if (a.residual) store_pack(a.sum, r.start + c, h);
+    unpack(pack, h);
+    if constexpr (kResidual) {
+      float residual[kSize];
+      if constexpr (Team::kWhole) {
+        unpack(residuals[k], residual);
+      } else {
+        unpack(load_pack<T, kSize>(a.residual, r.start + c), residual);
+      }
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) h[i] += residual[i];
+      pack = packed<T>(h);
+      store_pack(a.sum, r.start + c, pack);
+      unpack(pack, h);
+    }
 #pragma unroll
     for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
-    if (k < kPacks) r.kept[k] = h;
+    if (Team::kWhole || k < kPacks) r.kept[k] = pack;
   });
 
-  r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
+  r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares, 0) * a.inverse_cols + a.eps);
   if (active && r.member == 0) a.rstd[r.row] = r.rstd;
   return r;
-}
-
-/// y of a pack, as stored.
-template <class T, int kSize>
-__device__ __forceinline__ Pack<T, kSize> normalised(const Pack<T, kSize>& h, float rstd,
-                                                     const Pack<T, kSize>& weight) {
-  Pack<T, kSize> y;
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) y.set(i, h[i] * rstd * weight[i]);
-  return y;
 }
 
 }  // namespace ottava::cuda

@@ -6,6 +6,7 @@
 #include "core/cuda/reduce.cuh"
 #include "core/cuda/row_groups.h"
 #include "core/cuda/row_part.cuh"
+#include "core/cuda/row_ring.cuh"
 #include "core/ops/norm/rms_norm.h"
 
 // RMSNorm's backward pass, for rms_norm and whatever is fused with it. All give the same bits: the order of
@@ -29,146 +30,228 @@ struct NormPacks {
   P dy, x, through;  ///< through: of dresidual, if there is one
 };
 
-/// Each team walks over rows and sums its share of dweight in registers; a block's teams are added in order.
-/// `output` takes dx: every thread of the block calls its take_row<kTeam, kPacks>(part, make, again). That
-/// calls make(k, c) once for each of the thread's packs, which stores pack c of dx, the thread's k-th, and
-/// returns it; k is kPacks for all packs that have no registers, and again(c) returns such a pack once more.
-/// At the end output.finish() is called.
-template <int kSize, int kBlock, int kTeam, int kPacks, class T, class Output>
-__device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a, Output output) {
-  using P = Pack<T, kSize>;
-  constexpr int kTeams = kBlock / kTeam, kKept = kPacks * kTeam;
-  // A thread of a large block has 128 registers, too few for its sums and its share of the row, so the row is
-  // read again, from the L1 cache.
-  constexpr bool kKeeps = kBlock <= 256;
-  // All of a long row is under way before any of it is waited for: of bf16, 6 or 12 loads of 16 bytes in
-  // place of 3 or 4, in 128 or 238 registers. Warps have rows of their own, and codes of theirs would spill.
-  constexpr bool kAtOnce = kKeeps && kTeam == kBlock;
-  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
-  float* partial = a.partial + blockIdx.x * a.packs * kSize;
+/// How an instance goes through rows: kTeam threads share one, a warp or the block, and sum kPacks packs of
+/// dweight each in registers. kAhead: these are all of a row, and rows are on the way into shared memory
+/// before they are needed.
+template <int kElements, int kThreads, int kTeamSize, int kMostPacks, bool kThroughToo>
+struct NormBackwardTeam {
+  static constexpr int kSize = kElements, kBlock = kThreads, kTeam = kTeamSize, kPacks = kMostPacks;
+  static constexpr int kTeams = kBlock / kTeam;  ///< rows that a block handles at a time
+  static constexpr bool kThrough = kThroughToo;  ///< there is a dresidual
+  static constexpr bool kAhead = kSize > 1 && kBlock <= 256;
+  static constexpr int kOperands = kThrough ? 3 : 2;
+  /// Two blocks on an SM of 227 KiB have room for three rows each, one of which is worked on; for two where
+  /// rows of more than 4096 bf16 elements have a dresidual too.
+  static constexpr int kRowBytes = 16 * kOperands * kPacks * kBlock;  ///< of all teams
+  static constexpr int kRows = 3 * kRowBytes <= 96 * 1024 ? 3 : 2;
+  template <class T>
+  using Ring = RowRing<T, kSize, kBlock, kTeam, kPacks, kOperands, kRows>;
+  /// The sums of a block's teams are added where the rows were.
+  static constexpr int kRingBytes = kRows * kRowBytes, kSumBytes = kTeams > 1 ? 4 * kPacks *kBlock *kSize : 0;
+  static constexpr size_t kSharedBytes = !kAhead ? 0 : kRingBytes > kSumBytes ? kRingBytes : kSumBytes;
+};
 
-  // All that a row needs is under way before its sum is waited for.
-  auto load = [&](int64_t start, int64_t c) {
-    NormPacks<P> packs{.dy = load_pack<T, kSize>(a.dy, start + c), .x = load_pack<T, kSize>(a.x, start + c)};
-    if (a.dresidual) packs.through = load_pack<T, kSize>(a.dresidual, start + c);
-    return packs;
-  };
-
-  float sums[kPacks][kSize] = {};
-  // Columns without a register: one team per block.
-  for (int64_t c = member + kKept; c < a.packs; c += kTeam) {
-    for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
+/// dx of one pack, and its share of dweight. Multiply-adds are written out, so that the compiler does not
+/// choose what to contract.
+template <bool kThrough, class T, int kSize>
+__device__ __forceinline__ Pack<T, kSize> norm_gradient(const NormPacks<Pack<T, kSize>>& packs,
+                                                        const Pack<T, kSize>& weight, float rstd, float slope,
+                                                        float* column_sums) {
+  float dy[kSize], x[kSize], w[kSize], through[kSize], dx[kSize];
+  unpack(packs.dy, dy), unpack(packs.x, x), unpack(weight, w);
+  if constexpr (kThrough) unpack(packs.through, through);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    column_sums[i] = fmaf(dy[i] * x[i], rstd, column_sums[i]);
+    const float inner = fmaf(dy[i], w[i], -(x[i] * slope));
+    dx[i] = kThrough ? fmaf(rstd, inner, through[i]) : rstd * inner;
   }
-  for (int64_t first = blockIdx.x * int64_t{kTeams}; first < a.rows; first += gridDim.x * int64_t{kTeams}) {
+  return packed<T>(dx);
+}
+
+/// norm_backward() where the packs that have sums are all of a row.
+template <class Team, class T, class Output>
+__device__ __forceinline__ void norm_backward_ahead(const NormBackwardArguments<T>& a, Output output) {
+  constexpr int kSize = Team::kSize, kBlock = Team::kBlock, kTeam = Team::kTeam, kPacks = Team::kPacks,
+                kTeams = Team::kTeams;
+  using P = Pack<T, kSize>;
+  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
+  const int64_t step = gridDim.x * int64_t{kTeams};
+  const int64_t origin = blockIdx.x * int64_t{kTeams} + team;
+  typename Team::template Ring<T> ring = [&] {
+    if constexpr (Team::kThrough) {
+      return typename Team::template Ring<T>({a.dy, a.x, a.dresidual}, origin, step, a.rows, a.packs);
+    } else {
+      return typename Team::template Ring<T>({a.dy, a.x}, origin, step, a.rows, a.packs);
+    }
+  }();
+  P weight[kPacks];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int64_t c = member + k * kTeam;
+    weight[k] = load_pack<T, kSize>(a.weight, c < a.packs ? c : 0);
+  }
+  float sums[kPacks][kSize] = {};
+  unsigned count = 0;
+  const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0; };
+  float next_rstd = rstd_of(origin);
+  T* dx_row = a.dx + (origin * a.packs + member) * kSize;
+  for (int64_t first = blockIdx.x * int64_t{kTeams}; first < a.rows; first += step, ++count) {
     const int64_t row = first + team;
-    const bool active = row < a.rows;
-    const int64_t packs = active ? a.packs : 0, start = row * a.packs;
-    const float rstd = active ? a.rstd[row] : 0;
-    const RowPart part{row, packs, member};
+    const RowPart part{row, row < a.rows ? a.packs : 0, member};
+    const float rstd = next_rstd;
+    next_rstd = rstd_of(row + step);
+    ring.wait();
 
     float dot = 0;
-    NormPacks<P> kept[kKeeps ? kPacks : 1];
-    if constexpr (kAtOnce) {
-      const auto each_kept = [&](auto&& body) {
+    NormPacks<P> kept[kPacks];
+    for_packs<kTeam, kPacks, false>(part, [&](int k, int64_t) {
+      kept[k].dy = ring.pack(0, k), kept[k].x = ring.pack(1, k);
+      float dy[kSize], x[kSize], w[kSize];
+      unpack(kept[k].dy, dy), unpack(kept[k].x, x), unpack(weight[k], w);
 #pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-          const int64_t c = member + k * kTeam;
-          if (c < packs) body(kept[k], start + c);
-        }
-      };
-      // Without a branch between two packs, by which the second would wait for the first.
-      each_kept([&](NormPacks<P>& to, int64_t pack) {
-        to.dy = load_pack<T, kSize>(a.dy, pack), to.x = load_pack<T, kSize>(a.x, pack);
-      });
-      if (a.dresidual) {
-        each_kept(
-            [&](NormPacks<P>& to, int64_t pack) { to.through = load_pack<T, kSize>(a.dresidual, pack); });
-      }
-    }
-    for_packs<kTeam, kPacks>(part, [&](int k, int64_t c) {
-      const NormPacks<P> packs = [&] {
-        if constexpr (kAtOnce) {
-          if (k < kPacks) return kept[k];
-        }
-        return load(start, c);
-      }();
-      const P weight = load_pack<T, kSize>(a.weight, c);
-      if (kKeeps && !kAtOnce && k < kPacks) kept[kKeeps ? k : 0] = packs;
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) dot = fmaf(packs.dy[i] * weight[i], packs.x[i], dot);
+      for (int i = 0; i < kSize; ++i) dot = fmaf(dy[i] * w[i], x[i], dot);
     });
-    const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
-
-    auto write = [&](int64_t c, const NormPacks<P>& packs, float* column_sums) {
-      const P weight = load_pack<T, kSize>(a.weight, c);
-      P dx;
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const float dy = packs.dy[i], x = packs.x[i];
-        column_sums[i] = fmaf(dy * x, rstd, column_sums[i]);
-        const float inner = fmaf(dy, weight[i], -(x * slope));
-        dx.set(i, a.dresidual ? fmaf(rstd, inner, packs.through[i]) : rstd * inner);
-      }
-      store_pack(a.dx, start + c, dx);
-      return dx;
-    };
-    output.template take_row<kTeam, kPacks>(
+    const float slope = rstd * rstd * team_sum<kTeam>(dot, count) * a.inverse_cols;
+    output.template take_row<kTeam, kPacks, false>(
         part,
-        [&](int k, int64_t c) {
-          if (kKeeps && k < kPacks) return write(c, kept[kKeeps ? k : 0], sums[k]);
-          return write(c, load(start, c), k < kPacks ? sums[k] : partial + c * kSize);
+        [&](int k, int64_t) {
+          // Four packs of both would take 32 of 128 registers.
+          if constexpr (kPacks > 2) kept[k].dy = ring.pack(0, k), kept[k].x = ring.pack(1, k);
+          if constexpr (Team::kThrough) kept[k].through = ring.pack(2, k);
+          const P dx = norm_gradient<Team::kThrough>(kept[k], weight[k], rstd, slope, sums[k]);
+          store_pack(dx_row, k * kTeam, dx);
+          return dx;
         },
-        [&](int64_t c) { return load_pack<T, kSize>(a.dx, start + c); });
+        [](int64_t) { return P{}; });
+    dx_row += step * a.packs * kSize;
+    ring.advance();
   }
   output.finish();
 
+  float* partial = a.partial + blockIdx.x * a.packs * kSize;
   if constexpr (kTeams == 1) {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const int64_t c = member + k * kTeam;
       if (c >= a.packs) continue;
+#pragma unroll
       for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
     }
   } else {
-    OTTAVA_SHARED(float, all, [kTeams][kKept * kSize]);
+    cp_async_wait<0>();
+    __syncthreads();
+    constexpr int kColumns = kPacks * kTeam * kSize;
+    float* all = dynamic_shared<float>();
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      for (int i = 0; i < kSize; ++i) all[team][(member + k * kTeam) * kSize + i] = sums[k][i];
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) all[team * kColumns + (member + k * kTeam) * kSize + i] = sums[k][i];
     }
     __syncthreads();
     for (int c = threadIdx.x; c < a.packs * kSize; c += kBlock) {
       float sum = 0;
 #pragma unroll
-      for (int t = 0; t < kTeams; ++t) sum += all[t][c];
+      for (int t = 0; t < kTeams; ++t) sum += all[t * kColumns + c];
       partial[c] = sum;
     }
   }
 }
 
-/// Calls body.operator()<kSize, kBlock, kTeam, kPacks>() with what suits these rows: a warp per short row,
-/// else the block; elements one by one if rows are not aligned.
+/// norm_backward() for longer rows, and of elements one by one: a row is read again, from the L1 cache, when
+/// its sum is known.
+template <class Team, class T, class Output>
+__device__ __forceinline__ void norm_backward_again(const NormBackwardArguments<T>& a, Output output) {
+  constexpr int kSize = Team::kSize, kTeam = Team::kTeam, kPacks = Team::kPacks, kKept = kPacks * kTeam;
+  static_assert(Team::kTeams == 1);
+  using P = Pack<T, kSize>;
+  const int member = threadIdx.x;
+  float* partial = a.partial + blockIdx.x * a.packs * kSize;
+
+  float sums[kPacks][kSize] = {};
+  for (int64_t c = member + kKept; c < a.packs; c += kTeam) {  // columns without a register
+    for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
+  }
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int64_t start = row * a.packs;
+    const float rstd = a.rstd[row];
+    const RowPart part{row, a.packs, member};
+    const auto load = [&](int64_t c) {
+      NormPacks<P> packs{.dy = load_pack<T, kSize>(a.dy, start + c),
+                         .x = load_pack<T, kSize>(a.x, start + c)};
+      if constexpr (Team::kThrough) packs.through = load_pack<T, kSize>(a.dresidual, start + c);
+      return packs;
+    };
+
+    float dot = 0;
+    for_packs<kTeam, kPacks>(part, [&](int, int64_t c) {
+      const NormPacks<P> packs = load(c);
+      const P weight = load_pack<T, kSize>(a.weight, c);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) dot = fmaf(packs.dy[i] * weight[i], packs.x[i], dot);
+    });
+    const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
+
+    output.template take_row<kTeam, kPacks, true>(
+        part,
+        [&](int k, int64_t c) {
+          const P dx =
+              norm_gradient<Team::kThrough>(load(c), load_pack<T, kSize>(a.weight, c), rstd, slope,
+                                            k < kPacks ? sums[k < kPacks ? k : 0] : partial + c * kSize);
+          store_pack(a.dx, start + c, dx);
+          return dx;
+        },
+        [&](int64_t c) { return load_pack<T, kSize>(a.dx, start + c); });
+  }
+  output.finish();
+
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int64_t c = member + k * kTeam;
+    if (c >= a.packs) continue;
+    for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
+  }
+}
+
+/// Each team walks over rows and sums its share of dweight in registers; a block's teams are added in order.
+/// `output` takes dx: every thread of the block calls its take_row<kTeam, kPacks, kMore>(part, make, again).
+/// That calls make(k, c) once for each of the thread's packs, which stores pack c of dx, the thread's k-th,
+/// and returns it; k is kPacks for all packs that have no registers, and again(c) returns such a pack once
+/// more; without kMore there are none. At the end output.finish() is called.
+template <class Team, class T, class Output>
+__device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a, Output output) {
+  if constexpr (Team::kAhead) {
+    norm_backward_ahead<Team>(a, output);
+  } else {
+    norm_backward_again<Team>(a, output);
+  }
+}
+
+/// Calls body(NormBackwardTeam<...>{}) with what suits these rows: a warp per short row, else the block;
+/// elements one by one if rows are not aligned.
 template <class T, class Body>
 void dispatch_norm_backward(const RmsNormBackward& b, Body&& body) {
   constexpr int kSize = kPackSize<T>, kPacks = 4;  // of a row, per thread, in registers, at most
-  const int64_t cols = b.x.cols();
-  if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual)) {
-    return body.template operator()<1, 256, 256, kPacks>();
-  }
-  // A block that keeps four packs per thread is alone on its SM; most models' rows need fewer.
-  if (cols <= kSize * 32) return body.template operator()<kSize, 256, 32, 1>();
-  if (cols <= kSize * 2 * 32) return body.template operator()<kSize, 256, 32, 2>();
-  if (cols <= kSize * kPacks * 32) return body.template operator()<kSize, 256, 32, kPacks>();
-  if (cols <= kSize * 2 * 256) return body.template operator()<kSize, 256, 256, 2>();
-  if (cols <= kSize * kPacks * 256) return body.template operator()<kSize, 256, 256, kPacks>();
-  return body.template operator()<kSize, 512, 512, kPacks>();
+  const auto choose = [&]<bool kThrough>() {
+    const int64_t cols = b.x.cols();
+    if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual)) {
+      return body(NormBackwardTeam<1, 256, 256, kPacks, kThrough>{});
+    }
+    if (cols <= kSize * 32) return body(NormBackwardTeam<kSize, 256, 32, 1, kThrough>{});
+    if (cols <= kSize * 2 * 32) return body(NormBackwardTeam<kSize, 256, 32, 2, kThrough>{});
+    if (cols <= kSize * kPacks * 32) return body(NormBackwardTeam<kSize, 256, 32, kPacks, kThrough>{});
+    if (cols <= kSize * 2 * 256) return body(NormBackwardTeam<kSize, 256, 256, 2, kThrough>{});
+    if (cols <= kSize * kPacks * 256) return body(NormBackwardTeam<kSize, 256, 256, kPacks, kThrough>{});
+    return body(NormBackwardTeam<kSize, 512, 512, kPacks, kThrough>{});
+  };
+  if (b.dresidual.empty()) return choose.template operator()<false>();
+  choose.template operator()<true>();
 }
 
-/// Launches kernel(arguments, target) and adds up the sums of dweight that its blocks leave. kTeams: rows
-/// that a block handles at a time.
-template <int kTeams, class T, class Target>
-void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBackward& b, int size,
-                          unsigned block, void (*kernel)(NormBackwardArguments<T>, Target),
-                          const Target& target) {
+/// Launches kernel(arguments, target) and adds up the sums of dweight that its blocks leave.
+template <class Team, class T, class Target>
+void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBackward& b,
+                          void (*kernel)(NormBackwardArguments<T>, Target), const Target& target) {
   const int64_t rows = b.x.rows(), cols = b.x.cols();
   const NormBackwardArguments<T> a{pointer<T>(b.dy),
                                    pointer<T>(b.x),
@@ -178,11 +261,12 @@ void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBack
                                    pointer<T>(b.dx),
                                    pointer<float>(b.workspace),
                                    rows,
-                                   cols / size,
+                                   cols / Team::kSize,
                                    1.0f / static_cast<float>(cols)};
-  const int64_t groups = std::min(ceil_div(rows, kTeams), kRowGroups);
+  const int64_t groups = std::min(ceil_div(rows, Team::kTeams), kRowGroups);
   if (groups == 0) return;
-  launch(op, stream, {.grid = grid_of(groups), .block = block}, kernel, a, target);
+  launch(op, stream, {.grid = grid_of(groups), .block = Team::kBlock, .shared_bytes = Team::kSharedBytes},
+         kernel, a, target);
   add_row_groups(op, stream, {a.partial, groups, cols, 0, cols}, pointer<float>(b.dweight));
 }
 
