@@ -16,7 +16,7 @@ namespace {
 template <class Team, bool kResidual>
 constexpr int forward_blocks() {
   if (Team::kPacks == 1) return 8;
-  if (Team::kPacks == 2) return kResidual ? 6 : 8;
+  if (Team::kPacks == 2) return kResidual ? 5 : 6;
   if (Team::kPacks == 4) return kResidual ? 5 : 6;
   return 2;
 }

@@ -60,16 +60,22 @@ NormArguments<T> norm_arguments(const RmsNormForward& f) {
 /// does not fit (rows past 16384 bf16 elements) is read again, from the L2 cache.
 template <class T, int kSize, class Team>
 struct NormRow : RowPart {
-  int64_t start;        ///< of the row, in packs
-  const T *h, *weight;  ///< h: of all rows
+  int64_t start;         ///< of the row, in packs
+  const T *h, *weights;  ///< h: of all rows
   float rstd;
-  Pack<T, kSize> kept[Team::kPacks];
+  Pack<T, kSize> kept[Team::kPacks], weight[Team::kPacks];
+  /// Weight is under way with the row, and not only when its sum is known.
+  static constexpr bool kKeepsWeight = Team::kWhole && Team::kPacks <= 2;
 
   /// y of pack c, the thread's k-th, as stored.
   __device__ __forceinline__ Pack<T, kSize> normalised(int k, int64_t c) const {
     float x[kSize], w[kSize], y[kSize];
     unpack(Team::kWhole || k < Team::kPacks ? kept[k] : load_pack<T, kSize>(h, start + c), x);
-    unpack(load_pack<T, kSize>(weight, c), w);
+    if constexpr (kKeepsWeight) {
+      unpack(weight[k], w);
+    } else {
+      unpack(load_pack<T, kSize>(weights, c), w);
+    }
 #pragma unroll
     for (int i = 0; i < kSize; ++i) y[i] = x[i] * rstd * w[i];
     return packed<T>(y);
@@ -90,22 +96,23 @@ __device__ __forceinline__ NormRow<T, kSize, Team> read_norm_row(const NormArgum
   r.packs = active ? packs : 0;
   r.start = r.row * packs;
   r.h = kResidual ? a.sum : a.x;
-  r.weight = a.weight;
+  r.weights = a.weight;
 
   P residuals[Team::kWhole && kResidual ? kPacks : 1];
   if constexpr (Team::kWhole) {
     // By a branch between two loads the second would wait for the first. So a thread without so many packs
     // reads some of weight, which nobody writes meanwhile.
-    const auto read = [&](const T* all, P* to) {
-      const T* from = all + (r.start + r.member) * kSize;
+    const auto read = [&](const T* all, int64_t first, P* to) {
+      const T* from = all + (first + r.member) * kSize;
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
         const bool exists = r.member + k * kTeam < r.packs;
         to[k] = load_pack<T, kSize>(exists ? from + k * kTeam * kSize : a.weight, 0);
       }
     };
-    if constexpr (kResidual) read(a.residual, residuals);
-    read(a.x, r.kept);
+    if constexpr (kResidual) read(a.residual, r.start, residuals);
+    read(a.x, r.start, r.kept);
+    if constexpr (r.kKeepsWeight) read(a.weight, 0, r.weight);
   }
   float squares = 0;
   for_packs<kTeam, kPacks, !Team::kWhole>(r, [&](int k, int64_t c) {
