@@ -75,6 +75,19 @@ AttentionShape attention_shape(const RecordedOperation& o) {
   return {width, heads / keys, static_cast<double>(lse->shape[2])};
 }
 
+// Of cuDNN's rate at head width 128: its tiles have 64 columns at least, so that narrower heads take as long.
+double cudnn_part_at(double width) {
+  return std::pow(std::min(1.0, std::max(width, 64.0) / 128), 0.45) * std::min(1.0, width / 64);
+}
+
+// FLOPs of our kernels for each FLOP at the FP32 peak while exponentials bound them: forward has one of them,
+// and 4 FLOPs per column of the head, for a pair of positions, backward two and 10. A multiprocessor does one
+// while it does 16 FLOPs, and of that an H200 came to 0.45 at head widths 16 and 32.
+double exponentials_allow(double width, bool backward) {
+  constexpr double kPart = 0.45;
+  return kPart * (backward ? 5 : 4) * width / 16;
+}
+
 // What a CPU multiplies for each score that is seen: tiles of 128 rows of scores are whole at the diagonal.
 double tiles_at_diagonal(const AttentionShape& shape) {
   const double rows = std::max(16.0, std::floor(128 / shape.heads_of_key));
@@ -127,9 +140,14 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
                                : (backward ? device.attention_backward : device.attention_forward);
     const AttentionShape shape = attention_shape(o);
     const double width = shape.width, softmax = backward ? device.softmax_backward : device.softmax_forward;
-    // Where it is known what softmax costs beside the products, one comes after the other.
-    part = softmax > 0 ? 1 / (1 / part + softmax / width * peak / device.fp32_tflops)
-                       : part * std::pow(std::min(1.0, width / 128), 0.4);
+    if (softmax > 0) {
+      // Where it is known what softmax costs beside the products, one comes after the other.
+      part = 1 / (1 / part + softmax / width * peak / device.fp32_tflops);
+    } else if (has_cudnn_attention) {
+      part *= cudnn_part_at(width);
+    } else if (device.is_gpu()) {
+      part = std::min(part, exponentials_allow(width, backward) * device.fp32_tflops / peak);
+    }
     if (!device.is_gpu()) part /= tiles_at_diagonal(shape);
   }
   const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) + tiled.partial_bytes / cache_rate : 0;
