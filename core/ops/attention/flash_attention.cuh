@@ -34,6 +34,30 @@ struct AttentionShape {
     return first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
   }
 
+  /// What a block of head_grid<D>() owns: kTile queries and a head, counted within the call.
+  struct QueryBlock {
+    int first_query;
+    unsigned head;
+  };
+  template <int D, int kTile>
+  __device__ __forceinline__ QueryBlock query_block() const {
+    if constexpr (D > 64) return {first_of_block<kTile>(), blockIdx.y};
+    const unsigned call_heads = kv_heads * group, tile = blockIdx.x / call_heads;
+    const unsigned tiles = gridDim.x / call_heads;
+    return {first_query + static_cast<int>(tiles - 1 - tile) * kTile, blockIdx.x - tile * call_heads};
+  }
+
+  /// The same of keys.
+  struct KeyBlock {
+    unsigned index, head;
+  };
+  template <int D>
+  __device__ __forceinline__ KeyBlock key_block() const {
+    if constexpr (D > 64) return {blockIdx.x, blockIdx.y};
+    const unsigned tile = blockIdx.x / kv_heads;
+    return {tile, blockIdx.x - tile * kv_heads};
+  }
+
   /// Offsets of head h of sequence b at position 0: of a query head in tensors laid out like qkv (query) or
   /// like out (out), and of the call's key head h in keys and values.
   __device__ __forceinline__ int64_t query(int64_t b, int h, int head_dim) const {
@@ -76,6 +100,14 @@ struct AttentionShape {
     return high;
   }
 };
+
+/// Blocks that own queries, a sequence's longest first, so that a launch ends with short ones. With more than
+/// 64 dimensions a head's blocks follow each other instead, for its keys to stay in the L2 cache.
+template <int D>
+dim3 head_grid(int64_t tiles, int64_t call_heads, unsigned sequences) {
+  if constexpr (D > 64) return {grid_of(tiles), grid_of_yz(call_heads), sequences};
+  return {grid_of(tiles * call_heads), 1, sequences};
+}
 
 /// The tensor that holds keys and values.
 template <class T, class Args>
@@ -163,23 +195,6 @@ struct Tile {
     }
   }
 
-  /// Left operand: 16 rows from `row`, 16 columns from `column`.
-  __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int column) const {
-    const int lane = threadIdx.x % 32;
-    load_matrix_x4<false>(a, at(row + lane % 16, column + lane / 16 * 8));
-  }
-  /// Right operand from this tile transposed: its rows [row, row + 16) are columns of the product; b[0..1]
-  /// hold the first eight.
-  __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int column) const {
-    const int lane = threadIdx.x % 32;
-    load_matrix_x4<false>(b, at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
-  }
-  /// Right operand from this tile as it is: its columns [column, column + 16) are columns of the product.
-  __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int column) const {
-    const int lane = threadIdx.x % 32;
-    load_matrix_x4<true>(b, at(row + lane % 16, column + lane / 16 * 8));
-  }
-
   /// Puts a warp's 16 rows of results in place, then writes those below `limit` to global memory, 16 bytes at
   /// a time. No other warp may read these rows of the tile any more.
   __device__ __forceinline__ void store(const float (&sums)[D / 8][4], const float (&factors)[2], int row,
@@ -203,6 +218,46 @@ struct Tile {
       *reinterpret_cast<uint4*>(to + int64_t{first + row + r} * stride + column) =
           *reinterpret_cast<const uint4*>(at(row + r, column));
     }
+  }
+};
+
+/// A tile from where a lane reads it: its fragments as operands of mma.sync.
+template <int D>
+struct LaneTile {
+  static constexpr int kStride = Tile<D>::kStride;
+  const __nv_bfloat16* data;
+
+  /// Where a lane begins in a tile whose rows are those of the operand, and in one whose rows are columns of
+  /// the product.
+  static __device__ __forceinline__ int in_rows() {
+    const int lane = threadIdx.x % 32;
+    return kept(lane % 16 * kStride + lane / 16 * 8);
+  }
+  static __device__ __forceinline__ int in_columns() {
+    const int lane = threadIdx.x % 32;
+    return kept((lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8);
+  }
+
+  /// Left operand, from in_rows(): 16 rows from `row`, 16 columns from `column`.
+  __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int column) const {
+    load_matrix_x4<false>(a, data + row * kStride + column);
+  }
+  /// Right operand from the tile transposed, from in_columns(): its rows [row, row + 16) are columns of the
+  /// product; b[0..1] hold the first eight.
+  __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int column) const {
+    load_matrix_x4<false>(b, data + row * kStride + column);
+  }
+  /// Right operand from the tile as it is, from in_rows(): its columns [column, column + 16) are columns of
+  /// the product.
+  __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int column) const {
+    load_matrix_x4<true>(b, data + row * kStride + column);
+  }
+
+ private:
+  /// Computed once: at small head dimensions the compiler computes an offset again for every fragment, some
+  /// 20 instructions beside 190, but not what comes out of a shuffle. Larger ones lack the register.
+  static __device__ __forceinline__ int kept(int offset) {
+    return D <= 32 ? __shfl_sync(kAllLanes, offset, threadIdx.x % 32) : offset;
   }
 };
 
@@ -242,7 +297,7 @@ __device__ __forceinline__ void multiply_add(float (&first)[4], float (&second)[
 /// sums += results, rounded to bf16, x the tile's rows.
 template <int D, int kBlocks>
 __device__ __forceinline__ void multiply_add_rows(float (&sums)[D / 8][4], const float (&results)[kBlocks][4],
-                                                  const Tile<D>& tile) {
+                                                  const LaneTile<D>& tile) {
 #pragma unroll
   for (int k = 0; k < kBlocks / 2; ++k) {
     uint32_t left[4];
@@ -259,7 +314,7 @@ __device__ __forceinline__ void multiply_add_rows(float (&sums)[D / 8][4], const
 template <int D, int kMTiles, int kBlocks>
 __device__ __forceinline__ void multiply_add_rows(float (&sums)[kMTiles][D / 8][4],
                                                   const float (&results)[kMTiles][kBlocks][4],
-                                                  const Tile<D>& tile) {
+                                                  const LaneTile<D>& tile) {
 #pragma unroll
   for (int k = 0; k < kBlocks / 2; ++k) {
     uint32_t left[kMTiles][4];
