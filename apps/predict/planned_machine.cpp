@@ -120,6 +120,27 @@ int nccl_channels(const CommConfig& comm) {
   return comm.sm_budget > 0 ? std::min(static_cast<int>(comm.sm_budget), kNcclChannels) : kNcclChannels;
 }
 
+// Under auto as a run does, which takes the faster one: the time of both passes, here by the table.
+bool takes_cudnn(Machine machine, const Experiment& e) {
+  const AttentionConfig& attention = e.config.attention;
+  if (!attention.may_use_cudnn() || machine.device.cudnn_forward == 0 || !objection_to_cudnn(e).empty())
+    return false;
+  if (attention.backend == AttentionConfig::Backend::cudnn) return true;
+  machine.measured = {};
+  const LlamaConfig& m = e.shape.model;
+  const Shape queries{1, m.heads * m.head_dim}, all{1, (m.heads + 2 * m.kv_heads) * m.head_dim};
+  const auto seconds = [&](bool by_cudnn) {
+    machine.has_cudnn_attention = by_cudnn;
+    RecordedOperation o{.op = "attention_forward", .precision = Precision::bf16, .flops = 1e15};
+    o.call.tensors = {
+        {nullptr, DType::bf16, all}, {nullptr, DType::bf16, queries}, {nullptr, DType::f32, {1, m.heads, 1}}};
+    const double forward = machine.time_of(o).seconds;
+    o.op = "attention_backward", o.flops *= 2.5;
+    return forward + machine.time_of(o).seconds;
+  };
+  return seconds(true) < seconds(false);
+}
+
 }  // namespace
 
 std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Config& config) {
@@ -154,9 +175,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
     machine.nccl_channels = nccl_channels(planned.experiment.config.comm);
-    machine.has_cudnn_attention = planned.experiment.config.attention.may_use_cudnn() &&
-                                  machine.device.cudnn_forward > 0 &&
-                                  objection_to_cudnn(planned.experiment).empty();
+    machine.has_cudnn_attention = takes_cudnn(machine, planned.experiment);
     return machine;
   }
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -319,7 +319,9 @@ TEST_CASE("262,144 tokens of the 8B shape fit on 8 ranks that share the sequence
 }
 
 TEST_CASE("which attention a GPU will use is left to the run, with the time of both") {
-  const Overrides longer = changed_to(small_model_on_gpu({}), {"--training.seq_len", "16384"});
+  const Overrides longer =
+      changed_to(small_model_on_gpu({}),
+                 {"--training.seq_len", "16384", "--model.n_heads", "2", "--model.n_kv_heads", "2"});
   const auto plan = [&](const Overrides& keys) {
     return printed({.overrides = changed_to(longer, keys), .machine = {.device = "h200_sxm"}});
   };
@@ -338,6 +340,9 @@ TEST_CASE("which attention a GPU will use is left to the run, with the time of b
   };
   CHECK_THAT(text, Contains("Time per step: " + seconds("\n  cudnn ")));
   CHECK(seconds("\n  cudnn ") != seconds("\n  flash "));
+  // Of narrow heads ours are faster.
+  const std::string narrow = plan({"--model.n_heads", "4", "--model.n_kv_heads", "4"});
+  CHECK_THAT(narrow, Contains("this plan is the first of\n  flash ") && Contains("attention by our kernels"));
   const std::string ours = plan({"--attention.backend", "flash"});
   CHECK_THAT(ours, !Contains(left) && Contains("Time per step: " + seconds("\n  flash ")));
   CHECK_THAT(
