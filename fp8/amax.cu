@@ -30,35 +30,83 @@ __global__ void __launch_bounds__(kBlock) amax_kernel(Rows<T> m, uint32_t* amax,
   raise_amax(amax, max(bits_of_low(pair), bits_of_high(pair)));
 }
 
-// A warp reads 512 columns of one row; eight warps and 16 rows for each of them make a block.
-constexpr int kColumns = 512, kRows = 128;
-
+constexpr int kWarps = kBlock / 32, kRowsAtOnce = 8;  // of a warp
+/// Columns of a block: a warp reads 512 bytes of a row at once.
 template <class T>
-__global__ void __launch_bounds__(kBlock)
-    column_amax_kernel(Rows<T> m, uint32_t* amax, unsigned across, bool wide) {
-  OTTAVA_SHARED(uint32_t, largest, [kColumns]);
-  for (int i = static_cast<int>(threadIdx.x); i < kColumns; i += kBlock) largest[i] = 0;
-  __syncthreads();
-  const int64_t c0 = int64_t{blockIdx.x % across} * kColumns, r0 = int64_t{blockIdx.x / across} * kRows;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t col = c0 + lane * 16;
-  Sixteen own{};
-#pragma unroll 4
-  for (int r = static_cast<int>(threadIdx.x / 32); r < kRows; r += kBlock / 32) {
-    const Sixteen piece =
-        load_sixteen(m.x + (r0 + r) * m.stride + col, r0 + r < m.rows ? m.cols - col : 0, wide);
+constexpr int kColumns = 32 * kPackSize<T>;
+
+/// kPackSize<T> values of a row from column `col` on; past the last column some that are not asked for.
+template <class T, bool kWide>
+__device__ __forceinline__ Pack<T, kPackSize<T>> load_columns(const T* row, int64_t col, int64_t cols) {
+  Pack<T, kPackSize<T>> pack;
+  if constexpr (kWide) {
+    pack = load_pack<T, kPackSize<T>>(row + min(col, cols - kPackSize<T>), 0);
+  } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) own.pairs[i] = max_of_pairs(own.pairs[i], piece.pairs[i]);
+    for (int j = 0; j < kPackSize<T>; ++j) pack.values[j] = row[min(col + j, cols - 1)];
   }
+  return pack;
+}
+
+/// Of kColumns columns of rows_each rows per block. Each of eight warps reads every eighth row, eight of them
+/// at once, and a lane has the same columns of all. Past the last row the last is read again, which changes
+/// no maximum, so that no branch stands between two loads. kWide: rows are made of whole packs.
+template <class T, bool kWide>
+__global__ void __launch_bounds__(kBlock, 4)
+    column_amax_kernel(Rows<T> m, uint32_t* amax, unsigned across, int rows_each) {
+  constexpr int kPairs = kPackSize<T> / 2, kAtOnce = kWide ? kRowsAtOnce : 1;
+  using Pairs = Pack<uint32_t, kPairs>;
+  OTTAVA_SHARED(Pairs, of_warps, [kWarps][32]);
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int64_t c0 = int64_t{blockIdx.x % across} * kColumns<T>,
+                r0 = int64_t{blockIdx.x / across} * rows_each;
+  const int last_row = static_cast<int>(min(m.rows - r0, int64_t{rows_each})) - 1;
+  // What a thread shall raise is on its way meanwhile. Others may raise it since; then it stays theirs.
+  const unsigned column = threadIdx.x;
+  const bool raises = column < kColumns<T> && c0 + column < m.cols;
+  const uint32_t known = raises ? load_relaxed(amax + c0 + column) : 0;
+
+  const T* const rows = m.x + r0 * m.stride;
+  Pairs largest{};
+  for (int first = warp; first <= last_row; first += kWarps * kAtOnce) {
+    Pack<T, kPackSize<T>> loaded[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    atomicMax(&largest[lane * 16 + i * 2], bits_of_low(own.pairs[i]));
-    atomicMax(&largest[lane * 16 + i * 2 + 1], bits_of_high(own.pairs[i]));
+    for (int k = 0; k < kAtOnce; ++k) {
+      const T* row = rows + static_cast<unsigned>(min(first + k * kWarps, last_row)) * m.stride;
+      loaded[k] = load_columns<T, kWide>(row, c0 + lane * kPackSize<T>, m.cols);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        uint32_t pair;
+        if constexpr (sizeof(T) == 2) {
+          pair = reinterpret_cast<const uint32_t*>(loaded[k].values)[j];
+        } else {
+          pair = pack_bf16(loaded[k][2 * j], loaded[k][2 * j + 1]);
+        }
+        largest.values[j] = __vmaxu2(largest.values[j], pair & 0x7fff7fffu);
+      }
+    }
   }
+  of_warps[warp][lane] = largest;
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kColumns && c0 + i < m.cols; i += kBlock) {
-    if (load_relaxed(amax + c0 + i) < largest[i]) atomicMax(amax + c0 + i, largest[i]);
+  if (!raises) return;
+  uint32_t pair = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    pair = __vmaxu2(pair, of_warps[w][column / kPackSize<T>].values[column % kPackSize<T> / 2]);
   }
+  const uint32_t bits = column % 2 ? bits_of_high(pair) : bits_of_low(pair);
+  if (known < bits) atomicMax(amax + c0 + column, bits);
+}
+
+/// Rows of a block: as few as are read at once, so that the last blocks end together, but more where there
+/// are thousands of blocks anyway, since each looks at the maxima of all its columns.
+int64_t rows_of_block(int64_t rows, int64_t across) {
+  int64_t each = kWarps * kRowsAtOnce;
+  while (each < 512 && ceil_div(rows, each) * across > 8192) each *= 2;
+  return each;
 }
 
 }  // namespace
@@ -78,11 +126,12 @@ void amax(Stream& stream, const MatrixRows& x, const Tensor& amax) {
 
 void column_amax(Stream& stream, const MatrixRows& x, const Tensor& amax) {
   dispatch_element(x.dtype, "column_amax", [&]<class T>() {
-    const int64_t across = ceil_div(x.cols, kColumns);
-    launch("column_amax", stream, {.grid = grid_of(ceil_div(x.rows, kRows) * across), .block = kBlock},
-           column_amax_kernel<T>, Rows<T>{pointer<T>(x), x.rows, x.cols, x.stride}, pointer<uint32_t>(amax),
-           static_cast<unsigned>(across),
-           x.cols % 16 == 0 && rows_are_aligned(x.stride * int64_t{sizeof(T)}, x));
+    const int64_t across = ceil_div(x.cols, int64_t{kColumns<T>}), each = rows_of_block(x.rows, across);
+    const bool wide = x.cols % kPackSize<T> == 0 && rows_are_aligned(x.stride * int64_t{sizeof(T)}, x);
+    launch("column_amax", stream, {.grid = grid_of(ceil_div(x.rows, each) * across), .block = kBlock},
+           wide ? column_amax_kernel<T, true> : column_amax_kernel<T, false>,
+           Rows<T>{pointer<T>(x), x.rows, x.cols, x.stride}, pointer<uint32_t>(amax),
+           static_cast<unsigned>(across), static_cast<int>(each));
   });
 }
 

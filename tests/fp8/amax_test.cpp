@@ -1,4 +1,5 @@
 #include <array>
+#include <bit>
 #include <limits>
 #include <vector>
 
@@ -43,5 +44,20 @@ TEST_CASE("amax is that of the bf16-rounded values, keeps a larger one and never
         CHECK(got.download_as<uint32_t>()[0] > 0x7f800000u);
       }
     }
+  });
+}
+
+TEST_CASE("amax of the columns of very many rows is that of each") {
+  constexpr size_t kRows = 8192 * 64 + 65, kCols = 4;
+  const auto largest = [](size_t c) { return 8 + static_cast<float>(c); };
+  std::vector<float> values(kRows * kCols);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) - 3;
+  for (size_t c = 0; c < kCols; ++c) values[(kRows - 1 - c * (kRows / 5)) * kCols + c] = largest(c);
+  for_each_device([&](Stream& stream) {
+    DeviceBuffer x(stream, DType::f32, {kRows, kCols}, values), columns(stream, DType::u32, {kCols});
+    columns.upload_as<uint32_t>(std::vector<uint32_t>(kCols, 0u));
+    column_amax(stream, x, columns);
+    const auto got = columns.download_as<uint32_t>();
+    for (size_t c = 0; c < kCols; ++c) CHECK(got[c] == std::bit_cast<uint32_t>(largest(c)));
   });
 }
