@@ -109,7 +109,8 @@ void forward_float8(Stream& stream, const RmsNormForward& f) {
 }
 
 void backward_float8(Stream& stream, const RmsNormBackward& b) {
-  fp8::cuda::check_aligned(name_of(b), b.x, b.dy, b.weight, b.dx, b.dresidual, b.float8.out.codes);
+  fp8::cuda::check_aligned(name_of(b), b.x, b.dy, b.weight, b.dx, b.dresidual, b.workspace,
+                           b.float8.out.codes);
   fp8::cuda::dispatch_row_output(b.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
     dispatch_norm_backward<__nv_bfloat16>(b, [&]<class Team>(Team) {
       if constexpr (Team::kSize > 1) {  // the alternative is for rows that are not aligned

@@ -37,18 +37,27 @@ template <int kElements, int kThreads, int kTeamSize, int kMostPacks, bool kThro
 struct NormBackwardTeam {
   static constexpr int kSize = kElements, kBlock = kThreads, kTeam = kTeamSize, kPacks = kMostPacks;
   static constexpr int kTeams = kBlock / kTeam;  ///< rows that a block handles at a time
+  static constexpr int kColumns = kPacks * kTeam * kSize;
   static constexpr bool kThrough = kThroughToo;  ///< there is a dresidual
   static constexpr bool kAhead = kSize > 1 && kBlock <= 256;
   static constexpr int kOperands = kThrough ? 3 : 2;
-  /// Two blocks on an SM of 227 KiB have room for three rows each, one of which is worked on; for two where
-  /// rows of more than 4096 bf16 elements have a dresidual too.
   static constexpr int kRowBytes = 16 * kOperands * kPacks * kBlock;  ///< of all teams
-  static constexpr int kRows = 3 * kRowBytes <= 96 * 1024 ? 3 : 2;
+  /// Rows in shared memory, one of which is worked on. Four of two blocks fit on an SM of 164 KiB, or else
+  /// three on one of 227 KiB, or two where rows of more than 4096 bf16 elements have a dresidual too.
+  static constexpr int kRows = 4 * kRowBytes <= 64 * 1024 ? 4 : 3 * kRowBytes <= 96 * 1024 ? 3 : 2;
   template <class T>
   using Ring = RowRing<T, kSize, kBlock, kTeam, kPacks, kOperands, kRows>;
   /// The sums of a block's teams are added where the rows were.
-  static constexpr int kRingBytes = kRows * kRowBytes, kSumBytes = kTeams > 1 ? 4 * kPacks *kBlock *kSize : 0;
-  static constexpr size_t kSharedBytes = !kAhead ? 0 : kRingBytes > kSumBytes ? kRingBytes : kSumBytes;
+  static constexpr int kSumBytes = kTeams == 1 ? 0 : 4 * kColumns * kTeams;
+  /// Of dynamic shared memory.
+  template <class T>
+  static constexpr size_t shared_bytes() {
+    if constexpr (kAhead) {
+      return std::max(Ring<T>::kBytes, kSumBytes);
+    } else {
+      return 0;
+    }
+  }
 };
 
 /// dx of one pack, and its share of dweight. Multiply-adds are written out, so that the compiler does not
@@ -80,9 +89,9 @@ __device__ __forceinline__ void norm_backward_ahead(const NormBackwardArguments<
   const int64_t origin = blockIdx.x * int64_t{kTeams} + team;
   typename Team::template Ring<T> ring = [&] {
     if constexpr (Team::kThrough) {
-      return typename Team::template Ring<T>({a.dy, a.x, a.dresidual}, origin, step, a.rows, a.packs);
+      return typename Team::template Ring<T>({a.dy, a.x, a.dresidual}, a.rstd, origin, step, a.rows, a.packs);
     } else {
-      return typename Team::template Ring<T>({a.dy, a.x}, origin, step, a.rows, a.packs);
+      return typename Team::template Ring<T>({a.dy, a.x}, a.rstd, origin, step, a.rows, a.packs);
     }
   }();
   P weight[kPacks];
@@ -93,15 +102,12 @@ __device__ __forceinline__ void norm_backward_ahead(const NormBackwardArguments<
   }
   float sums[kPacks][kSize] = {};
   unsigned count = 0;
-  const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0; };
-  float next_rstd = rstd_of(origin);
   T* dx_row = a.dx + (origin * a.packs + member) * kSize;
   for (int64_t first = blockIdx.x * int64_t{kTeams}; first < a.rows; first += step, ++count) {
     const int64_t row = first + team;
     const RowPart part{row, row < a.rows ? a.packs : 0, member};
-    const float rstd = next_rstd;
-    next_rstd = rstd_of(row + step);
     ring.wait();
+    const float rstd = ring.of_row();
 
     float dot = 0;
     NormPacks<P> kept[kPacks];
@@ -134,14 +140,12 @@ __device__ __forceinline__ void norm_backward_ahead(const NormBackwardArguments<
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const int64_t c = member + k * kTeam;
-      if (c >= a.packs) continue;
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
+      if (c < a.packs) store_pack(partial, c, packed<float>(sums[k]));
     }
   } else {
     cp_async_wait<0>();
     __syncthreads();
-    constexpr int kColumns = kPacks * kTeam * kSize;
+    constexpr int kColumns = Team::kColumns;
     float* all = dynamic_shared<float>();
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -208,8 +212,7 @@ __device__ __forceinline__ void norm_backward_again(const NormBackwardArguments<
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int64_t c = member + k * kTeam;
-    if (c >= a.packs) continue;
-    for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
+    if (c < a.packs) store_pack(partial, c, packed<float>(sums[k]));
   }
 }
 
@@ -234,7 +237,7 @@ void dispatch_norm_backward(const RmsNormBackward& b, Body&& body) {
   constexpr int kSize = kPackSize<T>, kPacks = 4;  // of a row, per thread, in registers, at most
   const auto choose = [&]<bool kThrough>() {
     const int64_t cols = b.x.cols();
-    if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual)) {
+    if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual, b.workspace)) {
       return body(NormBackwardTeam<1, 256, 256, kPacks, kThrough>{});
     }
     if (cols <= kSize * 32) return body(NormBackwardTeam<kSize, 256, 32, 1, kThrough>{});
@@ -265,7 +268,8 @@ void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBack
                                    1.0f / static_cast<float>(cols)};
   const int64_t groups = std::min(ceil_div(rows, Team::kTeams), kRowGroups);
   if (groups == 0) return;
-  launch(op, stream, {.grid = grid_of(groups), .block = Team::kBlock, .shared_bytes = Team::kSharedBytes},
+  launch(op, stream,
+         {.grid = grid_of(groups), .block = Team::kBlock, .shared_bytes = Team::template shared_bytes<T>()},
          kernel, a, target);
   add_row_groups(op, stream, {a.partial, groups, cols, 0, cols}, pointer<float>(b.dweight));
 }
