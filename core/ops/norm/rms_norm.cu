@@ -12,12 +12,12 @@ namespace ottava::cuda {
 namespace {
 
 /// Blocks that an SM shall have: all loads of a thread are under way at once, and these registers hold them.
-/// With bf16 rows of up to 4096 elements that is 64 KiB an SM, 96 with a residual.
+/// With bf16 rows of up to 4096 elements that is 64 KiB an SM, 96 with a residual. Six blocks are all that
+/// SMs of some GPUs have threads for.
 template <class Team, bool kResidual>
 constexpr int forward_blocks() {
-  if (Team::kPacks == 1) return 8;
-  if (Team::kPacks == 2) return kResidual ? 5 : 6;
-  if (Team::kPacks == 4) return kResidual ? 5 : 6;
+  if (Team::kPacks == 1) return 6;
+  if (Team::kPacks <= 4) return kResidual ? 5 : 6;
   return 2;
 }
 
