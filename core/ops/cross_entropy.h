@@ -42,7 +42,8 @@ struct CrossEntropyBackward {
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
 
 /// The three steps in one, for a vocabulary that is not split: the same values, but the logits are read once
-/// on the CPU and twice on CUDA, in place of three times. Without dlogits CUDA, too, reads them once.
+/// on the CPU, and on CUDA where rows have at most 8192 columns (a multiple of 4) or dlogits is left out;
+/// else twice there, in place of three times.
 void cross_entropy(Stream& stream, const CrossEntropyBackward& args);
 
 }  // namespace ottava

@@ -19,7 +19,8 @@ namespace {
 struct Size {
   int64_t rows, vocab, padding;
 };
-const Size kSizes[] = {{1, 1, 0}, {3, 7, 2}, {5, 16, 0}, {4, 37, 11}, {33, 500, 12}, {2, 9000, 24}};
+const Size kSizes[] = {{1, 1, 0},     {3, 7, 2},    {5, 16, 0},    {4, 37, 11},
+                       {33, 500, 12}, {3, 2256, 0}, {2, 5000, 24}, {2, 9000, 24}};
 
 struct Problem {
   std::vector<float> logits;  ///< [rows, vocab], without padding
