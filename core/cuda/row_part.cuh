@@ -24,4 +24,32 @@ __device__ __forceinline__ void for_packs(const RowPart& part, Body&& body) {
   }
 }
 
+/// A block of kBlock threads, a power of two, as teams of 2^shift, one for each row: rows with fewer items
+/// than the block has threads would leave the others idle. kWhole: the block is one team.
+template <int kBlock, bool kIsWhole>
+struct Teams {
+  static constexpr bool kWhole = kIsWhole;
+  int shift = 0;
+
+  __host__ __device__ int size() const { return kWhole ? kBlock : 1 << shift; }
+  LaunchShape shape(int64_t rows) const {
+    return {.grid = grid_of(ceil_div(rows, kBlock / size())), .block = kBlock};
+  }
+  __device__ __forceinline__ int64_t row() const {
+    if constexpr (kWhole) return blockIdx.x;
+    return blockIdx.x * int64_t{kBlock >> shift} + (threadIdx.x >> shift);
+  }
+  __device__ __forceinline__ int member() const {
+    return static_cast<int>(kWhole ? threadIdx.x : threadIdx.x & (size() - 1u));
+  }
+};
+/// Calls f(teams) with the smallest that have a thread for each of a row's items, or with whole blocks.
+template <int kBlock, class F>
+void dispatch_teams(int64_t items, F&& f) {
+  Teams<kBlock, false> teams;
+  while (teams.size() < items && teams.size() < kBlock) ++teams.shift;
+  if (teams.size() == kBlock) return f(Teams<kBlock, true>{});
+  f(teams);
+}
+
 }  // namespace ottava::cuda

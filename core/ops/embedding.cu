@@ -1,4 +1,5 @@
 #include "core/cuda/elements.cuh"
+#include "core/cuda/row_part.cuh"
 #include "core/cuda/runtime.h"
 #include "core/ops/embedding_kernels.h"
 
@@ -9,21 +10,42 @@ namespace ottava::cuda {
 namespace {
 
 constexpr int kBlock = 128;
+constexpr int kTokensOfTeam = 4;  // under way at once where several tokens share a block
 
-template <class T, int kSize>
-__global__ void __launch_bounds__(kBlock) gather_kernel(const int32_t* tokens, const T* table, T* out,
-                                                        int64_t packs, int64_t vocab, int64_t vocab_begin) {
-  const int64_t n = blockIdx.x, v = tokens[n] - vocab_begin;
-  const bool here = v >= 0 && v < vocab;
-  for (int64_t c = threadIdx.x; c < packs; c += kBlock) {
-    Pack<T, kSize> row;
-    if (here) {
-      row = load_pack<T, kSize>(table, v * packs + c);
-    } else {
+template <class Team>
+struct Gather {
+  const int32_t* tokens;
+  int64_t tokens_count, packs, vocab, vocab_begin;
+  Team teams;
+};
+
+// A team has kAtOnce neighbouring tokens, all of whose rows are under way at once.
+template <class T, int kSize, class Team>
+__global__ void __launch_bounds__(kBlock) gather_kernel(Gather<Team> g, const T* table, T* out) {
+  constexpr int kAtOnce = Team::kWhole ? 1 : kTokensOfTeam;
+  const int64_t first = g.teams.row() * kAtOnce;
+  const auto exists = [&](int j) { return Team::kWhole || first + j < g.tokens_count; };
+  int64_t v[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) row.set(i, 0.0f);
+  for (int j = 0; j < kAtOnce; ++j) {
+    const int64_t row = exists(j) ? g.tokens[first + j] - g.vocab_begin : -1;
+    v[j] = row < g.vocab ? row : -1;
+  }
+#pragma unroll(Team::kWhole ? 4 : 1)
+  for (int64_t c = g.teams.member(); c < g.packs; c += g.teams.size()) {
+    Pack<T, kSize> rows[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (v[j] >= 0) {
+        rows[j] = load_pack<T, kSize>(table, v[j] * g.packs + c);
+      } else {
+        rows[j] = {};
+      }
     }
-    store_pack(out, n * packs + c, row);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (exists(j)) store_pack(out, (first + j) * g.packs + c, rows[j]);
+    }
   }
 }
 
@@ -99,6 +121,21 @@ __global__ void __launch_bounds__(kBlock) sum_kernel(Sort s, const T* dout, floa
   store_pack(dtable, v * packs + c, sum);
 }
 
+template <class T, int kSize>
+void gather_rows(Stream& stream, const EmbeddingForward& f, int64_t packs) {
+  dispatch_teams<kBlock>(packs, [&]<class Team>(Team teams) {
+    const Gather<Team> gather{.tokens = pointer<int32_t>(f.tokens),
+                              .tokens_count = f.tokens.numel(),
+                              .packs = packs,
+                              .vocab = f.table.rows(),
+                              .vocab_begin = f.vocab_begin,
+                              .teams = teams};
+    launch("embedding_forward", stream,
+           teams.shape(Team::kWhole ? gather.tokens_count : ceil_div(gather.tokens_count, kTokensOfTeam)),
+           gather_kernel<T, kSize, Team>, gather, pointer<T>(f.table), pointer<T>(f.out));
+  });
+}
+
 }  // namespace
 
 void embedding_forward(Stream& stream, const EmbeddingForward& f) {
@@ -106,9 +143,10 @@ void embedding_forward(Stream& stream, const EmbeddingForward& f) {
     dispatch_pack<T>(
         f.table.cols(),
         [&]<int kSize>() {
-          launch("embedding_forward", stream, {.grid = grid_of(f.tokens.numel()), .block = kBlock},
-                 gather_kernel<T, kSize>, pointer<int32_t>(f.tokens), pointer<T>(f.table), pointer<T>(f.out),
-                 f.table.cols() / kSize, f.table.rows(), f.vocab_begin);
+          const int64_t packs = f.table.cols() / kSize;
+          // Any element's 16 bytes are moved as words, which stay in registers as they were loaded.
+          if constexpr (kSize > 1) return gather_rows<float, kPackSize<float>>(stream, f, packs);
+          gather_rows<T, 1>(stream, f, packs);
         },
         f.table, f.out);
   });

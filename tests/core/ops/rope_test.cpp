@@ -47,7 +47,7 @@ Expected reference(const std::vector<float>& qkv, const std::vector<float>& tabl
   return r;
 }
 
-const AttentionHeads kHeads[] = {{1, 1, 2}, {4, 2, 16}, {3, 1, 24}, {2, 2, 64}, {2, 1, 128}};
+const AttentionHeads kHeads[] = {{1, 1, 2}, {4, 2, 16}, {3, 1, 24}, {2, 2, 64}, {2, 1, 128}, {12, 4, 128}};
 constexpr int64_t kRows = 12, kSequence = 5;
 
 std::vector<int32_t> plain_positions() {
