@@ -66,9 +66,9 @@ __global__ void __launch_bounds__(kThreads, kKeyBlocksOnSm<D>) key_kernel(Argume
   constexpr int kStep = kQueryStep<D>, kStage = kQueryStage<D>, kTile = kStage * Tile<D>::kStride;
   constexpr int kMTiles = kKeyTiles<D>;
   const AttentionShape& shape = a.shape;
-  const auto [index, kv_head] = shape.key_block<D>();
-  const int64_t batch = shape.batch();
-  const int end = shape.end, first_key = static_cast<int>(index) * kKeys<D>;
+  int batch, kv_head, call_head;
+  if (!shape.find(1, batch, kv_head, call_head)) return;
+  const int end = shape.end, first_key = static_cast<int>(blockIdx.y) * kKeys<D>;
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
   const Tile<D> keys{shared}, values{shared + kKeys<D> * Tile<D>::kStride};
@@ -118,6 +118,8 @@ __global__ void __launch_bounds__(kThreads, kKeyBlocksOnSm<D>) key_kernel(Argume
     next = shape.first_query + tile * kStage;
     if (i + 1 < all_stages) load_stage(i + 1);
     cp_async_commit();
+    // Documents hide some of this warp's keys.
+    const bool cut = shape.first_visible(batch, min(first_of_stage + kStage, end) - 1) > first_key + row;
     // A step whose queries all come before this warp's keys is left out.
     int part = 0;
     if constexpr (kStep < kStage) part = max(0, first_key + row - first_of_stage) / kStep * kStep;
@@ -166,19 +168,21 @@ __global__ void __launch_bounds__(kThreads, kKeyBlocksOnSm<D>) key_kernel(Argume
           }
         }
       }
-      if (first_query < first_key + row + 16 * kMTiles - 1 || first_query + kStep > end ||
-          shape.document_start) {
+      if (first_query < first_key + row + 16 * kMTiles - 1 || first_query + kStep > end || cut) {
 #pragma unroll
         for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
-            const int query = first_query + n * 8 + t + c, start = shape.first_visible(batch, query);
+            // Keys of [start, query], none from `end` on, by one comparison: keys before start wrap around.
+            const int query = first_query + n * 8 + t + c, visible = shape.first_visible(batch, query);
+            const int start = query < end ? visible : query + 1;
 #pragma unroll
             for (int m = 0; m < kMTiles; ++m) {
 #pragma unroll
               for (int half = 0; half < 2; ++half) {
                 const int key = first_key + row + m * 16 + g + 8 * half;
-                if (key > query || key < start || query >= end) p[m][n][2 * half + c] = 0;
+                if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start))
+                  p[m][n][2 * half + c] = 0;
               }
             }
           }
@@ -242,9 +246,9 @@ template <int D, int kMTiles>
 __global__ void __launch_bounds__(kThreads, kQueryBlocksOnSm<D>) query_kernel(Arguments a) {
   constexpr int kRows = kQueries<kMTiles>, kStage = kKeyStage<D>, kTile = kStage * Tile<D>::kStride;
   const AttentionShape& shape = a.shape;
-  const auto [first_query, call_head] = shape.query_block<D, kRows>();
-  const int head = shape.first_head + call_head, kv_head = call_head / shape.group;
-  const int64_t batch = shape.batch();
+  int batch, kv_head, call_head;
+  if (!shape.find(shape.group, batch, kv_head, call_head)) return;
+  const int head = shape.first_head + call_head, first_query = shape.first_of_pair_block<kRows>();
   const int end = shape.end;
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
@@ -352,21 +356,19 @@ void flash_backward_bf16(Stream& stream, const AttentionBackward& b, const float
               .shape = attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     static_assert(kKeySharedBytes<D> <= kSharedEverywhere);
-    for_each_grid(b.batch, [&](int64_t first, unsigned sequences) {
-      a.shape.first_batch = first;
-      launch("attention_backward", stream,
-             {.grid = head_grid<D>(ceil_div(a.shape.end, kKeys<D>), a.shape.kv_heads, sequences),
-              .block = kThreads,
-              .shared_bytes = kKeySharedBytes<D>},
-             key_kernel<D>, a);
-      dispatch_query_tiles<kQuerySharedBytes<D, 1>, kQuerySharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
-        const int64_t tiles = ceil_div(b.sequence, kQueries<kMTiles>);
-        launch("attention_backward", stream,
-               {.grid = head_grid<D>(tiles, a.shape.kv_heads * a.shape.group, sequences),
-                .block = kThreads,
-                .shared_bytes = kQuerySharedBytes<D, kMTiles>},
-               query_kernel<D, kMTiles>, a);
-      });
+    for_each_pair_grid<D>(
+        a.shape, b.batch, ceil_div(a.shape.end, kKeys<D>), 1, b.sequence * a.shape.group, [&](dim3 grid) {
+          launch("attention_backward", stream,
+                 {.grid = grid, .block = kThreads, .shared_bytes = kKeySharedBytes<D>}, key_kernel<D>, a);
+        });
+    dispatch_query_tiles<kQuerySharedBytes<D, 1>, kQuerySharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
+      for_each_pair_grid<D>(
+          a.shape, b.batch, ceil_div(b.sequence, kQueries<kMTiles>), a.shape.group, a.shape.key_sequence,
+          [&](dim3 grid) {
+            launch("attention_backward", stream,
+                   {.grid = grid, .block = kThreads, .shared_bytes = kQuerySharedBytes<D, kMTiles>},
+                   query_kernel<D, kMTiles>, a);
+          });
     });
   });
 }

@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm<D>) forward_kernel(Argum
   constexpr int kRows = kQueries<D, kMTiles>, kTile = kStage<D> * Tile<D>::kStride;
   constexpr int kAtOnce = kTogether<D, kMTiles>;
   const AttentionShape& shape = a.shape;
-  const auto [first_query, call_head] = shape.query_block<D, kRows>();
-  const int head = shape.first_head + call_head, kv_head = call_head / shape.group;
-  const int64_t batch = shape.batch();
+  int batch, kv_head, call_head;
+  if (!shape.find(shape.group, batch, kv_head, call_head)) return;
+  const int head = shape.first_head + call_head, first_query = shape.first_of_pair_block<kRows>();
   const int end = shape.end;
   const __nv_bfloat16* keys = a.keys + shape.key(batch, kv_head, D);
   const __nv_bfloat16* values = a.keys + shape.value(batch, kv_head, D);
@@ -188,15 +188,13 @@ void flash_forward_bf16(Stream& stream, const AttentionForward& f) {
               pointer<float>(f.lse), attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
     dispatch_query_tiles<kSharedBytes<D, 1>, kSharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
-      for_each_grid(f.batch, [&](int64_t first, unsigned sequences) {
-        a.shape.first_batch = first;
-        const int64_t tiles = ceil_div(f.sequence, kQueries<D, kMTiles>);
-        launch("attention_forward", stream,
-               {.grid = head_grid<D>(tiles, a.shape.kv_heads * a.shape.group, sequences),
-                .block = kThreads,
-                .shared_bytes = kSharedBytes<D, kMTiles>},
-               forward_kernel<D, kMTiles>, a);
-      });
+      for_each_pair_grid<D>(a.shape, f.batch, ceil_div(f.sequence, kQueries<D, kMTiles>), a.shape.group,
+                            a.shape.key_sequence, [&](dim3 grid) {
+                              launch(
+                                  "attention_forward", stream,
+                                  {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes<D, kMTiles>},
+                                  forward_kernel<D, kMTiles>, a);
+                            });
     });
   });
 }

@@ -26,6 +26,9 @@ struct AttentionShape {
   const int32_t* document_start;  // null: one document
   float scale;                    // 1 / sqrt(D)
   int64_t first_batch = 0;        // the sequence of blocks with z = 0
+  unsigned pairs = 0;             // of a sequence and a key head of the call
+  unsigned pairs_together = 1;    // those of a group, whose blocks take turns
+  int64_t first_group = 0;        // that of blocks with z = 0
 
   __device__ __forceinline__ int64_t batch() const { return first_batch + blockIdx.z; }
   /// First of the kTile queries of this block. Blocks whose queries see the most keys come first.
@@ -34,28 +37,21 @@ struct AttentionShape {
     return first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
   }
 
-  /// What a block of head_grid<D>() owns: kTile queries and a head, counted within the call.
-  struct QueryBlock {
-    int first_query;
-    unsigned head;
-  };
-  template <int D, int kTile>
-  __device__ __forceinline__ QueryBlock query_block() const {
-    if constexpr (D > 64) return {first_of_block<kTile>(), blockIdx.y};
-    const unsigned call_heads = kv_heads * group, tile = blockIdx.x / call_heads;
-    const unsigned tiles = gridDim.x / call_heads;
-    return {first_query + static_cast<int>(tiles - 1 - tile) * kTile, blockIdx.x - tile * call_heads};
+  /// What a block of for_each_pair_grid() owns besides a tile: a sequence, one of its key heads, and one of
+  /// `of_pair` heads that a pair has, counted within the call. False if there is none.
+  __device__ __forceinline__ bool find(unsigned of_pair, int& batch, int& kv_head, int& head) const {
+    const unsigned in_group = blockIdx.x / of_pair;
+    const unsigned pair = static_cast<unsigned>(first_group + blockIdx.z) * pairs_together + in_group;
+    const unsigned sequence = pair / kv_heads;
+    batch = static_cast<int>(sequence);
+    kv_head = static_cast<int>(pair - sequence * kv_heads);
+    head = static_cast<int>(kv_head * of_pair + blockIdx.x - in_group * of_pair);
+    return pair < pairs;
   }
-
-  /// The same of keys.
-  struct KeyBlock {
-    unsigned index, head;
-  };
-  template <int D>
-  __device__ __forceinline__ KeyBlock key_block() const {
-    if constexpr (D > 64) return {blockIdx.x, blockIdx.y};
-    const unsigned tile = blockIdx.x / kv_heads;
-    return {tile, blockIdx.x - tile * kv_heads};
+  /// First of the kTile queries of this block. Blocks whose queries see the most keys come first.
+  template <int kTile>
+  __device__ __forceinline__ int first_of_pair_block() const {
+    return first_query + static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTile;
   }
 
   /// Offsets of head h of sequence b at position 0: of a query head in tensors laid out like qkv (query) or
@@ -101,12 +97,22 @@ struct AttentionShape {
   }
 };
 
-/// Blocks that own queries, a sequence's longest first, so that a launch ends with short ones. With more than
-/// 64 dimensions a head's blocks follow each other instead, for its keys to stay in the L2 cache.
-template <int D>
-dim3 head_grid(int64_t tiles, int64_t call_heads, unsigned sequences) {
-  if constexpr (D > 64) return {grid_of(tiles), grid_of_yz(call_heads), sequences};
-  return {grid_of(tiles * call_heads), 1, sequences};
+/// Calls launch_grid(grid) for blocks that own a tile and a head, `of_pair` of them for each sequence and key
+/// head. As many pairs as the L2 cache holds, of `rows` rows each, take turns, tile by tile: the longest
+/// blocks of all come first, and the last ones, during which an SM after another has nothing left to do, are
+/// short.
+template <int D, class F>
+void for_each_pair_grid(AttentionShape& shape, int64_t batch, int64_t tiles, int64_t of_pair, int64_t rows,
+                        F&& launch_grid) {
+  constexpr int64_t kBytes = 32 << 20;
+  const int64_t pairs = batch * shape.kv_heads, row_bytes = 2 * D * sizeof(__nv_bfloat16);
+  const int64_t fitting = kBytes / (rows * row_bytes), groups = ceil_div(pairs, fitting > 0 ? fitting : 1);
+  shape.pairs = grid_of(pairs);
+  shape.pairs_together = grid_of(ceil_div(pairs, groups));
+  for_each_grid(ceil_div(pairs, shape.pairs_together), [&](int64_t first, unsigned count) {
+    shape.first_group = first;
+    launch_grid(dim3(grid_of(shape.pairs_together * of_pair), grid_of_yz(tiles), count));
+  });
 }
 
 /// The tensor that holds keys and values.
