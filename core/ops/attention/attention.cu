@@ -136,7 +136,9 @@ void attention_backward(Stream& stream, const AttentionBackward& b) {
              pointer<T>(b.dout), delta, b.out.rows(), shape);
     });
   });
-  b.qkv.dtype == DType::f32 ? tiled_backward_f32(stream, b, delta) : flash_backward_bf16(stream, b, delta);
+  if (b.qkv.dtype == DType::f32) return tiled_backward_f32(stream, b, delta);
+  auto* dqueries = delta + attention_delta_bytes(b.heads, b.batch, b.sequence) / sizeof(float);
+  if (!flash_backward_whole_bf16(stream, b, delta, dqueries)) flash_backward_bf16(stream, b, delta);
 }
 
 void attention_decode(Stream& stream, const AttentionDecode& d) {

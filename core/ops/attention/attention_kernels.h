@@ -95,9 +95,20 @@ namespace cuda {
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void attention_decode(Stream& stream, const AttentionDecode& args);
-/// Bytes of backward's delta, f32 [B,H,T]. Defined here so that it can be planned in a build without CUDA.
+/// Bytes of backward's delta, f32 [B,H,T].
+inline int64_t attention_delta_bytes(AttentionHeads heads, int64_t batch, int64_t sequence) {
+  return (batch * heads.heads * sequence * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
+}
+/// Bytes of backward's dQ in f32, where one kernel may own whole sequences: 64 queries at a time.
+inline int64_t attention_dqueries_bytes(AttentionHeads heads, int64_t batch, int64_t sequence) {
+  if (heads.head_dim != 16) return 0;
+  return batch * heads.heads * ((sequence + 63) / 64 * 64) * heads.head_dim *
+         static_cast<int64_t>(sizeof(float));
+}
+/// Of both. Defined here so that it can be planned in a build without CUDA.
 inline int64_t attention_workspace_bytes(Pass pass, AttentionHeads heads, int64_t batch, int64_t sequence) {
-  return pass == Pass::forward ? 0 : batch * heads.heads * sequence * static_cast<int64_t>(sizeof(float));
+  if (pass == Pass::forward) return 0;
+  return attention_delta_bytes(heads, batch, sequence) + attention_dqueries_bytes(heads, batch, sequence);
 }
 }  // namespace cuda
 

@@ -362,6 +362,9 @@ __device__ __forceinline__ void mask_keys(float (&results)[kMTiles][kBlocks][4],
 // The kernels proper, one file each.
 void flash_forward_bf16(Stream& stream, const AttentionForward& args);
 void flash_backward_bf16(Stream& stream, const AttentionBackward& args, const float* delta);
+/// In one kernel; false, and nothing is done, where that cannot fill the GPU or keys are apart.
+bool flash_backward_whole_bf16(Stream& stream, const AttentionBackward& args, const float* delta,
+                               float* dqueries);
 void tiled_forward_f32(Stream& stream, const AttentionForward& args);
 void tiled_backward_f32(Stream& stream, const AttentionBackward& args, const float* delta);
 

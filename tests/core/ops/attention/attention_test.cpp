@@ -133,6 +133,33 @@ TEST_CASE("attention repeats bitwise") {
   });
 }
 
+TEST_CASE("attention's gradients of a sequence are the same bits beside others") {
+  // Beside enough others a block owns a whole sequence, where head dimensions are 16.
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (const int64_t sequence : {70, 600}) {
+      for (const bool documents : {false, true}) {
+        const Case one{1, 2, 1, 16, sequence}, many{8, 2, 1, 16, sequence};
+        const auto qkv = normal_values(one.tokens() * one.layout().row(), 1),
+                   dout = normal_values(one.tokens() * one.heads * one.head_dim, 2);
+        const auto repeated = [&](const std::vector<float>& values) {
+          std::vector<float> all;
+          for (int64_t b = 0; b < many.batch; ++b) all.insert(all.end(), values.begin(), values.end());
+          return all;
+        };
+        Problem alone(stream, dtype, one, qkv, documents),
+            beside(stream, dtype, many, repeated(qkv), documents);
+        alone.dout.upload(dout);
+        beside.dout.upload(repeated(dout));
+        for (Problem* problem : {&alone, &beside}) {
+          problem->forward(stream);
+          problem->backward(stream);
+        }
+        CHECK(beside.dqkv.floats() == repeated(alone.dqkv.floats()));
+      }
+    }
+  });
+}
+
 TEST_CASE("attention never sees later tokens or other documents") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     const Case c{1, 2, 1, 16, 400};
