@@ -241,7 +241,7 @@ ROWS = [
     Row("activation_checkpoint.mode", "plain", "none", MEMORY),
     Row("activation_checkpoint.selective_ac_option", "plain", "1", MEMORY),
     Row("attention.deterministic", "plain", False, "log: attention.deterministic: false has no effect.*"),
-    Row("attention.backend", "planned for a GPU", "flash", r"plan: attention by (.*)"),
+    Row("attention.backend", "planned for a GPU", "cudnn", r"plan: attention by (.*)"),
     Row("cpu.bf16_matmul", "bf16", "direct", "weights or error: cpu.bf16_matmul is direct, but this machine has no bf16 instructions",
         {"cpu.bf16_matmul": "widened"}),
     Row("cpu.bf16_attention", "bf16", "direct", "weights or error: cpu.bf16_attention is direct, but this machine has no bf16 instructions",

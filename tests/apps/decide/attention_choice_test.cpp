@@ -28,7 +28,7 @@ bool has_stand_in() {
   return has_gpu() && cuda::cudnn_is_built() && cuda::device_name(0) == "host execution layer";
 }
 
-constexpr std::string_view kNoStandIn = "there is no cuDNN on the host execution layer";
+constexpr std::string_view kNoStandIn = "this needs the host execution layer's stand-in of cuDNN";
 
 class StandIn {
  public:
