@@ -18,8 +18,8 @@ struct Arguments {
   QuantizeTargets to;
 };
 
-/// How a block shares its tile. A thread has all of its values under way at once: 16 rows of bf16, in up to 80
-/// registers, or 8 of f32, in 64.
+/// How a block shares its tile. A thread has all of its values under way at once: 16 rows of bf16, in up to
+/// 80 registers, or 8 of f32, in 64.
 template <class T, bool kWide>
 using Team = TileTeam<sizeof(T) == 2 ? 8 : 16, kWide ? (sizeof(T) == 2 ? 3 : 2) : 1, kWide>;
 
