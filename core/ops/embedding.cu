@@ -92,33 +92,69 @@ __global__ void __launch_bounds__(kBlock) order_kernel(Sort s) {
   s.order[begin + smaller] = static_cast<int32_t>(n);
 }
 
-// Blocks of a row's first token add all of them, each thread its columns, in order of position. As many rows
-// are under way at once as the registers of narrow packs hold: a text of few different tokens has rows of
-// thousands.
-template <class T, int kSize, int kAtOnce>
+// Blocks of a row's first token add all of them, each thread its columns, in order of position.
+template <class T, int kSize>
 __global__ void __launch_bounds__(kBlock) sum_kernel(Sort s, const T* dout, float* dtable, int64_t packs) {
   const int64_t n = blockIdx.x, v = s.row_of(n), c = blockIdx.y * int64_t{kBlock} + threadIdx.x;
   if (v < 0 || c >= packs) return;
   const int32_t end = s.end[v], begin = end - s.count[v];
   if (s.order[begin] != n) return;
   auto sum = load_pack<float, kSize>(dtable, v * packs + c);
-  int32_t i = begin;
-  const auto add = [&]<int kRows>() {
-    for (; i + kRows <= end; i += kRows) {
-      Pack<T, kSize> rows[kRows];
+#pragma unroll 8
+  for (int32_t i = begin; i < end; ++i) {
+    const auto row = load_pack<T, kSize>(dout, s.order[i] * packs + c);
 #pragma unroll
-      for (int j = 0; j < kRows; ++j) rows[j] = load_pack<T, kSize>(dout, s.order[i + j] * packs + c);
-#pragma unroll
-      for (int j = 0; j < kRows; ++j) {
-#pragma unroll
-        for (int k = 0; k < kSize; ++k) sum.values[k] += rows[j][k];
-      }
-    }
-  };
-  if constexpr (kAtOnce > 8) add.template operator()<kAtOnce>();
-  add.template operator()<8>();
-  add.template operator()<1>();
+    for (int k = 0; k < kSize; ++k) sum.values[k] += row[k];
+  }
   store_pack(dtable, v * packs + c, sum);
+}
+
+// The same where tables are narrow, so that a block has few loads of its own, and not larger than the text,
+// in which rows can then have thousands of tokens: a block for each row of the table, and 16 to 32 of its
+// tokens on their way into shared memory, where a thread reads only what it has copied.
+constexpr int kNarrow = 64;  // packs of a row at most, and threads
+constexpr int kTokensAhead = 16;
+constexpr size_t kAheadBytes = 2 * kTokensAhead * kNarrow * 16;
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kNarrow)
+    narrow_sum_kernel(Sort s, const T* dout, float* dtable, int64_t packs) {
+  using P = Pack<T, kSize>;
+  static_assert(sizeof(P) == 16);
+  const int64_t v = blockIdx.x, c = threadIdx.x;
+  const int32_t count = s.count[v];
+  if (count == 0) return;
+  const int32_t begin = s.end[v] - count;
+  const bool has_columns = c < packs;
+  P* mine = dynamic_shared<P>() + threadIdx.x;
+  const auto slot = [&](int32_t i) { return mine + i % (2 * kTokensAhead) * kNarrow; };
+  const auto start = [&](int32_t first) {
+    // By another lane for each: a thread that reads them all waits for one after the other.
+    const int32_t own = first + static_cast<int32_t>(threadIdx.x % kTokensAhead);
+    const int32_t token = own < count ? s.order[begin + own] : 0;
+#pragma unroll
+    for (int32_t j = 0; j < kTokensAhead; ++j) {
+      const int64_t n = __shfl_sync(kAllLanes, token, j);
+      if (has_columns && first + j < count)
+        cp_async_16(slot(first + j), dout + (n * packs + c) * kSize, true);
+    }
+    cp_async_commit();
+  };
+  auto sum = has_columns ? load_pack<float, kSize>(dtable, v * packs + c) : Pack<float, kSize>{};
+  start(0);
+  for (int32_t first = 0; first < count; first += kTokensAhead) {
+    start(first + kTokensAhead);
+    cp_async_wait<1>();
+    if (!has_columns) continue;
+#pragma unroll
+    for (int32_t j = 0; j < kTokensAhead; ++j) {
+      if (first + j >= count) break;
+      const P row = *slot(first + j);
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) sum.values[k] += row[k];
+    }
+  }
+  if (has_columns) store_pack(dtable, v * packs + c, sum);
 }
 
 template <class T, int kSize>
@@ -168,17 +204,17 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
     dispatch_pack<T>(
         cols,
         [&]<int kSize>() {
-          const auto start = [&]<int kPack, int kAtOnce>() {
-            const int64_t packs = cols / kPack;
-            launch(kOp, stream,
-                   {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock},
-                   sum_kernel<T, kPack, kAtOnce>, sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
-          };
-          // Half a pack where a block has threads for it.
+          const int64_t packs = cols / kSize;
           if constexpr (kSize > 1) {
-            if (cols <= kBlock * kSize / 2) return start.template operator()<kSize / 2, 32>();
+            if (packs <= kNarrow && vocab <= tokens) {
+              return launch(
+                  kOp, stream, {.grid = grid_of(vocab), .block = kNarrow, .shared_bytes = kAheadBytes},
+                  narrow_sum_kernel<T, kSize>, sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
+            }
           }
-          start.template operator()<kSize, 8>();
+          launch(kOp, stream,
+                 {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock},
+                 sum_kernel<T, kSize>, sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
         },
         b.dout, b.dtable);
   });

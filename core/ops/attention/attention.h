@@ -72,9 +72,10 @@ void attention_backward(Stream& stream, const AttentionBackward& args);
 
 enum class Pass { forward, backward };
 /// Bytes of workspace for the stream's target with as many threads as it would use now. On the CPU it grows
-/// with threads and linearly with the sequence; our kernels on CUDA need 4 bytes per query and head, and only
-/// in backward. With `fused`, plans the problem with cuDNN and returns what that needs. Throws ShapeError;
-/// with `fused` DeviceError if cuDNN cannot.
+/// with threads and linearly with the sequence; our kernels on CUDA need 4 bytes per query and head, and
+/// of a head dimension of 16 64 more, and only in backward, where they take up to 4,194,240 positions. With
+/// `fused`, plans the problem with cuDNN and returns what that needs. Throws ShapeError; with `fused`
+/// DeviceError if cuDNN cannot.
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
                                   int64_t batch, int64_t sequence, cuda::FusedAttention* fused = nullptr,
                                   const SeparateKeys& keys = {});

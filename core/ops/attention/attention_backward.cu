@@ -181,8 +181,10 @@ __global__ void __launch_bounds__(kThreads, kKeyBlocksOnSm<D>) key_kernel(Argume
 #pragma unroll
               for (int half = 0; half < 2; ++half) {
                 const int key = first_key + row + m * 16 + g + 8 * half;
-                if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start))
+                if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start)) {
                   p[m][n][2 * half + c] = 0;
+                  dp[m][n][2 * half + c] = 0;  // which may be no number
+                }
               }
             }
           }

@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm) whole_kernel(Arguments 
     int stage = first_stage;
     for (int i = 0; i < count; ++i) {
       cp_async_wait<0>();
-      __syncthreads();  // stage i and dS of stage i - 1 have arrived; what is written now is not read any
-                        // more
+      // Stage i and dS of stage i - 1 have arrived; what is written now is not read any more.
+      __syncthreads();
       if (i + 1 < count) load_stage(i + 1);
       cp_async_commit();
       const int first_of_stage = stage * kStage;
@@ -157,10 +157,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm) whole_kernel(Arguments 
       float4 so_far{};
       if (i > 0 && now < end_before) so_far = *own;
 
-        // A step whose queries all come before this warp's keys is left out.
+      // A step whose queries all come before this warp's keys is left out.
+      const int first_part = max(0, first_key + row - first_of_stage) / kStep * kStep;
 #pragma unroll 1
-      for (int part = max(0, first_key + row - first_of_stage) / kStep * kStep; part < kStage;
-           part += kStep) {
+      for (int part = first_part; part < kStage; part += kStep) {
         const int first_query = first_of_stage + part;
         const LaneTile<D> q_columns{stages + (i % 2) * 2 * kTile + part * Tile<D>::kStride + in_columns};
         const LaneTile<D> do_columns{stages + (i % 2) * 2 * kTile + kTile + part * Tile<D>::kStride +
@@ -214,8 +214,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm) whole_kernel(Arguments 
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                   const int key = first_key + row + m * 16 + g + 8 * half;
-                  if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start))
+                  if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start)) {
                     p[m][n][2 * half + c] = 0;
+                    dp[m][n][2 * half + c] = 0;  // which may be no number
+                  }
                 }
               }
             }

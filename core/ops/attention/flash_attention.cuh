@@ -98,9 +98,9 @@ struct AttentionShape {
 };
 
 /// Calls launch_grid(grid) for blocks that own a tile and a head, `of_pair` of them for each sequence and key
-/// head. As many pairs as the L2 cache holds, of `rows` rows each, take turns, tile by tile: the longest
-/// blocks of all come first, and the last ones, during which an SM after another has nothing left to do, are
-/// short.
+/// head. As many pairs as the L2 cache of a large GPU holds, of `rows` rows each, take turns, tile by tile:
+/// the longest blocks of all come first, and the last ones, during which an SM after another has nothing left
+/// to do, are short.
 template <int D, class F>
 void for_each_pair_grid(AttentionShape& shape, int64_t batch, int64_t tiles, int64_t of_pair, int64_t rows,
                         F&& launch_grid) {

@@ -12,7 +12,7 @@ namespace ottava::cuda {
 namespace {
 
 /// Blocks that an SM shall have: all loads of a thread are under way at once, and these registers hold them.
-/// With bf16 rows of up to 4096 elements that is 64 KiB an SM, 96 with a residual. Six blocks are all that
+/// With bf16 rows of 4096 elements that is 48 KiB of rows an SM, 80 with a residual. Six blocks are all that
 /// SMs of some GPUs have threads for.
 template <class Team, bool kResidual>
 constexpr int forward_blocks() {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/cpu/matmul_cache.h"
+#include "core/cuda/runtime.h"
 #include "tests/core/ops/attention/attention_problem.h"
 
 using namespace ottava;
@@ -134,11 +135,12 @@ TEST_CASE("attention repeats bitwise") {
 }
 
 TEST_CASE("attention's gradients of a sequence are the same bits beside others") {
-  // Beside enough others a block owns a whole sequence, where head dimensions are 16.
+  // Beside enough others a block owns a whole sequence, where head dimensions are 16: two on each SM.
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    const int64_t others = stream.device().is_gpu() ? 2 * cuda::sm_count(stream.device().index) : 8;
     for (const int64_t sequence : {70, 600}) {
       for (const bool documents : {false, true}) {
-        const Case one{1, 2, 1, 16, sequence}, many{8, 2, 1, 16, sequence};
+        const Case one{1, 2, 1, 16, sequence}, many{others, 2, 1, 16, sequence};
         const auto qkv = normal_values(one.tokens() * one.layout().row(), 1),
                    dout = normal_values(one.tokens() * one.heads * one.head_dim, 2);
         const auto repeated = [&](const std::vector<float>& values) {
