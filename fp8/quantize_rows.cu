@@ -10,9 +10,9 @@ namespace {
 /// How many threads share a row, and how many make a block; how many packs of 16 bytes of the row a thread
 /// keeps in registers, and how many blocks share an SM at least. The fewer it keeps, the more blocks are on
 /// an SM and have loads under way.
-template <int kTeam_, int kBlock_, int kKept_, int kBlocks_>
+template <int kTeamSize, int kThreads, int kPacks, int kBlocksOnSm>
 struct Team {
-  static constexpr int kTeam = kTeam_, kBlock = kBlock_, kKept = kKept_, kBlocks = kBlocks_;
+  static constexpr int kTeam = kTeamSize, kBlock = kThreads, kKept = kPacks, kBlocks = kBlocksOnSm;
 };
 /// The longest row that a team keeps whole, in packs.
 template <class Team>

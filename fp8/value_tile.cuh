@@ -12,11 +12,11 @@ inline constexpr int kTile = 128;
 
 /// How the warps of a block share a tile, and how many blocks share an SM at least. kWide: rows of x and of
 /// all outputs can be moved 16 bytes at a time, so that a thread's four columns exist together or not at all.
-template <int kWarps_, int kBlocks_, bool kWide_>
+template <int kWarpCount, int kBlocksOnSm, bool kIsWide>
 struct TileTeam {
-  static constexpr int kWarps = kWarps_, kThreads = 32 * kWarps_, kBlocks = kBlocks_;
-  static constexpr int kRows = kTile / kWarps_;  ///< of a thread
-  static constexpr bool kWide = kWide_;
+  static constexpr int kWarps = kWarpCount, kThreads = 32 * kWarps, kBlocks = kBlocksOnSm;
+  static constexpr int kRows = kTile / kWarps;  ///< of a thread
+  static constexpr bool kWide = kIsWide;
 };
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x % 32); }
 __device__ __forceinline__ int warp_of_thread() { return static_cast<int>(threadIdx.x / 32); }
@@ -56,8 +56,8 @@ struct Strip {
   }
 };
 
-/// Loads the thread's values, and zeros past the matrix. All loads of bf16 are under way before one is waited
-/// for; of f32 eight at a time, which take as many registers.
+/// Loads the thread's values, and zeros past the matrix. All loads of a wide team are under way before one is
+/// waited for.
 template <class Team, class T>
 __device__ __forceinline__ Strip<Team::kRows> load_strip(const T* x, int64_t stride,
                                                          const TilePlace<Team>& t) {
@@ -72,30 +72,23 @@ __device__ __forceinline__ Strip<Team::kRows> load_strip(const T* x, int64_t str
       for (int j = 0; j < 2; ++j) strip.pairs[r][j] = pack_bf16(value(2 * j), value(2 * j + 1));
     }
   } else {
-    // Of f32 eight rows at once, which take as many registers as there are.
-    constexpr int kAtOnce = sizeof(T) == 2 ? kRows : 8;
     using Loaded = Pack<uint32_t, sizeof(T)>;
     const auto load = [&](const auto& exists) {
+      Loaded loaded[kRows];
 #pragma unroll
-      for (int first = 0; first < kRows; first += kAtOnce) {
-        Loaded loaded[kAtOnce];
+      for (int r = 0; r < kRows; ++r, p += stride) {
+        loaded[r] =
+            exists(r) ? load_pack<uint32_t, sizeof(T)>(reinterpret_cast<const uint32_t*>(p), 0) : Loaded{};
+      }
 #pragma unroll
-        for (int r = 0; r < kAtOnce; ++r, p += stride) {
-          loaded[r] = exists(first + r)
-                          ? load_pack<uint32_t, sizeof(T)>(reinterpret_cast<const uint32_t*>(p), 0)
-                          : Loaded{};
-        }
+      for (int r = 0; r < kRows; ++r) {
+        const auto& words = loaded[r].values;
 #pragma unroll
-        for (int r = 0; r < kAtOnce; ++r) {
-          const auto& words = loaded[r].values;
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            if constexpr (sizeof(T) == 2) {
-              strip.pairs[first + r][j] = words[j];
-            } else {
-              strip.pairs[first + r][j] =
-                  pack_bf16(__uint_as_float(words[2 * j]), __uint_as_float(words[2 * j + 1]));
-            }
+        for (int j = 0; j < 2; ++j) {
+          if constexpr (sizeof(T) == 2) {
+            strip.pairs[r][j] = words[j];
+          } else {
+            strip.pairs[r][j] = pack_bf16(__uint_as_float(words[2 * j]), __uint_as_float(words[2 * j + 1]));
           }
         }
       }

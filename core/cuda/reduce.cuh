@@ -25,25 +25,10 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
 }
 
 /// The sum over kThreads neighbouring threads, returned to all of them. Every thread of the block calls it;
-/// kThreads is 32 or the block's size.
+/// kThreads is 32 or the block's size. `turn` counts the block's calls: the readers of one call are done when
+/// the barrier of the next lets the call after that write where they read.
 template <int kThreads>
-__device__ __forceinline__ float team_sum(float x) {
-  x = warp_sum(x);
-  if constexpr (kThreads > 32) {
-    OTTAVA_SHARED(float, partial, [kThreads / 32]);
-    __syncthreads();  // the previous call's readers are done
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0;
-#pragma unroll
-    for (int i = 0; i < kThreads / 32; ++i) x += partial[i];
-  }
-  return x;
-}
-/// The same bits with one barrier. `turn` counts the block's calls: the readers of one call are done when the
-/// barrier of the next lets the call after that write where they read.
-template <int kThreads>
-__device__ __forceinline__ float team_sum(float x, unsigned turn) {
+__device__ __forceinline__ float team_sum(float x, unsigned turn = 0) {
   x = warp_sum(x);
   if constexpr (kThreads > 32) {
     OTTAVA_SHARED(float, partials, [2][kThreads / 32]);
@@ -59,20 +44,7 @@ __device__ __forceinline__ float team_sum(float x, unsigned turn) {
 
 /// The same for the maximum.
 template <int kThreads>
-__device__ __forceinline__ uint32_t team_max(uint32_t x) {
-  x = warp_max(x);
-  if constexpr (kThreads > 32) {
-    OTTAVA_SHARED(uint32_t, partial, [kThreads / 32]);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kThreads / 32; ++i) x = x < partial[i] ? partial[i] : x;
-  }
-  return x;
-}
-template <int kThreads>
-__device__ __forceinline__ uint32_t team_max(uint32_t x, unsigned turn) {
+__device__ __forceinline__ uint32_t team_max(uint32_t x, unsigned turn = 0) {
   x = warp_max(x);
   if constexpr (kThreads > 32) {
     OTTAVA_SHARED(uint32_t, partials, [2][kThreads / 32]);

@@ -142,7 +142,7 @@ __device__ __forceinline__ NormRow<T, kSize, Team> read_norm_row(const NormArgum
     if (Team::kWhole || k < kPacks) r.kept[k] = pack;
   });
 
-  r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares, 0) * a.inverse_cols + a.eps);
+  r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
   if (active && r.member == 0) a.rstd[r.row] = r.rstd;
   return r;
 }

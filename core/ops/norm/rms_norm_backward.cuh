@@ -176,7 +176,8 @@ __device__ __forceinline__ void norm_backward_again(const NormBackwardArguments<
   for (int64_t c = member + kKept; c < a.packs; c += kTeam) {  // columns without a register
     for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
   }
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+  unsigned count = 0;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, ++count) {
     const int64_t start = row * a.packs;
     const float rstd = a.rstd[row];
     const RowPart part{row, a.packs, member};
@@ -194,7 +195,7 @@ __device__ __forceinline__ void norm_backward_again(const NormBackwardArguments<
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dot = fmaf(packs.dy[i] * weight[i], packs.x[i], dot);
     });
-    const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
+    const float slope = rstd * rstd * team_sum<kTeam>(dot, count) * a.inverse_cols;
 
     output.template take_row<kTeam, kPacks, true>(
         part,
