@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/host_name.h"
@@ -72,23 +75,38 @@ struct Played final : Bootstrap {
 /// Listens at one address of this machine, whereas a tcp::Listener does at all.
 class AddressListener {
  public:
-  /// Port 0: a free one.
-  AddressListener(const char* address, int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  /// Port 0: a free one. Nothing if somebody has the port at this address.
+  static std::optional<AddressListener> open(const char* address, int port) {
+    Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in name{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
     ::inet_pton(AF_INET, address, &name.sin_addr);
     socklen_t length = sizeof name;
-    REQUIRE(::bind(socket_, reinterpret_cast<sockaddr*>(&name), length) == 0);
-    REQUIRE(::listen(socket_, 8) == 0);
-    REQUIRE(::getsockname(socket_, reinterpret_cast<sockaddr*>(&name), &length) == 0);
-    port_ = ntohs(name.sin_port);
+    if (::bind(socket, reinterpret_cast<sockaddr*>(&name), length) != 0) return std::nullopt;
+    REQUIRE(::listen(socket, 8) == 0);
+    REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) == 0);
+    return AddressListener(std::move(socket), ntohs(name.sin_port));
   }
   int port() const { return port_; }
   tcp::Connection accept() { return tcp::Connection(Descriptor(::accept(socket_, nullptr, nullptr))); }
 
  private:
+  AddressListener(Descriptor socket, int port) : socket_(std::move(socket)), port_(port) {}
   Descriptor socket_;
   int port_ = 0;
 };
+
+/// At 127.0.0.2 and at 127.0.0.1, with the same port: which is free at the one another process may have at
+/// the other.
+std::pair<AddressListener, AddressListener> two_listeners() {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    std::optional<AddressListener> first = AddressListener::open("127.0.0.2", 0);
+    REQUIRE(first);
+    std::optional<AddressListener> second = AddressListener::open("127.0.0.1", first->port());
+    if (second) return {std::move(*first), std::move(*second)};
+  }
+  FAIL("no port is free at two addresses");
+  throw std::logic_error("FAIL throws");
+}
 
 // So that the other side hears of it as of a connection that was reset.
 void reset(tcp::Connection& connection) {
@@ -169,7 +187,8 @@ TEST_CASE("a machine that has addresses of both kinds is reached over IPv4") {
 }
 
 TEST_CASE("where the first address of the master's name leads to somebody else, the next is tried") {
-  AddressListener other("127.0.0.2", 0), rank_0("127.0.0.1", other.port());
+  auto listeners = two_listeners();
+  AddressListener &other = listeners.first, &rank_0 = listeners.second;
   std::thread others([&] {
     tcp::Connection at_other = other.accept();
     at_other.read(20);
@@ -214,7 +233,8 @@ TEST_CASE("a rank that does not answer, being stopped, is waited for until the t
 }
 
 TEST_CASE("where the first address of a rank leads to somebody else, its messages go to the next") {
-  AddressListener other("127.0.0.2", 0), right("127.0.0.1", other.port());
+  auto listeners = two_listeners();
+  AddressListener &other = listeners.first, &right = listeners.second;
   Played rank_1;
   rank_1.own_endpoint = fmt::format("has-two.invalid;;{}", other.port());
   auto state = std::make_shared<RankState>(0, 2);
