@@ -1,4 +1,4 @@
-#include "core/ops/attention/flash_attention.cuh"
+#include "core/ops/attention/key_step.cuh"
 
 // Backward of flash attention in bf16 (arXiv:2307.08691), deterministic: one kernel owns a tile of keys and
 // walks over the queries of all heads of its group, another owns a tile of queries and walks over the keys.
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kKeyBlocksOnSm<D>) key_kernel(Argume
     }
   };
 
-  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 * kMTiles, g = lane / 4, t = lane % 4 * 2;
+  const int row = threadIdx.x / 32 * 16 * kMTiles;
   const int in_columns = LaneTile<D>::in_columns(), in_rows = LaneTile<D>::in_rows();
   const float scale = shape.scale * kLog2e;
   float dkeys[kMTiles][D / 8][4] = {}, dvalues[kMTiles][D / 8][4] = {};
@@ -126,86 +126,17 @@ __global__ void __launch_bounds__(kThreads, kKeyBlocksOnSm<D>) key_kernel(Argume
 #pragma unroll 1
     for (; part < kStage; part += kStep) {
       const int first_query = first_of_stage + part;
-      const LaneTile<D> q_columns{query_tile(i).at(part, 0) + in_columns};
-      const LaneTile<D> do_columns{dout_tile(i).at(part, 0) + in_columns};
-      const RowStatistics rows{statistics(i).lse + part, statistics(i).delta + part};
-
-      float p[kMTiles][kStep / 8][4] =
-          {};  // scores, probabilities, then gradients of the scores, of [keys, queries]
-      float dp[kMTiles][kStep / 8][4] = {};
-#pragma unroll
-      for (int k = 0; k < D; k += 16) {
-        uint32_t left_key[kMTiles][4], left_value[kMTiles][4];
-#pragma unroll
-        for (int m = 0; m < kMTiles; ++m) {
-          LaneTile<D>{keys.data + in_rows}.left(left_key[m], row + m * 16, k);
-          LaneTile<D>{values.data + in_rows}.left(left_value[m], row + m * 16, k);
-        }
-#pragma unroll
-        for (int n = 0; n < kStep / 8; n += 2) {
-          uint32_t right[4];
-          q_columns.right_transposed(right, n * 8, k);
-#pragma unroll
-          for (int m = 0; m < kMTiles; ++m) multiply_add(p[m][n], p[m][n + 1], left_key[m], right);
-          do_columns.right_transposed(right, n * 8, k);
-#pragma unroll
-          for (int m = 0; m < kMTiles; ++m) multiply_add(dp[m][n], dp[m][n + 1], left_value[m], right);
-        }
-      }
-
-#pragma unroll
-      for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float lse = rows.lse[n * 8 + t + c] * kLog2e;
-#pragma unroll
-          for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              float& x = p[m][n][2 * half + c];
-              x = exp2_approx(x * scale - lse);
-            }
-          }
-        }
-      }
-      if (first_query < first_key + row + 16 * kMTiles - 1 || first_query + kStep > end || cut) {
-#pragma unroll
-        for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            // Keys of [start, query], none from `end` on, by one comparison: keys before start wrap around.
-            const int query = first_query + n * 8 + t + c, visible = shape.first_visible(batch, query);
-            const int start = query < end ? visible : query + 1;
-#pragma unroll
-            for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                const int key = first_key + row + m * 16 + g + 8 * half;
-                if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start)) {
-                  p[m][n][2 * half + c] = 0;
-                  dp[m][n][2 * half + c] = 0;  // which may be no number
-                }
-              }
-            }
-          }
-        }
-      }
-      multiply_add_rows(dvalues, p, LaneTile<D>{dout_tile(i).at(part, 0) + in_rows});
-#pragma unroll
-      for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float delta = rows.delta[n * 8 + t + c];
-#pragma unroll
-          for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              p[m][n][2 * half + c] *= dp[m][n][2 * half + c] - delta;
-            }
-          }
-        }
-      }
-      multiply_add_rows(dkeys, p, LaneTile<D>{query_tile(i).at(part, 0) + in_rows});
+      float p[kMTiles][kStep / 8][4] = {};
+      take_key_step<D, kMTiles, kStep>({.keys = keys.at(row, 0),
+                                        .values = values.at(row, 0),
+                                        .queries = query_tile(i).at(part, 0),
+                                        .douts = dout_tile(i).at(part, 0),
+                                        .lse = statistics(i).lse + part,
+                                        .delta = statistics(i).delta + part,
+                                        .first_key = first_key + row,
+                                        .first_query = first_query,
+                                        .cut = cut},
+                                       shape, batch, scale, in_columns, in_rows, p, dkeys, dvalues);
     }
   }
 #pragma unroll

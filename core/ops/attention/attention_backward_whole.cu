@@ -1,4 +1,4 @@
-#include "core/ops/attention/flash_attention.cuh"
+#include "core/ops/attention/key_step.cuh"
 
 // Backward of flash attention in bf16 at head dimension 16, in one kernel: a block owns the whole sequence of
 // a key head, walks over its tiles of keys and for each over the queries that see it. Ceiling: exponentials,
@@ -162,87 +162,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm) whole_kernel(Arguments 
 #pragma unroll 1
       for (int part = first_part; part < kStage; part += kStep) {
         const int first_query = first_of_stage + part;
-        const LaneTile<D> q_columns{stages + (i % 2) * 2 * kTile + part * Tile<D>::kStride + in_columns};
-        const LaneTile<D> do_columns{stages + (i % 2) * 2 * kTile + kTile + part * Tile<D>::kStride +
-                                     in_columns};
-        const float *lses = floats + (i % 2) * 2 * kStage + part, *deltas = lses + kStage;
-
-        // Scores, probabilities, then gradients of the scores, of [keys, queries].
-        float p[kMTiles][kStep / 8][4] = {}, dp[kMTiles][kStep / 8][4] = {};
-        uint32_t left_key[kMTiles][4], left_value[kMTiles][4];
-#pragma unroll
-        for (int m = 0; m < kMTiles; ++m) {
-          LaneTile<D>{keys.data + in_rows}.left(left_key[m], row + m * 16, 0);
-          LaneTile<D>{values.data + in_rows}.left(left_value[m], row + m * 16, 0);
-        }
-#pragma unroll
-        for (int n = 0; n < kStep / 8; n += 2) {
-          uint32_t right[4];
-          q_columns.right_transposed(right, n * 8, 0);
-#pragma unroll
-          for (int m = 0; m < kMTiles; ++m) multiply_add(p[m][n], p[m][n + 1], left_key[m], right);
-          do_columns.right_transposed(right, n * 8, 0);
-#pragma unroll
-          for (int m = 0; m < kMTiles; ++m) multiply_add(dp[m][n], dp[m][n + 1], left_value[m], right);
-        }
-#pragma unroll
-        for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const float2 both = *reinterpret_cast<const float2*>(lses + n * 8 + t);
-            const float lse = (c ? both.y : both.x) * kLog2e;
-#pragma unroll
-            for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                float& x = p[m][n][2 * half + c];
-                x = exp2_approx(x * scale - lse);
-              }
-            }
-          }
-        }
-        if (first_query < first_key + row + kWarpKeys - 1 || first_query + kStep > end || cut) {
-#pragma unroll
-          for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              // Keys of [start, query], none from `end` on, by one comparison: keys before start wrap around.
-              const int query = first_query + n * 8 + t + c, visible = shape.first_visible(batch, query);
-              const int start = query < end ? visible : query + 1;
-#pragma unroll
-              for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                  const int key = first_key + row + m * 16 + g + 8 * half;
-                  if (static_cast<unsigned>(key - start) >= static_cast<unsigned>(query + 1 - start)) {
-                    p[m][n][2 * half + c] = 0;
-                    dp[m][n][2 * half + c] = 0;  // which may be no number
-                  }
-                }
-              }
-            }
-          }
-        }
-        multiply_add_rows(
-            dvalues, p,
-            LaneTile<D>{stages + (i % 2) * 2 * kTile + kTile + part * Tile<D>::kStride + in_rows});
-#pragma unroll
-        for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const float2 both = *reinterpret_cast<const float2*>(deltas + n * 8 + t);
-            const float delta = c ? both.y : both.x;
-#pragma unroll
-            for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                p[m][n][2 * half + c] *= dp[m][n][2 * half + c] - delta;
-              }
-            }
-          }
-        }
-        multiply_add_rows(dkeys, p,
-                          LaneTile<D>{stages + (i % 2) * 2 * kTile + part * Tile<D>::kStride + in_rows});
+        const __nv_bfloat16* queries = stages + (i % 2) * 2 * kTile + part * Tile<D>::kStride;
+        const float* lse = floats + (i % 2) * 2 * kStage + part;
+        float p[kMTiles][kStep / 8][4] = {};
+        take_key_step<D, kMTiles, kStep>({.keys = keys.at(row, 0),
+                                          .values = values.at(row, 0),
+                                          .queries = queries,
+                                          .douts = queries + kTile,
+                                          .lse = lse,
+                                          .delta = lse + kStage,
+                                          .first_key = first_key + row,
+                                          .first_query = first_query,
+                                          .cut = cut},
+                                         shape, batch, scale, in_columns, in_rows, p, dkeys, dvalues);
         auto* to = pairs + (row + g) * kPairStride + part + t;
 #pragma unroll
         for (int m = 0; m < kMTiles; ++m) {
