@@ -94,7 +94,7 @@ def said(*command):
 
 
 def recorded():
-    """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
+    """[stage, command] of all stages. What they make of made-up outputs is tested in gpu_check/."""
     out = []
     stages = [device_tests.environment, op_tests.op_tests, first_training.first_training, parity.parity, same_bits.shared_gpu, device_tests.nccl,
               same_bits.graphs, same_bits.attention, sanitizer.sanitizer, contract.contract, speed.kernels, speed.steps]
