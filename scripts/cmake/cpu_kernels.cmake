@@ -43,6 +43,8 @@ function(ottava_cpu_kernels_of_pairs target)
     ottava_cpu_kernels_of(avx512_bf16 ${target} ${ARGN})
     ottava_cpu_kernels_of(avx512_amx ${target} ${ARGN})
     target_compile_definitions(${target} PRIVATE OTTAVA_HAS_PAIRS=1)
+    list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+    set_property(GLOBAL APPEND PROPERTY OTTAVA_PAIR_KERNELS ${ARGN})  # for tests/support/amx_host
   endif()
 endfunction()
 

@@ -4,8 +4,8 @@
 # uses (scripts/stages/aarch64.sh).
 option(OTTAVA_UNITY "Compile several files of a folder together: faster as a whole, slower for one file" ON)
 
-# Objects of their own: what tests replace by linking another definition first (tests/support/cuda_host).
-set(OTTAVA_REPLACED "(^|/)(cuda|nccl)/|_(absent|cuda)\\.cpp$")
+# Objects of their own: what tests replace by linking another definition first (tests/support/cuda_host, amx_host).
+set(OTTAVA_REPLACED "(^|/)(cuda|nccl)/|_(absent|cuda)\\.cpp$|(^|/)cpu/amx\\.cpp$")
 
 function(ottava_unity target)
   if(NOT OTTAVA_UNITY)
