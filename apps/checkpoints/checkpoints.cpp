@@ -33,9 +33,9 @@ MomentsBegun moments_begun(const TrainingState& saved, const checkpoint::Manifes
   for (const checkpoint::Manifest::Tensor& tensor : manifest.tensors) stored.insert(tensor.name);
   MomentsBegun out;
   for (const ParameterSpec& spec : specs) {
-    if (spec.rule != UpdateRule::adamw) continue;
+    if (!traits_of(spec.rule).counts_updates) continue;
     int64_t begun = saved.optimizer_step;
-    if (stored.contains(spec.parts[0].hf_name + std::string(suffix_of(checkpoint::State::exp_avg)))) {
+    if (stored.contains(checkpoint::stored_name(spec.parts[0].hf_name, moments_of(spec.rule).front()))) {
       const auto found = saved.moments_begun.find(spec.name);
       begun = found == saved.moments_begun.end() ? 0 : found->second;
     }
@@ -45,10 +45,10 @@ MomentsBegun moments_begun(const TrainingState& saved, const checkpoint::Manifes
 }
 
 // Whether a run of ours says so in what it has saved.
-bool was_trained_with_muon(const std::string& folder) {
+bool was_trained_with(UpdateRule rule, const std::string& folder) {
   const std::string file = folder + "/ottava_config.yaml";
   try {
-    return is_there(file) && load_config(file).optimizer.uses_muon();
+    return is_there(file) && load_config(file).optimizer.names(rule);
   } catch (const Error&) {  // of a version whose keys were others
     return false;
   }
@@ -71,8 +71,10 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
       .specs = parameters.specs(), .at = parameters.coordinates(), .with_optimizer = with_optimizer};
   for (int p = 0; p < std::ssize(parameters.specs()); ++p) {
     const ParameterShard& s = parameters.shard(p);
-    out.shards.push_back(
-        {memory_of(s.master), memory_of(s.exp_avg), memory_of(s.exp_avg_sq), memory_of(s.momentum)});
+    checkpoint::HeldShard& held = out.shards.emplace_back();
+    held.weight = memory_of(s.master);
+    for (const MomentTraits& m : moments_of(parameters.specs()[p].rule))
+      held.moments[m.moment] = memory_of(s.moments[m.moment]);
   }
   if (stream.type() == DeviceType::cuda) {
     out.stream = &stream;
@@ -296,10 +298,10 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
   if (const std::vector<std::string> other = model_differences(experiment_, path); !other.empty())
     log::warning("the model in {} differs from this configuration's: {} (config.json there, and here)", path,
                  fmt::join(other, ", "));
-  if (experiment_.config.optimizer.uses_muon() && !was_trained_with_muon(path)) {
-    log::warning(
-        "these weights are trained further with Muon: a model that AdamW trained gains little from it "
-        "(arXiv:2502.16982, table 7)");
+  for (const UpdateRuleTraits& r : kUpdateRules) {
+    if (r.caution.empty() || !experiment_.config.optimizer.names(r.rule) || was_trained_with(r.rule, path))
+      continue;
+    log::warning("these weights are trained further with {}: {}", r.name, r.caution);
   }
   if (!loaded.ignored.empty()) log::info("Not used here: {}", fmt::join(loaded.ignored, ", "));
 }

@@ -173,12 +173,13 @@ int64_t snapshot_bytes(const Experiment& e, const ShardCoordinates& at) {
   if (!saves_asynchronously(e.config.checkpoint)) return 0;
   std::vector<ParameterSpec> specs = parameter_table(e.shape).specs;
   align_shards(specs, e.shape.parameters);
-  const checkpoint::ShardMemory moment{.dtype = e.shape.parameters.optimizer_state};
+  std::vector<checkpoint::HeldShard> shards(specs.size());
+  for (size_t p = 0; p < specs.size(); ++p) {
+    for (const MomentTraits& m : moments_of(specs[p].rule))
+      shards[p].moments[m.moment].dtype = m.dtype(e.shape.parameters.optimizer_state);
+  }
   return checkpoint::Snapshot::kGapBytes +
-         checkpoint::owned_bytes({.specs = specs,
-                                  .at = at,
-                                  .shards = std::vector<checkpoint::HeldShard>(
-                                      specs.size(), {.exp_avg = moment, .exp_avg_sq = moment})});
+         checkpoint::owned_bytes({.specs = specs, .at = at, .shards = std::move(shards)});
 }
 
 }  // namespace ottava

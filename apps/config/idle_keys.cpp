@@ -36,7 +36,7 @@ std::vector<Switch> switches_of(const Config& c) {
       {!c.checkpoint.enable, "checkpoint.enable is false", {"checkpoint."}, {"checkpoint.initial_load_"}},
       {!c.profiling.enable_profiling, "profiling.enable_profiling is false", {"profiling."}},
       {!c.metrics.enable_tensorboard, "metrics.enable_tensorboard is false", {"metrics.save_tb_folder"}},
-      {!c.optimizer.uses_muon(),
+      {!c.optimizer.names(UpdateRule::muon),
        "no optimizer is Muon",
        {"optimizer.momentum", "optimizer.nesterov", "optimizer.ns_", "optimizer.adjust_lr_fn"}},
       {c.parallelism.pipeline_parallel_degree == 1,

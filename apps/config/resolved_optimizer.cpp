@@ -15,11 +15,11 @@ namespace ottava {
 namespace {
 
 void require_possible(UpdateRule rule, size_t group, const ParameterSpec& spec) {
-  if (rule == UpdateRule::muon && spec.is_vector) {
+  if (traits_of(rule).is_for_matrices && spec.is_vector) {
     fail<ConfigError>("optimizer",
-                      "param_groups entry {} assigns {} to Muon, which is for matrices, but it is a vector "
-                      "of {}: leave it to AdamW",
-                      group + 1, spec.name, counted(spec.rows(), "element"));
+                      "param_groups entry {} assigns {} to {}, which is for matrices, but it is a vector of "
+                      "{}: leave it to AdamW",
+                      group + 1, spec.name, traits_of(rule).name, counted(spec.rows(), "element"));
   }
 }
 
@@ -49,13 +49,7 @@ bool matches_any(const std::string& match, const ParameterSpec& spec) {
 
 /// What optimizer.name chooses for a parameter that no group gives another rule.
 UpdateRule usual_rule(const OptimizerConfig& c, const ParameterSpec& spec) {
-  switch (c.name) {
-    case UpdateRule::adamw:
-      return UpdateRule::adamw;
-    case UpdateRule::muon:
-      return spec.role == ParameterRole::linear ? UpdateRule::muon : UpdateRule::adamw;
-  }
-  fail("optimizer", "update rule {} is missing in usual_rule()", static_cast<int>(c.name));
+  return traits_of(c.name).is_for_matrices && spec.role != ParameterRole::linear ? UpdateRule::adamw : c.name;
 }
 
 /// `group` applies to nothing; `overruled_by`: the numbers of those before it that match what it matches.

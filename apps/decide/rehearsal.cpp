@@ -28,11 +28,7 @@ void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream&
   TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
   // The square root of second moments would be NaN for negative numbers, and so would the weights that
   // validation reads.
-  for (int p = 0; p < std::ssize(engine.parameters().specs()); ++p) {
-    if (const Tensor& squares = engine.parameters().shard(p).exp_avg_sq;
-        !squares.empty() && squares.numel() > 0)
-      fill_zero(stream, squares);
-  }
+  engine.parameters().clear_moments();
   const int64_t most = std::max({shape.micro_batches * shape.batch * shape.sequence,
                                  shape.validation_batch * shape.validation_sequence, shape.prompts});
   const std::vector<int32_t> indices = scattered_indices(most, shape.model.vocab_size), zeros(most, 0);

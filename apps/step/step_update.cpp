@@ -31,7 +31,8 @@ struct NumberedRows {
 std::vector<NumberedRows> numbered_rows(const ParameterSpec& spec, const ShardCoordinates& at,
                                         const ParameterShard& s) {
   const int64_t columns = s.slice.rank() == 2 ? s.slice[1] : 1;
-  if (at.tp_size == 1 || spec.tensor_parallel != TensorParallel::rows || s.exp_avg.dtype == DType::f32) {
+  if (at.tp_size == 1 || spec.tensor_parallel != TensorParallel::rows ||
+      s.moments[Moment::exp_avg].dtype == DType::f32) {
     const int64_t slices = spec.tensor_parallel == TensorParallel::columns ? at.tp_rank : 0;
     return {{0, s.rows.size(), (slices * s.slice[0] + s.rows.begin) * columns}};
   }
@@ -198,8 +199,8 @@ void StepUpdate::update_by_adamw(const StepContext& c) {
       const auto of = [&](const Tensor& t) { return t.slice(rows.begin, rows.end); };
       tensors.push_back({.master = of(s.master),
                          .gradient = of(s.gradient),
-                         .exp_avg = of(s.exp_avg),
-                         .exp_avg_sq = of(s.exp_avg_sq),
+                         .exp_avg = of(s.moments[Moment::exp_avg]),
+                         .exp_avg_sq = of(s.moments[Moment::exp_avg_sq]),
                          .compute = s.has_compute_copy ? of(s.compute) : Tensor{},
                          .bias_correction = correction,
                          .amax = updated_amax(p),

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "core/config/problems.h"
@@ -17,8 +16,11 @@ namespace {
 // is no larger than another's if eps is at least sqrt(2^-126 / (1 - beta2)): 4.5e-16 for the largest beta2.
 constexpr double kLeastEpsilon = 1e-15;
 
-const std::vector<std::pair<std::string, UpdateRule>> kRules(std::begin(kUpdateRules),
-                                                             std::end(kUpdateRules));
+std::vector<std::pair<std::string, UpdateRule>> rules() {
+  std::vector<std::pair<std::string, UpdateRule>> out;
+  for (const UpdateRuleTraits& r : kUpdateRules) out.emplace_back(r.name, r.rule);
+  return out;
+}
 
 double number_of(const std::string& text) {
   using Kind = config::Value::Kind;
@@ -67,14 +69,14 @@ void declare(config::Section& s, ParamGroupConfig& c) {
       .range(0, config::kMostFloat);
   s.field("lr_factor", c.lr_factor, "factor that multiplies the learning rate for these parameters")
       .range(0, config::kMostFloat);
-  s.choice("optimizer_name", c.optimizer_name, kRules,
+  s.choice("optimizer_name", c.optimizer_name, rules(),
            "optimizer of these parameters; null: chosen by optimizer.name");
 }
 
 void declare(config::Section& s, OptimizerConfig& c) {
   s.meaning("optimizer and its hyperparameters");
   s.choice(
-       "name", c.name, kRules,
+       "name", c.name, rules(),
        "optimizer; AdamW: for all parameters; Muon: for the weight matrices of the blocks, with AdamW for "
        "embeddings, output layer, norms and biases")
       .refuse_value("Adam", "its weight decay acts through the gradient and trains differently; use AdamW");
@@ -99,9 +101,9 @@ void declare(config::Section& s, OptimizerConfig& c) {
          "other settings for parameters whose name matches a pattern; the first match applies");
 }
 
-bool OptimizerConfig::uses_muon() const {
-  return name == UpdateRule::muon || std::ranges::any_of(param_groups, [](const auto& group) {
-           return group.optimizer_name == UpdateRule::muon;
+bool OptimizerConfig::names(UpdateRule rule) const {
+  return name == rule || std::ranges::any_of(param_groups, [&](const ParamGroupConfig& group) {
+           return group.optimizer_name == rule;
          });
 }
 

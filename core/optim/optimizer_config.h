@@ -38,7 +38,8 @@ struct OptimizerConfig {
   std::vector<ParamGroupConfig> param_groups;
   bool operator==(const OptimizerConfig&) const = default;
 
-  bool uses_muon() const;
+  /// Whether `name` or a group names it.
+  bool names(UpdateRule rule) const;
   std::array<double, 3> newton_schulz_coefficients() const;
 };
 

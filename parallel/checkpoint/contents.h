@@ -23,7 +23,7 @@ struct ShardMemory {
 struct HeldShard {
   ShardMemory weight;  ///< FP32 master
   /// Those of the spec's update rule, f32 or bf16; not used where only the model is saved or loaded.
-  ShardMemory exp_avg, exp_avg_sq, momentum;
+  PerMoment<ShardMemory> moments = {};
 };
 
 /// What one rank holds of a training run.

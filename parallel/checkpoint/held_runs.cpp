@@ -3,23 +3,6 @@
 #include "core/error.h"
 
 namespace ottava::checkpoint {
-namespace {
-
-const ShardMemory& memory_of(const HeldShard& shard, State state) {
-  switch (state) {
-    case State::weight:
-      return shard.weight;
-    case State::exp_avg:
-      return shard.exp_avg;
-    case State::exp_avg_sq:
-      return shard.exp_avg_sq;
-    case State::momentum:
-      return shard.momentum;
-  }
-  fail("checkpoint", "state {} has no memory in memory_of()", static_cast<int>(state));
-}
-
-}  // namespace
 
 int64_t owned_bytes(const TrainedParameters& parameters) {
   if (parameters.at.replica_rank != 0) return 0;
@@ -28,9 +11,8 @@ int64_t owned_bytes(const TrainedParameters& parameters) {
     const HeldShard& shard = parameters.shards[p];
     int64_t element = size_of(shard.weight.dtype);
     if (parameters.with_optimizer) {
-      element += parameters.specs[p].rule == UpdateRule::muon
-                     ? size_of(shard.momentum.dtype)
-                     : size_of(shard.exp_avg.dtype) + size_of(shard.exp_avg_sq.dtype);
+      for (const MomentTraits& m : moments_of(parameters.specs[p].rule))
+        element += size_of(shard.moments[m.moment].dtype);
     }
     for (const ShardRun& run : shard_runs(parameters.specs[p], parameters.at)) {
       if (run.is_owner) sum += run.rows() * run.columns() * element;
@@ -52,7 +34,8 @@ std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& pa
     size_t spec = tensor.spec;
     for (const ShardRun& run : runs_of_spec[spec]) {
       if (run.part != tensor.part) continue;
-      const ShardMemory& memory = memory_of(parameters.shards[spec], tensor.state);
+      const HeldShard& shard = parameters.shards[spec];
+      const ShardMemory& memory = tensor.moment ? shard.moments[*tensor.moment] : shard.weight;
       if (!memory.data) {
         fail<ConfigError>("checkpoint", "the shard of '{}' has no memory on this rank", tensor.entry.name);
       }

@@ -7,19 +7,29 @@
 namespace ottava::checkpoint {
 namespace {
 
-struct Stem {
-  std::string_view name;
-  std::vector<std::pair<State, DType>> states;
+enum class Contents { weights, moments };
+
+struct Stored {
+  std::string name;
+  DType dtype = DType::f32;
+  std::optional<Moment> moment = {};
 };
 
-bool has_state(const ParameterSpec& spec, State state) {
-  return state == State::weight || (state == State::momentum) == (spec.rule == UpdateRule::muon);
+// What files of these contents have of a part.
+std::vector<Stored> stored_of(Contents contents, const ParameterPart& part, UpdateRule rule,
+                              const LayoutOptions& options) {
+  if (contents == Contents::weights) return {{part.hf_name, options.weight}};
+  std::vector<Stored> out;
+  for (const MomentTraits& m : moments_of(rule))
+    out.push_back({stored_name(part.hf_name, m), options.moments[m.moment], m.moment});
+  return out;
 }
 
 // Divides the tensors into files in order, then makes headers and index, since file names contain the number
 // of files.
-void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem& stem,
-               int64_t max_file_bytes) {
+void add_files(Layout& layout, std::span<const ParameterSpec> specs, Contents contents,
+               const LayoutOptions& options) {
+  const std::string_view stem = contents == Contents::weights ? "model" : "optimizer";
   std::vector<SafetensorsHeader> headers;
   auto first_file = static_cast<int>(layout.files.size());
   size_t first_tensor = layout.tensors.size();
@@ -27,13 +37,11 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
   for (size_t s = 0; s < specs.size(); ++s) {
     for (size_t p = 0; p < specs[s].parts.size(); ++p) {
       const ParameterPart& part = specs[s].parts[p];
-      for (const auto& [state, dtype] : stem.states) {
-        if (!has_state(specs[s], state)) continue;
+      for (const Stored& stored : stored_of(contents, part, specs[s].rule, options)) {
         std::vector<int64_t> shape = {part.rows};
         if (!specs[s].is_vector) shape.push_back(specs[s].columns);
-        SafetensorsEntry entry =
-            make_safetensors_entry(part.hf_name + std::string(suffix_of(state)), dtype, shape, 0);
-        if (headers.empty() || (data_bytes > 0 && data_bytes + entry.end > max_file_bytes)) {
+        SafetensorsEntry entry = make_safetensors_entry(stored.name, stored.dtype, shape, 0);
+        if (headers.empty() || (data_bytes > 0 && data_bytes + entry.end > options.max_file_bytes)) {
           headers.push_back({.metadata = {{"format", "pt"}}});
           data_bytes = 0;
         }
@@ -42,7 +50,7 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
         data_bytes = headers.back().data_bytes = entry.end;
         headers.back().tensors.push_back(entry);
         layout.tensors.push_back({.entry = std::move(entry),
-                                  .state = state,
+                                  .moment = stored.moment,
                                   .spec = static_cast<int>(s),
                                   .part = static_cast<int>(p),
                                   .file = first_file + static_cast<int>(headers.size()) - 1});
@@ -53,8 +61,8 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
     std::string text = make_safetensors_header(headers[i]);
     int64_t bytes = std::ssize(text) + headers[i].data_bytes;
     layout.files.push_back(
-        {safetensors_file_name(stem.name, static_cast<int>(i), static_cast<int>(headers.size())),
-         std::move(text), bytes});
+        {safetensors_file_name(stem, static_cast<int>(i), static_cast<int>(headers.size())), std::move(text),
+         bytes});
   }
   std::vector<std::pair<std::string, std::string>> tensor_files;
   int64_t total_bytes = 0;
@@ -63,15 +71,13 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
     tensor_files.emplace_back(tensor.entry.name, layout.files[tensor.file].name);
     total_bytes += tensor.entry.end - tensor.entry.begin;
   }
-  layout.indexes.push_back(
-      {safetensors_index_name(stem.name), make_safetensors_index(tensor_files, total_bytes)});
+  layout.indexes.push_back({safetensors_index_name(stem), make_safetensors_index(tensor_files, total_bytes)});
 }
 
 }  // namespace
 
-std::string_view suffix_of(State state) {
-  static constexpr std::string_view kNames[] = {"", ".exp_avg", ".exp_avg_sq", ".momentum"};
-  return kNames[static_cast<size_t>(state)];
+std::string stored_name(const std::string& hf_name, const MomentTraits& moment) {
+  return fmt::format("{}.{}", hf_name, moment.name);
 }
 
 Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options) {
@@ -84,15 +90,8 @@ Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& op
     }
   }
   Layout layout;
-  add_files(layout, specs, {"model", {{State::weight, options.weight}}}, options.max_file_bytes);
-  if (options.with_optimizer) {
-    add_files(layout, specs,
-              {"optimizer",
-               {{State::exp_avg, options.exp_avg},
-                {State::exp_avg_sq, options.exp_avg_sq},
-                {State::momentum, options.momentum}}},
-              options.max_file_bytes);
-  }
+  add_files(layout, specs, Contents::weights, options);
+  if (options.with_optimizer) add_files(layout, specs, Contents::moments, options);
   return layout;
 }
 
@@ -102,12 +101,8 @@ LayoutOptions layout_options_of(const TrainedParameters& parameters) {
   for (size_t p = 0; p < parameters.shards.size(); ++p) {
     const HeldShard& shard = parameters.shards[p];
     options.weight = shard.weight.dtype;
-    if (parameters.specs[p].rule == UpdateRule::muon) {
-      options.momentum = shard.momentum.dtype;
-    } else {
-      options.exp_avg = shard.exp_avg.dtype;
-      options.exp_avg_sq = shard.exp_avg_sq.dtype;
-    }
+    for (const MomentTraits& m : moments_of(parameters.specs[p].rule))
+      options.moments[m.moment] = shard.moments[m.moment].dtype;
   }
   return options;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/io/safetensors.h"
@@ -11,14 +11,12 @@
 
 namespace ottava::checkpoint {
 
-enum class State { weight, exp_avg, exp_avg_sq, momentum };
-
 /// One tensor of a checkpoint and where it lies.
 struct StoredTensor {
-  SafetensorsEntry entry;  ///< HF name for weights; HF name + ".exp_avg", ".exp_avg_sq" or ".momentum"
-  State state = State::weight;
-  int spec = 0, part = 0;  ///< ParameterSpec and ParameterPart it comes from
-  int file = 0;            ///< index into Layout::files
+  SafetensorsEntry entry;        ///< HF name of a weight, stored_name() of a moment
+  std::optional<Moment> moment;  ///< none: the weight
+  int spec = 0, part = 0;        ///< ParameterSpec and ParameterPart it comes from
+  int file = 0;                  ///< index into Layout::files
 };
 
 struct StoredFile {
@@ -39,7 +37,7 @@ struct Layout {
 struct LayoutOptions {
   DType weight = DType::f32;  ///< stored type; bf16 and f16 are for exports
   bool with_optimizer = true;
-  DType exp_avg = DType::f32, exp_avg_sq = DType::f32, momentum = DType::f32;
+  PerMoment<DType> moments = {};  ///< f32 unless set
   /// A file takes whole tensors until the next would exceed this size; a single tensor may exceed it.
   int64_t max_file_bytes = 5'000'000'000;
 };
@@ -47,8 +45,8 @@ struct LayoutOptions {
 /// Throws ConfigError if two parameters have the same HF name.
 Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options);
 
-/// What follows the HF name: "", ".exp_avg", ".exp_avg_sq" or ".momentum".
-std::string_view suffix_of(State state);
+/// "model.norm.weight.exp_avg": a moment of the weight with this HF name.
+std::string stored_name(const std::string& hf_name, const MomentTraits& moment);
 
 /// The options under which these parameters are saved as they are.
 LayoutOptions layout_options_of(const TrainedParameters& parameters);

@@ -21,16 +21,23 @@ namespace {
 
 using TensorsByName = std::map<std::string_view, const Manifest::Tensor*>;
 
-// The matrix's moment of the other update rule, which begins at zero where the rule was changed.
-bool has_other_rule(const TensorsByName& saved, const StoredTensor& wanted) {
-  const std::string_view name = wanted.entry.name, own = suffix_of(wanted.state),
-                         other =
-                             suffix_of(wanted.state == State::momentum ? State::exp_avg : State::momentum);
-  const std::string theirs = std::string(name.substr(0, name.size() - own.size())) + std::string(other);
-  return wanted.state != State::weight && saved.contains(theirs);
+// The rule that trained the weight with this HF name, if its moments are there and it is another than `now`.
+// Where the rule was changed, moments begin at zero.
+const UpdateRuleTraits* rule_before(const TensorsByName& saved, const std::string& hf_name, UpdateRule now) {
+  for (const UpdateRuleTraits& r : kUpdateRules) {
+    if (saved.contains(stored_name(hf_name, r.moments.front()))) return r.rule == now ? nullptr : &r;
+  }
+  return nullptr;
 }
 
-TensorsByName check_model(const Manifest& manifest, const Layout& layout, const std::string& folder) {
+bool begins_anew(const TensorsByName& saved, std::span<const ParameterSpec> specs,
+                 const StoredTensor& wanted) {
+  const ParameterSpec& spec = specs[wanted.spec];
+  return wanted.moment && rule_before(saved, spec.parts[wanted.part].hf_name, spec.rule) != nullptr;
+}
+
+TensorsByName check_model(const Manifest& manifest, const Layout& layout,
+                          std::span<const ParameterSpec> specs, const std::string& folder) {
   TensorsByName saved;
   for (const Manifest::Tensor& tensor : manifest.tensors) saved[tensor.name] = &tensor;
   const bool has_optimizer = manifest.has_optimizer();
@@ -38,7 +45,7 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
   std::set<std::string_view> wanted;
   for (const StoredTensor& tensor : layout.tensors) {
     wanted.insert(tensor.entry.name);
-    if (tensor.state != State::weight && !has_optimizer) {
+    if (tensor.moment && !has_optimizer) {
       fail<ConfigError>("checkpoint",
                         "{} has no optimizer state, so it can start a run (checkpoint.initial_load_path, "
                         "with another job.dump_folder) but not resume one; set "
@@ -46,7 +53,7 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
                         folder);
     }
     auto found = saved.find(tensor.entry.name);
-    if (found == saved.end() && has_other_rule(saved, tensor)) continue;
+    if (found == saved.end() && begins_anew(saved, specs, tensor)) continue;
     if (found == saved.end()) {
       differences.add("it has no '{}'", tensor.entry.name);
     } else if (found->second->shape != tensor.entry.shape) {
@@ -62,19 +69,22 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
   return saved;
 }
 
-void say_what_begins_anew(const std::string& folder, const TensorsByName& saved, const Layout& layout) {
-  std::map<State, int64_t> missing;
-  for (const StoredTensor& tensor : layout.tensors)
-    missing[tensor.state] += !saved.contains(tensor.entry.name);
-  if (const int64_t matrices = missing[State::momentum]) {
-    log::warning(
-        "{}: {} trained with AdamW there and with Muon here begin with zero momentum; a model that AdamW "
-        "trained gains little from Muon (arXiv:2502.16982, table 7)",
-        folder, counted(matrices, "matrix", "matrices"));
+void say_what_begins_anew(const std::string& folder, const TensorsByName& saved,
+                          std::span<const ParameterSpec> specs) {
+  std::map<std::pair<UpdateRule, UpdateRule>, int64_t> changed;  // from one rule to another
+  for (const ParameterSpec& spec : specs) {
+    for (const ParameterPart& part : spec.parts) {
+      if (const UpdateRuleTraits* theirs = rule_before(saved, part.hf_name, spec.rule))
+        ++changed[{theirs->rule, spec.rule}];
+    }
   }
-  if (const int64_t matrices = missing[State::exp_avg]) {
-    log::warning("{}: {} trained with Muon there and with AdamW here begin with zero moments", folder,
-                 counted(matrices, "matrix", "matrices"));
+  for (const auto& [rules, count] : changed) {
+    const UpdateRuleTraits &theirs = traits_of(rules.first), &ours = traits_of(rules.second);
+    log::warning("{}: {} trained with {} there and with {} here begin with zero {}{}{}", folder,
+                 theirs.is_for_matrices || ours.is_for_matrices ? counted(count, "matrix", "matrices")
+                                                                : counted(count, "tensor"),
+                 theirs.name, ours.name, ours.moments.size() == 1 ? ours.moments[0].name : "moments",
+                 ours.caution.empty() ? "" : "; ", ours.caution);
   }
 }
 
@@ -95,7 +105,7 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
                       tensor.entry.name);
     }
     reader.on_non_finite = nullptr;
-    if (tensor.state == State::weight) {
+    if (!tensor.moment) {
       reader.on_non_finite = [&](int64_t index) {
         fail<FileError>("checkpoint", "{}: '{}' is not finite at {}, so these weights cannot be trained",
                         path, entry->name, entry->place_of(index));
@@ -168,11 +178,11 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
     manifest = open_checkpoint(folder);
     content = text_checksum(to_text(manifest));
     layout = plan_layout(into.specs, layout_options_of(into));
-    saved = check_model(manifest, layout, folder);
+    saved = check_model(manifest, layout, into.specs, folder);
   });
   // Sums do not cover what replicas read, and if machines have copies of their own, one may be another run's.
   group.require_equal(fmt::format("the manifest of {}", folder), content);
-  if (group.rank() == 0) say_what_begins_anew(folder, saved, layout);
+  if (group.rank() == 0 && into.with_optimizer) say_what_begins_anew(folder, saved, into.specs);
   std::vector<uint64_t> checksums;
   group.together([&] { checksums = read_shards(folder, saved, layout, into); });
   group.sum(checksums);

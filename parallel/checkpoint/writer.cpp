@@ -117,7 +117,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
       if (work.cancel != nullptr && *work.cancel)
         fail<FileError>("checkpoint", "saving into {} was interrupted", work.folder);
       const void* piece = pieces.at(span);
-      if (tensor.state == State::weight) require_finite({dtype, piece}, tensor, span, work.folder);
+      if (!tensor.moment) require_finite({dtype, piece}, tensor, span, work.folder);
       if (!run.checksum) checksums[run.tensor] += element_checksum(piece, range_of(dtype, span));
       file.write_uncached(piece, static_cast<size_t>(span.count * element_bytes),
                           begin + span.first * element_bytes);

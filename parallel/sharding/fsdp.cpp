@@ -141,9 +141,10 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
       in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
   if (!options_.trains) return;
   s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
-  for (const Moment m : moments_of(specs_[p].rule)) {
-    s.moment(m) = arena.persistent(fmt::format("{}.{}", name, name_of(m)),
-                                   dtype_of(m, options_.optimizer_state), shape, MemoryCategory::optimizer);
+  for (const MomentTraits& m : moments_of(specs_[p].rule)) {
+    s.moments[m.moment] =
+        arena.persistent(fmt::format("{}.{}", name, m.name), m.dtype(options_.optimizer_state), shape,
+                         MemoryCategory::optimizer);
   }
 }
 
@@ -170,8 +171,8 @@ void Fsdp::initialise(uint64_t seed) {
 
 void Fsdp::clear_moments() {
   for (size_t p = 0; p < specs_.size(); ++p) {
-    for (const Moment m : moments_of(specs_[p].rule)) {
-      const Tensor& moment = shards_[p].moment(m);
+    for (const MomentTraits& m : moments_of(specs_[p].rule)) {
+      const Tensor& moment = shards_[p].moments[m.moment];
       if (moment.numel() > 0 && !moment.empty()) fill_zero(stream_, moment);
     }
   }

@@ -24,21 +24,9 @@ struct ParameterShard {
   Tensor master;    ///< f32
   Tensor compute;   ///< working copy in the compute type; the master itself where nothing needs a second one
   Tensor gradient;  ///< f32, summed over everything that trained on this step
-  Tensor exp_avg, exp_avg_sq, momentum;  ///< those of its update rule; the others are absent
+  PerMoment<Tensor> moments;  ///< those of other update rules are absent
   bool has_compute_copy = false;
   bool is_held = true;  ///< false: another pipeline stage's, of which nothing is here
-
-  Tensor& moment(Moment m) {
-    switch (m) {
-      case Moment::exp_avg:
-        return exp_avg;
-      case Moment::exp_avg_sq:
-        return exp_avg_sq;
-      case Moment::momentum:
-        return momentum;
-    }
-    fail("fsdp", "moment {} has no tensor in ParameterShard", static_cast<int>(m));
-  }
 };
 
 struct FsdpOptions {
@@ -101,7 +89,7 @@ class Fsdp {
 
   /// Writes the initial masters (initialise_shard.h), moments of zero, and working copies.
   void initialise(uint64_t seed);
-  /// Sets the moments of both update rules to zero.
+  /// Sets all moments to zero.
   void clear_moments();
   /// Makes working copies from the masters, after masters were loaded.
   void refresh_compute_copies();

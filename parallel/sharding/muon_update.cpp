@@ -128,7 +128,7 @@ MuonUpdate::Flight MuonUpdate::start(size_t index, const Tensor& scalars) const 
   std::vector<MuonMomentum> tensors;
   auto add = [&](const Piece& piece, const Tensor& update) {
     const ParameterShard& s = parameters_.shard(buckets_[index][piece.matrix].parameter);
-    tensors.push_back({piece.run.of(s.gradient), piece.run.of(s.momentum), update});
+    tensors.push_back({piece.run.of(s.gradient), piece.run.of(s.moments[Moment::momentum]), update});
   };
   for (const Piece& piece : plan.to_owners.out.list) add(piece, sent(plan.to_owners, flight, piece));
   if (!tensors.empty()) muon_momentum(stream_, tensors, options_.hyper, scalars);

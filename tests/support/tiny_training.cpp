@@ -119,7 +119,11 @@ Everything everything_of(Trainer& trainer) {
   Fsdp& parameters = trainer.engine().parameters();
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
     const ParameterShard& s = parameters.shard(static_cast<int>(p));
-    for (const Tensor& t : {s.master, s.exp_avg, s.exp_avg_sq, s.momentum, s.compute}) {
+    std::vector<Tensor> tensors{s.master};
+    for (const MomentTraits& m : moments_of(parameters.specs()[p].rule))
+      tensors.push_back(s.moments[m.moment]);
+    tensors.push_back(s.compute);
+    for (const Tensor& t : tensors) {
       if (t.empty()) continue;
       const auto* bytes = static_cast<const uint8_t*>(t.data);
       out.tensors.emplace_back(bytes, bytes + t.bytes());

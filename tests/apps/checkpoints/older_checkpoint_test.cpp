@@ -63,7 +63,7 @@ TEST_CASE("a checkpoint of an earlier version goes on bitwise where it was made,
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
     INFO(parameters.specs()[p].name);
     const ParameterShard& s = parameters.shard(static_cast<int>(p));
-    for (const Tensor& moment : {s.exp_avg, s.exp_avg_sq}) {
+    for (const Tensor& moment : {s.moments[Moment::exp_avg], s.moments[Moment::exp_avg_sq]}) {
       const auto* bytes = static_cast<const uint8_t*>(moment.data);
       CHECK(std::any_of(bytes, bytes + moment.bytes(), [](uint8_t byte) { return byte != 0; }));
     }

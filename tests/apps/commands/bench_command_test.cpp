@@ -178,7 +178,7 @@ TEST_CASE("repeated weights are the first drawn ones, again and again") {
         for (size_t i = 0; i < count; ++i) wrong += few[begin + i] != all[begin + i % kValues];
         CHECK(wrong == 0);
       }
-      for (const Tensor& moment : {shard.exp_avg, shard.exp_avg_sq})
+      for (const Tensor& moment : {shard.moments[Moment::exp_avg], shard.moments[Moment::exp_avg_sq]})
         CHECK((repeated.values(moment) == std::vector<float>(few.size(), 0.0f)));
       if (shard.has_compute_copy) CHECK((repeated.values(shard.compute) == few));
     }

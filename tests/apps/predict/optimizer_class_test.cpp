@@ -7,8 +7,8 @@ using namespace ottava;
 using namespace ottava::test;
 
 TEST_CASE("whatever a step's update does is counted as the optimizer's, with any optimizer") {
-  for (const auto& [name, rule] : kUpdateRules) {
-    const Planned p({"--optimizer.name", std::string(name), "--training.skip_spikes.sigma", "6"}, 2);
+  for (const UpdateRuleTraits& rule : kUpdateRules) {
+    const Planned p({"--optimizer.name", std::string(rule.name), "--training.skip_spikes.sigma", "6"}, 2);
     const StepPlan plan =
         record_first_rank(p.planned.experiment.shape, p.planned.device, p.planned.experiment.mesh);
     int updates = 0;
@@ -17,7 +17,7 @@ TEST_CASE("whatever a step's update does is counted as the optimizer's, with any
       const std::string& label = plan.order.labels[static_cast<size_t>(event.label)];
       const RecordedOperation& o = plan.operations[static_cast<size_t>(event.index)];
       if ((label != "optimizer" && label != "muon") || o.op == "copy" || o.op == "cast") continue;
-      INFO(name << ": " << o.op << " is missing in class_of()");
+      INFO(rule.name << ": " << o.op << " is missing in class_of()");
       CHECK(class_of(o) != "elementwise");
       updates += class_of(o) == "optimizer";
     }

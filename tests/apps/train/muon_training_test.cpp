@@ -73,7 +73,7 @@ TEST_CASE("weights that are trained further with Muon are warned of unless Muon 
   const auto is_warned = [&](const char* from) {
     const CapturedOutput captured;
     tiny.start("further", kMuon + Overrides{"--checkpoint.initial_load_path", tiny / from});
-    return has(captured.text(), "a model that AdamW trained gains little from it");
+    return has(captured.text(), "with Muon: a model that AdamW trained gains little from Muon");
   };
   CHECK(is_warned("adamw"));
   CHECK_FALSE(is_warned("muon"));
@@ -99,7 +99,7 @@ TEST_CASE("a run that goes on with another optimizer says so, and its new moment
     for (size_t p = 0; p < parameters.specs().size(); ++p) {
       const ParameterShard& s = parameters.shard(static_cast<int>(p));
       const bool changed = parameters.specs()[p].role == ParameterRole::linear;
-      const Tensor& moment = s.momentum.empty() ? s.exp_avg : s.momentum;
+      const Tensor& moment = s.moments[moments_of(parameters.specs()[p].rule).front().moment];
       bool is_zero = true;
       for (int64_t e = 0; e < moment.numel(); ++e) is_zero = is_zero && moment.as<float>()[e] == 0;
       INFO(parameters.specs()[p].name);

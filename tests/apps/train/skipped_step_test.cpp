@@ -165,7 +165,7 @@ Float8Outcome skip_on_rank(const Float8Run& what, Communicator& world) {
     std::vector<uint32_t> all;
     for (int p = 0; p < static_cast<int>(parameters.specs().size()); ++p) {
       const ParameterShard& s = parameters.shard(p);
-      for (const Tensor& t : {s.master, s.exp_avg, s.exp_avg_sq}) {
+      for (const Tensor& t : {s.master, s.moments[Moment::exp_avg], s.moments[Moment::exp_avg_sq]}) {
         const std::vector<float> values = run.values(t);
         for (float value : values) all.push_back(std::bit_cast<uint32_t>(value));
       }

@@ -121,7 +121,7 @@ TEST_CASE("the gradient is clipped to max_norm, the norm that is logged is the o
     double sum = 0;
     Fsdp& parameters = run->engine().parameters();
     for (size_t p = 0; p < parameters.specs().size(); ++p) {
-      const Tensor& m = parameters.shard(static_cast<int>(p)).exp_avg;
+      const Tensor& m = parameters.shard(static_cast<int>(p)).moments[Moment::exp_avg];
       for (int64_t e = 0; e < m.numel(); ++e) sum += std::pow(m.as<float>()[e] / 0.1, 2);
     }
     CHECK(std::sqrt(sum) == Approx(std::min(norm, max_norm)).epsilon(1e-4));
@@ -158,8 +158,8 @@ TEST_CASE("param_groups decide decay and learning rate by name, the first match 
     const ParameterShard& s = parameters.shard(static_cast<int>(p));
     double worst = 0;
     for (int64_t e = 0; e < s.master.numel(); ++e) {
-      const double w = before[p][static_cast<size_t>(e)], m = s.exp_avg.as<float>()[e] / 0.1,
-                   v = s.exp_avg_sq.as<float>()[e] / 0.05;
+      const double w = before[p][static_cast<size_t>(e)], m = s.moments[Moment::exp_avg].as<float>()[e] / 0.1,
+                   v = s.moments[Moment::exp_avg_sq].as<float>()[e] / 0.05;
       const double expected = w - lr * (m / (std::sqrt(v) + 1e-8) + decay * w);
       worst = std::max(worst, std::abs(expected - s.master.as<float>()[e]));
     }

@@ -2,12 +2,17 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
 #include <thread>
 
+#include "core/contains.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/io/safetensors_folder.h"
+#include "parallel/checkpoint/layout.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
 
@@ -57,55 +62,70 @@ TEST_CASE("a checkpoint of any layout loads into any other, and its bytes do not
   }
 }
 
+// The tiny model, its matrices (and vectors, if the rule takes them) trained by this rule.
+std::vector<ParameterSpec> trained_by(const UpdateRuleTraits& rule) {
+  std::vector<ParameterSpec> specs = tiny_model();
+  for (ParameterSpec& spec : specs)
+    if (!rule.is_for_matrices || !spec.is_vector) spec.rule = rule.rule;
+  return specs;
+}
+
 TEST_CASE(
-    "Muon's momentum loads into any layout, and where the update rule was changed moments are left alone") {
+    "the moments of every update rule load into any layout; where another trained, they are left alone") {
   TemporaryFolder folder;
-  std::vector<ParameterSpec> adamw = tiny_model(), muon = adamw;
-  int64_t matrices = 0;
-  for (ParameterSpec& spec : muon) {
-    if (spec.role != ParameterRole::linear || spec.is_vector) continue;
-    spec.rule = UpdateRule::muon;
-    matrices += static_cast<int64_t>(spec.parts.size());
-  }
-  REQUIRE(matrices > 3);
-  const TinyLayout from{.tp = 2, .shards = 3, .replicas = 1};
-  auto save_as = [&](const std::vector<ParameterSpec>& specs, const std::string& name) {
-    run_ranks(from, [&](RankGroup& group, ShardCoordinates at) {
-      TinyRank rank(specs, at);
+  for (const UpdateRuleTraits& before : kUpdateRules) {
+    const std::vector<ParameterSpec> specs = trained_by(before);
+    const std::string saved = folder / std::string(before.name);
+    std::atomic<int64_t> bytes = 0;
+    run_ranks({.tp = 2, .shards = 3}, [&](RankGroup& group, ShardCoordinates at) {
+      TinyRank rank(specs, at, DType::bf16);
       rank.fill(3);
+      bytes += owned_bytes(rank.parameters);
       SaveOptions options;
-      options.folder = folder / name;
+      options.folder = saved;
       CheckpointSaver(options, group).save(checkpoint_of(rank, 1));
     });
-  };
-  save_as(muon, "muon");
-  save_as(adamw, "adamw");
-  // 8 bytes of each Muon element, of weight and momentum; AdamW's have a moment more.
-  auto bytes_of = [&](const std::string& name) {
-    return fs::file_size(folder / (name + "/step-1/optimizer.safetensors"));
-  };
-  CHECK(bytes_of("muon") < bytes_of("adamw"));
-  for (const TinyLayout& to : kLayouts) {
-    INFO("loaded with tp " << to.tp << " shards " << to.shards << " replicas " << to.replicas);
-    std::atomic<int64_t> wrong = 0, unchanged = 0, momenta = 0;
-    run_ranks(to, [&](RankGroup& group, ShardCoordinates at) {
-      TinyRank same(muon, at), switched(muon, at);
-      same.clear();
-      load_newest(folder / "muon", same.parameters, group);
-      wrong += same.wrong(3);
-      switched.fill(5);
-      const int64_t before = switched.wrong(3);
-      load_newest(folder / "adamw", switched.parameters, group);
-      unchanged += switched.wrong(3);
-      momenta += before;
-    });
-    CHECK(wrong == 0);
-    CHECK(unchanged > 0);  // only momenta
-    CHECK(unchanged < momenta);
+    std::map<std::string, std::string> expected, stored;
+    int64_t expected_bytes = 0;
+    for (const ParameterSpec& spec : specs) {
+      expected_bytes += spec.numel() * (4 + moment_bytes(spec.rule, DType::bf16));
+      for (const ParameterPart& part : spec.parts)
+        for (const MomentTraits& m : moments_of(spec.rule))
+          expected[stored_name(part.hf_name, m)] = m.is_always_f32 ? "F32" : "BF16";
+    }
+    for (const Manifest::Tensor& tensor : open_checkpoint(saved + "/step-1").tensors)
+      if (tensor.file.starts_with("optimizer")) stored[tensor.name] = tensor.type;
+    CHECK(stored == expected);
+    CHECK(bytes == expected_bytes);
+    for (const UpdateRuleTraits& after : kUpdateRules) {
+      const std::vector<ParameterSpec> now = trained_by(after);
+      std::set<std::string> left_alone;
+      for (size_t p = 0; p < now.size(); ++p) {
+        if (now[p].rule == specs[p].rule) continue;
+        for (const ParameterPart& part : now[p].parts)
+          for (const MomentTraits& m : moments_of(now[p].rule))
+            left_alone.insert(stored_name(part.hf_name, m));
+      }
+      CHECK(left_alone.empty() == (before.rule == after.rule));
+      for (const TinyLayout& to : kLayouts) {
+        INFO(before.name << " there, " << after.name << " here, loaded with tp " << to.tp << " shards "
+                         << to.shards << " replicas " << to.replicas);
+        std::atomic<int64_t> wrong = 0;
+        const CapturedOutput captured;
+        run_ranks(to, [&](RankGroup& group, ShardCoordinates at) {
+          TinyRank rank(now, at, DType::bf16);
+          rank.fill(5);
+          load_newest(saved, rank.parameters, group);
+          wrong += rank.wrong(3, left_alone, 5);
+        });
+        CHECK(wrong == 0);
+        const std::string said = captured.text();
+        CHECK(contains_text(said, fmt::format("trained with {} there and with {} here begin with zero",
+                                              before.name, after.name)) == !left_alone.empty());
+        CHECK(contains_text(said, "begin with zero") == !left_alone.empty());
+      }
+    }
   }
-  RankGroup alone;
-  TinyRank back(adamw, {});
-  CHECK_NOTHROW(load_newest(folder / "muon", back.parameters, alone));
 }
 
 TEST_CASE("saving moves no tensor bytes between ranks: matrices of 64 times the size send as much") {
@@ -166,8 +186,8 @@ TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
   load_checkpoint(folder / "step-5", same.parameters, group);
   CHECK(same.wrong(1) == 0);
   load_checkpoint(folder / "step-5", wide.parameters, group);
-  auto narrow = static_cast<const bf16*>(same.parameters.shards[0].exp_avg.data);
-  auto f32 = static_cast<const float*>(wide.parameters.shards[0].exp_avg.data);
+  auto narrow = static_cast<const bf16*>(same.parameters.shards[0].moments[Moment::exp_avg].data);
+  auto f32 = static_cast<const float*>(wide.parameters.shards[0].moments[Moment::exp_avg].data);
   for (int i = 0; i < 56 * 20; ++i) REQUIRE(f32[i] == static_cast<float>(narrow[i]));
 }
 
@@ -296,7 +316,8 @@ TEST_CASE("device memory is reached only through copy, in bounded pieces") {
   TinyRank device(specs, {});
   device.fill(1);
   for (HeldShard& shard : device.parameters.shards) {
-    for (ShardMemory* memory : {&shard.weight, &shard.exp_avg, &shard.exp_avg_sq})
+    for (ShardMemory* memory :
+         {&shard.weight, &shard.moments[Moment::exp_avg], &shard.moments[Moment::exp_avg_sq]})
       memory->data = shift(memory->data);
   }
   device.parameters.copy = [&](void* to, const void* from, size_t bytes) {

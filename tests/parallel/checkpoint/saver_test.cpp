@@ -287,7 +287,7 @@ TEST_CASE("requests that cannot be met are refused") {
   CHECK_THROWS_WITH(saver.save(checkpoint), Contains("x: File name too long"));
   CHECK(fs::is_empty(folder.path()));  // the failed save gave its space back
   checkpoint.texts = {};
-  checkpoint.parameters.shards[2].exp_avg.data = nullptr;
+  checkpoint.parameters.shards[2].moments[Moment::exp_avg].data = nullptr;
   CHECK_THROWS_WITH(saver.save(checkpoint), Contains("q_proj.weight.exp_avg' has no memory on this rank"));
   checkpoint.parameters.shards.pop_back();
   CHECK_THROWS_WITH(saver.save(checkpoint), Contains("there are 9 parameters and 8 shards"));

@@ -6,6 +6,7 @@
 
 #include "core/io/float_cast.h"
 #include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/layout.h"
 #include "tests/support/thread_ranks.h"
 
 namespace ottava::checkpoint {
@@ -73,12 +74,7 @@ TinyRank::TinyRank(std::vector<ParameterSpec> specs, ShardCoordinates at, DType 
     };
     HeldShard shard;
     shard.weight = allocate(DType::f32);
-    if (spec.rule == UpdateRule::muon) {
-      shard.momentum = allocate(DType::f32);
-    } else {
-      shard.exp_avg = allocate(moments);
-      shard.exp_avg_sq = allocate(moments);
-    }
+    for (const MomentTraits& m : moments_of(spec.rule)) shard.moments[m.moment] = allocate(m.dtype(moments));
     parameters.shards.push_back(shard);
   }
 }
@@ -92,18 +88,14 @@ void TinyRank::for_each(const std::function<void(const std::string&, int64_t, co
       for (int64_t r = run.row_begin; r < run.row_end; ++r) {
         for (int64_t c = run.column_begin; c < run.column_end; ++c) {
           int64_t local = (run.local_row + r - run.row_begin) * columns + c - run.column_begin;
-          auto visit = [&](const std::string& suffix, const ShardMemory& memory) {
-            f(name + suffix, r * spec.columns + c,
+          auto visit = [&](const std::string& stored, const ShardMemory& memory) {
+            f(stored, r * spec.columns + c,
               {memory.dtype,
                static_cast<char*>(memory.data) + local * static_cast<int64_t>(size_of(memory.dtype))});
           };
-          visit("", parameters.shards[s].weight);
-          if (spec.rule == UpdateRule::muon) {
-            visit(".momentum", parameters.shards[s].momentum);
-            continue;
-          }
-          visit(".exp_avg", parameters.shards[s].exp_avg);
-          visit(".exp_avg_sq", parameters.shards[s].exp_avg_sq);
+          visit(name, parameters.shards[s].weight);
+          for (const MomentTraits& m : moments_of(spec.rule))
+            visit(stored_name(name, m), parameters.shards[s].moments[m.moment]);
         }
       }
     }
@@ -121,12 +113,14 @@ void TinyRank::clear() {
   for (std::vector<char>& memory : memory_) std::fill(memory.begin(), memory.end(), char{0x7f});
 }
 
-int64_t TinyRank::wrong(int64_t version) const {
+int64_t TinyRank::wrong(int64_t version, const std::set<std::string>& of_others, int64_t others) const {
   int64_t count = 0;
+  std::set<std::string> weights;
+  for (const ParameterSpec& spec : specs_)
+    for (const ParameterPart& part : spec.parts) weights.insert(part.hf_name);
   for_each([&](const std::string& name, int64_t index, const ShardMemory& at) {
-    const bool is_moment = name.ends_with(".momentum") || name.find(".exp_avg") != std::string::npos;
-    if (!parameters.with_optimizer && is_moment) return;
-    float value = value_of(name, index, version);
+    if (!parameters.with_optimizer && !weights.contains(name)) return;
+    float value = value_of(name, index, of_others.contains(name) ? others : version);
     char expected[4];
     cast_floats({DType::f32, &value}, {at.dtype, expected}, 1);
     count += std::memcmp(expected, at.data, size_of(at.dtype)) != 0;

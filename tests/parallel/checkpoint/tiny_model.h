@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,9 @@ class TinyRank {
   /// Sets every element to value_of (version) or, for loading, to a pattern that is no value.
   void fill(int64_t version);
   void clear();
-  /// Number of elements that are not value_of (version), rounded to the memory's type.
-  int64_t wrong(int64_t version) const;
+  /// Number of elements that are not value_of (version), rounded to the memory's type; those of the stored
+  /// tensors `of_others` have the version `others`.
+  int64_t wrong(int64_t version, const std::set<std::string>& of_others = {}, int64_t others = 0) const;
   TrainedParameters parameters;
 
  private:

@@ -119,8 +119,8 @@ void three_steps(Stream& stream, Arena& arena, RankGroups& ranks, const std::vec
     for_each_row(
         specs[p], fsdp.coordinates(), [&](const ShardRun& run, int64_t global, int64_t local, int64_t width) {
           const ParameterPart& part = specs[p].parts[static_cast<size_t>(run.part)];
-          for (auto [whole, shard] :
-               {std::pair{&result->weights, &s.master}, std::pair{&result->momenta, &s.momentum}}) {
+          for (auto [whole, shard] : {std::pair{&result->weights, &s.master},
+                                      std::pair{&result->momenta, &s.moments[Moment::momentum]}}) {
             std::vector<float>& values = (*whole)[part.hf_name];
             values.resize(static_cast<size_t>(part.rows * specs[p].columns), std::nanf(""));
             for (int64_t i = 0; i < width; ++i) {
