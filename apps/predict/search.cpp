@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <tuple>
@@ -48,21 +49,14 @@ Layout with(Layout layout, T Layout::*member, T value) {
   return layout;
 }
 
-struct ParameterCounts {
-  double of_adamw = 0, of_muon = 0;
-};
-ParameterCounts parameter_counts(const TrainingShape& shape) {
-  ParameterCounts out;
-  for (const ParameterSpec& spec : parameter_table(shape).specs)
-    (spec.rule == UpdateRule::muon ? out.of_muon : out.of_adamw) += spec.numel();
-  return out;
-}
+using ElementsByRule = std::map<UpdateRule, int64_t>;
 
-// Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16. AdamW has two
-// moments of the type that the layout says, Muon one in f32.
-double least_gib(const Layout& l, const ParameterCounts& parameters) {
-  const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
-  const double bytes = parameters.of_adamw * (8 + 2 * moment + copy) + parameters.of_muon * (8 + 4 + copy);
+// Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
+double least_gib(const Layout& l, const ElementsByRule& parameters) {
+  const int64_t copy = l.float8.empty() ? 2 : 0;
+  double bytes = 0;
+  for (const auto& [rule, elements] : parameters)
+    bytes += static_cast<double>(elements * (8 + moment_bytes(rule, l.moments) + copy));
   return gib(0.95 * bytes / (l.shards() * l.tp * l.pp));
 }
 
@@ -162,7 +156,7 @@ class Search {
       const auto known = std::ranges::find(groups, key, &std::pair<Layout, Group>::first);
       (known == groups.end() ? groups.emplace_back(key, Group{}) : *known).second.push_back(layout);
     }
-    const ParameterCounts parameters = parameter_counts(planned_.experiment.shape);
+    const ElementsByRule parameters = elements_by_rule(parameter_table(planned_.experiment.shape).specs);
     each(groups.size(), [&](size_t i) {
       Group& group = groups[i].second;
       std::ranges::sort(group, {}, &Layout::local_batch);

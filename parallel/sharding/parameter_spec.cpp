@@ -54,6 +54,12 @@ RowRange slice_columns(const ParameterSpec& spec, int tp_rank, int tp_size) {
 
 }  // namespace
 
+std::map<UpdateRule, int64_t> elements_by_rule(const std::vector<ParameterSpec>& specs) {
+  std::map<UpdateRule, int64_t> out;
+  for (const ParameterSpec& spec : specs) out[spec.rule] += spec.numel();
+  return out;
+}
+
 Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size) {
   check_size("tensor parallel", 0, tp_size);
   int64_t rows = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,8 @@ struct Initialisation {
   double cut = 3;  ///< truncated_normal: bound in units of std
 };
 
-/// What a parameter does in the model. Only a `linear` one may be moved by Muon, have a gradient that travels
-/// as FP8, or be kept as FP8 codes in place of values.
+/// What a parameter does in the model. Only a `linear` one may have a gradient that travels as FP8, or be
+/// kept as FP8 codes in place of values; optimizer.name gives only these to Muon.
 enum class ParameterRole { embedding, norm, linear, bias, output };
 
 /// One tensor as Hugging Face stores it. A fused parameter stacks several along rows.
@@ -61,6 +62,9 @@ struct ParameterSpec {
   int64_t numel() const { return rows() * columns; }
   Shape shape() const { return is_vector ? Shape{rows()} : Shape{rows(), columns}; }
 };
+
+/// Elements of the parameters that each rule trains; rules that train none are not among them.
+std::map<UpdateRule, int64_t> elements_by_rule(const std::vector<ParameterSpec>& specs);
 
 /// Where a rank stands, as far as storing parameters is concerned. FSDP cuts the tensor-parallel slice along
 /// rows into `shard_size` pieces of ceil(rows / shard_size) rows, rounded up to a multiple of the alignment;
