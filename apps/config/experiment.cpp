@@ -110,9 +110,8 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
   shape.sequence_losses = !c.training.mixture.empty();
-  shape.adamw = resolve_adamw(c.optimizer, c.training.seed);
+  resolve_optimizer(c.optimizer, c.training.seed, shape);
   shape.spikes = {.window = c.training.skip_spikes.window, .sigma = c.training.skip_spikes.sigma};
-  shape.muon = resolve_muon(c.optimizer);
   shape.max_norm = static_cast<float>(std::min(c.training.max_norm, config::kMostFloat));
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);

@@ -69,6 +69,26 @@ UpdateRule usual_rule(const OptimizerConfig& c, const ParameterSpec& spec) {
                     is_one ? "matches" : "match", match, is_one ? "that" : "those");
 }
 
+AdamwHyper resolve_adamw(const OptimizerConfig& c, int64_t seed) {
+  return {.beta1 = static_cast<float>(c.beta1),
+          .beta2 = static_cast<float>(c.beta2),
+          .eps = static_cast<float>(c.eps),
+          .seed = static_cast<uint64_t>(seed)};
+}
+
+MuonOptions resolve_muon(const OptimizerConfig& c) {
+  MuonOptions out;
+  out.hyper.momentum = static_cast<float>(c.momentum);
+  out.hyper.nesterov = c.nesterov;
+  out.hyper.steps = static_cast<int>(c.ns_steps);
+  std::ranges::transform(c.newton_schulz_coefficients(), out.hyper.coefficients.begin(),
+                         [](double x) { return static_cast<float>(x); });
+  out.adjust = c.adjust_lr_fn == OptimizerConfig::AdjustLr::original ? MuonOptions::Adjust::original
+                                                                     : MuonOptions::Adjust::match_rms_adamw;
+  out.precision = c.ns_dtype;
+  return out;
+}
+
 }  // namespace
 
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
@@ -100,24 +120,9 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
   return out;
 }
 
-AdamwHyper resolve_adamw(const OptimizerConfig& c, int64_t seed) {
-  return {.beta1 = static_cast<float>(c.beta1),
-          .beta2 = static_cast<float>(c.beta2),
-          .eps = static_cast<float>(c.eps),
-          .seed = static_cast<uint64_t>(seed)};
-}
-
-MuonOptions resolve_muon(const OptimizerConfig& c) {
-  MuonOptions out;
-  out.hyper.momentum = static_cast<float>(c.momentum);
-  out.hyper.nesterov = c.nesterov;
-  out.hyper.steps = static_cast<int>(c.ns_steps);
-  std::ranges::transform(c.newton_schulz_coefficients(), out.hyper.coefficients.begin(),
-                         [](double x) { return static_cast<float>(x); });
-  out.adjust = c.adjust_lr_fn == OptimizerConfig::AdjustLr::original ? MuonOptions::Adjust::original
-                                                                     : MuonOptions::Adjust::match_rms_adamw;
-  out.precision = c.ns_dtype;
-  return out;
+void resolve_optimizer(const OptimizerConfig& c, int64_t seed, TrainingShape& shape) {
+  shape.adamw = resolve_adamw(c, seed);
+  shape.muon = resolve_muon(c);
 }
 
 }  // namespace ottava

@@ -14,9 +14,7 @@ namespace ottava {
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& config,
                                               const std::vector<ParameterSpec>& specs);
 
-/// AdamW's parameters of section `optimizer`; `seed` is that of stochastic rounding.
-AdamwHyper resolve_adamw(const OptimizerConfig& config, int64_t seed);
-/// Muon's parameters of section `optimizer`.
-MuonOptions resolve_muon(const OptimizerConfig& config);
+/// Sets what a shape has of section `optimizer` for each update rule; `seed` is that of stochastic rounding.
+void resolve_optimizer(const OptimizerConfig& config, int64_t seed, TrainingShape& shape);
 
 }  // namespace ottava
