@@ -292,6 +292,25 @@ TEST_CASE("the snapshot of asynchronous checkpoints is said, planned and refused
                                  "optimizer.state_dtype: bfloat16, or shard over more ranks"));
 }
 
+TEST_CASE("a snapshot has room for the moments of every update rule, in their types") {
+  for (const UpdateRuleTraits& rule : kUpdateRules) {
+    for (const auto& [name, state] : {std::pair{"float32", DType::f32}, {"bfloat16", DType::bf16}}) {
+      INFO(rule.name << " " << name);
+      const Config config =
+          config_with({"--optimizer.name", std::string(rule.name), "--optimizer.state_dtype", name,
+                       "--checkpoint.enable", "true", "--checkpoint.async_mode", "async"});
+      const Experiment e = resolve_experiment(config, nullptr, 1);
+      int64_t expected = 4 << 20;
+      for (const ParameterSpec& spec : parameter_table(e.shape).specs) {
+        expected += 4 * spec.numel();
+        for (const MomentTraits& m : moments_of(spec.rule))
+          expected += (m.is_always_f32 || state == DType::f32 ? 4 : 2) * spec.numel();
+      }
+      CHECK(snapshot_bytes(e, {}) == expected);
+    }
+  }
+}
+
 TEST_CASE("the report says how Muon shares its matrices") {
   CHECK_THAT(report(8, {"--optimizer.name", "Muon", "--parallelism.tensor_parallel_degree", "2"}),
              Contains("Optimizer: Muon for 42 matrices of ") &&
