@@ -41,7 +41,7 @@ struct Running {
   static __device__ __forceinline__ float base(float max) { return max == -kInfinity ? 0.0f : max; }
   __device__ __forceinline__ void add(const Running& other) {
     const float larger = fmaxf(max, other.max), b = base(larger);
-    sum = sum * __expf(max - b) + other.sum * __expf(other.max - b);
+    sum = fmaf(sum, __expf(max - b), other.sum * __expf(other.max - b));
     max = larger;
   }
   /// kFirst: nothing has been added yet.
@@ -82,7 +82,7 @@ __device__ __forceinline__ Running add_parts(const float* maxima, const float* s
               sum = sums[part] * __expf(mine - base);
 #pragma unroll
   for (int p = 1; p < kParts; ++p) {
-    all.sum = all.sum * __shfl_sync(kAllLanes, before, p) + __shfl_sync(kAllLanes, sum, p);
+    all.sum = fmaf(all.sum, __shfl_sync(kAllLanes, before, p), __shfl_sync(kAllLanes, sum, p));
   }
   return all;
 }
@@ -155,11 +155,12 @@ struct Gradient {
   __device__ __forceinline__ Gradient(float grad_scale, float z_loss_weight, const Running& r)
       : scale(grad_scale), max(r.max) {
     const float c_2 = 2 * z_loss_weight,
-                softmax_scale = c_2 == 0 ? scale : scale * (1 + c_2 * (logf(r.sum) + max));
+                softmax_scale = c_2 == 0 ? scale : scale * fmaf(c_2, logf(r.sum) + max, 1.0f);
     factor = softmax_scale / r.sum;
   }
   __device__ __forceinline__ float of(float logit, bool is_target, bool counts) const {
-    const float probability = __expf(logit - max) * factor;
+    // Rounded by itself for targets too, as where they have no part.
+    const float probability = __fmul_rn(__expf(logit - max), factor);
     const float g = is_target ? probability - scale : probability;
     return counts ? g : 0.0f;
   }

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a, Team teams
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       const float sine = s[i] * a.direction, x_i = x[i], y_i = y[i];
-      x.set(i, x_i * c[i] - y_i * sine);
-      y.set(i, y_i * c[i] + x_i * sine);
+      x.set(i, fmaf(x_i, c[i], -(y_i * sine)));
+      y.set(i, fmaf(x_i, sine, y_i * c[i]));
       amax = max(amax, max(abs_bits(x[i]), abs_bits(y[i])));
     }
     store_pack(low, pack, x);

@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kBlock)
   for_each_element(blockIdx.x - list.first_block[which], e.elements, [&](int64_t i) {
     float u = 0;
     if (factor != 0) {  // else the step is skipped
-      const float g = e.gradient[i] * factor, m = fmaf(1.0f - mu, g - e.momentum[i], e.momentum[i]);
+      // Rounded by itself, with Nesterov's momentum or without.
+      const float g = __fmul_rn(e.gradient[i], factor), m = fmaf(1.0f - mu, g - e.momentum[i], e.momentum[i]);
       e.momentum[i] = m;
       u = nesterov ? fmaf(mu, m - g, g) : m;
     }

@@ -31,9 +31,9 @@ OTTAVA_BOTH inline float spike_bound(const float* values, int64_t n, int64_t win
   const double mean = sum / static_cast<double>(n);
   for (int64_t i = 0; i < n; ++i) {
     const double difference = static_cast<double>(values[i]) - mean;
-    squares += difference * difference;
+    squares = fma(difference, difference, squares);
   }
-  return static_cast<float>(mean + sigma * sqrt(squares / static_cast<double>(n - 1)));
+  return static_cast<float>(fma(sigma, sqrt(squares / static_cast<double>(n - 1)), mean));
 }
 
 OTTAVA_BOTH inline bool is_finite(float x) { return x > -INFINITY && x < INFINITY; }

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kDeltaThreads)
   if (valid) {
     const auto x = load_pack<T, kSize>(out, index), y = load_pack<T, kSize>(dout, index);
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) sum += x[i] * y[i];
+    for (int i = 0; i < kSize; ++i) sum = fmaf(x[i], y[i], sum);
   }
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);

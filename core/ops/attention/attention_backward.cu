@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, kQueryBlocksOnSm<D>) query_kernel(Ar
         for (int n = 0; n < kKeyStep / 8; ++n) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const float p = exp2_approx(ds[m][n][e] * scale - lse[m][e / 2]);
+            const float p = exp2_approx(fmaf(ds[m][n][e], scale, -lse[m][e / 2]));
             ds[m][n][e] = p * (dp[m][n][e] - delta[m][e / 2]);
           }
         }

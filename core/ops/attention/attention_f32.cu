@@ -54,7 +54,7 @@ __device__ __forceinline__ void dot_rows(float (&sums)[kPerThread], const Rows<D
 #pragma unroll 8
   for (int d = 0; d < D; ++d) {
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) sums[i] += a[row][d] * b[column + kColumns * i][d];
+    for (int i = 0; i < kPerThread; ++i) sums[i] = fmaf(a[row][d], b[column + kColumns * i][d], sums[i]);
   }
 }
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_rows(float (&sums)[D / kColumns], const Rows
   for (int j = 0; j < kTile; ++j) {
     const float w = weight(j);
 #pragma unroll
-    for (int i = 0; i < D / kColumns; ++i) sums[i] += w * rows[j][column + kColumns * i];
+    for (int i = 0; i < D / kColumns; ++i) sums[i] = fmaf(w, rows[j][column + kColumns * i], sums[i]);
   }
 }
 
@@ -81,7 +81,10 @@ template <int D>
 __device__ __forceinline__ void add_to_row(float* to, const float (&sums)[D / kColumns], int column,
                                            float factor) {
 #pragma unroll
-  for (int i = 0; i < D / kColumns; ++i) to[column + kColumns * i] += sums[i] * factor;
+  for (int i = 0; i < D / kColumns; ++i) {
+    float& x = to[column + kColumns * i];
+    x = fmaf(sums[i], factor, x);
+  }
 }
 
 template <int D>
@@ -157,7 +160,7 @@ __device__ __forceinline__ void score_gradients(const Arguments& a, int64_t batc
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const int key = first_key + column + kColumns * i;
-    p[i] = !valid || key > query || key < start ? 0.0f : expf(p[i] * a.shape.scale - lse);
+    p[i] = !valid || key > query || key < start ? 0.0f : expf(fmaf(p[i], a.shape.scale, -lse));
     ds[i] = p[i] * (ds[i] - delta);
   }
 }

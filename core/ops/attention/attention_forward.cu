@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm<D>) forward_kernel(Argum
           for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              scores[m][n][e] = exp2_approx(scores[m][n][e] * scale - base[e / 2]);
+              scores[m][n][e] = exp2_approx(fmaf(scores[m][n][e], scale, -base[e / 2]));
               total[e / 2] += scores[m][n][e];
             }
           }

@@ -279,8 +279,8 @@ __device__ __forceinline__ void add_to_rows(const float (&sums)[D / 8][4], float
     float* row = to + (g + 8 * half) * stride + t;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      row[n * 8] += sums[n][2 * half] * factor;
-      row[n * 8 + 1] += sums[n][2 * half + 1] * factor;
+      row[n * 8] = fmaf(sums[n][2 * half], factor, row[n * 8]);
+      row[n * 8 + 1] = fmaf(sums[n][2 * half + 1], factor, row[n * 8 + 1]);
     }
   }
 }

@@ -55,7 +55,7 @@ __device__ __forceinline__ void take_key_step(const KeyStep& s, const AttentionS
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float& x = p[m][n][2 * half + c];
-          x = exp2_approx(x * scale - lse);
+          x = exp2_approx(fmaf(x, scale, -lse));
         }
       }
     }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(Arguments<T> a) {
       if (lane + 32 * k >= packs) continue;
       x[k] = load_pack<T, kSize>(a.qkv + start, lane + 32 * k);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) squares += x[k][i] * x[k][i];
+      for (int i = 0; i < kSize; ++i) squares = fmaf(x[k][i], x[k][i], squares);
     }
     const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(a.head_dim) + a.eps);
     const T* weight = head < a.queries ? a.weight_q : a.weight_k;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
       dy[k] = load_pack<T, kSize>(a.out + start, lane + 32 * k);
       w[k] = load_pack<T, kSize>(weight, lane + 32 * k);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) dot += dy[k][i] * w[k][i] * x[k][i];
+      for (int i = 0; i < kSize; ++i) dot = fmaf(dy[k][i] * w[k][i], x[k][i], dot);
     }
     const float slope = rstd * rstd * warp_sum(dot) / static_cast<float>(a.head_dim);
 #pragma unroll
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
       P dx;
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        const float share = dy[k][i] * x[k][i] * rstd;
+        const float share = __fmul_rn(dy[k][i] * x[k][i], rstd);
         sums[0][k][i] += is_query ? share : 0.0f;
         sums[1][k][i] += is_query ? 0.0f : share;
-        dx.set(i, rstd * (dy[k][i] * w[k][i] - x[k][i] * slope));
+        dx.set(i, rstd * fmaf(dy[k][i], w[k][i], -(x[k][i] * slope)));
         amax = max(amax, abs_bits(dx[i]));
       }
       store_pack(a.out + start, lane + 32 * k, dx);

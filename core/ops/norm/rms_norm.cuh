@@ -138,11 +138,11 @@ __device__ __forceinline__ NormRow<T, kSize, Team> read_norm_row(const NormArgum
       unpack(pack, h);
     }
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
+    for (int i = 0; i < kSize; ++i) squares = fmaf(h[i], h[i], squares);
     if (Team::kWhole || k < kPacks) r.kept[k] = pack;
   });
 
-  r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
+  r.rstd = 1.0f / sqrtf(fmaf(team_sum<kTeam>(squares), a.inverse_cols, a.eps));
   if (active && r.member == 0) a.rstd[r.row] = r.rstd;
   return r;
 }

@@ -223,6 +223,7 @@ inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmul_rn(float a, float b) { return a * b; }  // -ffp-contract=off
 inline unsigned __float_as_uint(float x) {
   unsigned bits;
   std::memcpy(&bits, &x, sizeof bits);
