@@ -23,6 +23,10 @@ struct LaunchShape {
   size_t shared_bytes = 0;  ///< dynamic
 };
 
+/// Bytes of static shared arrays that a kernel with dynamic shared memory may have: launch() leaves room for
+/// them where it does not ask for more than every kernel has.
+inline constexpr size_t kMostStaticShared = 8 * 1024;
+
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -182,8 +186,8 @@ template <class... P, class... A>
 void launch(std::string_view op, Stream& stream, const LaunchShape& shape, void (*kernel)(P...),
             A&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kAllowedByDefault = 48 * 1024, kMostStatic = 8 * 1024;  // both kinds together
-  if (shape.shared_bytes > kAllowedByDefault - kMostStatic) {
+  constexpr size_t kAllowedByDefault = 48 * 1024;  // both kinds together
+  if (shape.shared_bytes > kAllowedByDefault - kMostStaticShared) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)),

@@ -190,6 +190,7 @@ bool run_block(uint3 index, const Geometry& geometry, const Call& call, GridOrde
     for (LaneGroup& group : block.warps[w].groups) group.arrived = group.mask = group.generation = 0;
   }
   block.shared_limit = geometry.shared_limit;
+  block.static_limit = geometry.static_limit;
   open_shared(block, geometry.shared_bytes);
   for (unsigned i = 0; i < count; ++i) {
     unsigned rank = settings().order == Order::reverse ? count - 1 - i : i;

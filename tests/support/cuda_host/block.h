@@ -72,7 +72,7 @@ struct Block : BlockView {
   SharedArray shared[kMaxShared];
   unsigned shared_count = 0;
   char* dynamic = nullptr;
-  size_t dynamic_bytes = 0, static_bytes = 0, shared_limit = 0;
+  size_t dynamic_bytes = 0, static_bytes = 0, shared_limit = 0, static_limit = 0;
   char* order = nullptr;  ///< fresh per block: sync objects of the barrier and of every lane group
   bool failed = false;
 };

@@ -324,8 +324,8 @@ cudaError_t launch_on(cudaStream_t stream, const LaunchShape& shape, void (*kern
     return cudaErrorIllegalAddress;
   }
   cuda_host::Call call{reinterpret_cast<const void*>(kernel), &Stored::run, &Stored::drop, stored};
-  return static_cast<cudaError_t>(
-      cuda_host::enqueue_grid(stream, {shape.grid, shape.block, shape.shared_bytes}, call));
+  return static_cast<cudaError_t>(cuda_host::enqueue_grid(
+      stream, {shape.grid, shape.block, shape.shared_bytes, kMostStaticShared}, call));
 }
 
 }  // namespace ottava::cuda

@@ -100,6 +100,7 @@ struct Call {
 struct Geometry {
   dim3 grid, block;
   size_t shared_bytes;      ///< dynamic
+  size_t static_limit;      ///< of static ones beside dynamic ones
   size_t shared_limit = 0;  ///< static ones included; set by enqueue_grid()
 };
 /// Enqueues on a cudaStream_t; returns a cudaError_t. Frees the arguments in every case.

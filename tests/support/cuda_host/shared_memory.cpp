@@ -63,6 +63,10 @@ void* shared_array(const void* key, size_t bytes, const Site& site) {
   if (found == end) {
     if (block.shared_count == kMaxShared) fail_kernel(site, "more than %u shared arrays", kMaxShared);
     block.static_bytes += bytes;
+    if (block.dynamic_bytes > 0 && block.static_bytes > block.static_limit) {
+      fail_kernel(site, "%zu bytes of static shared memory beside dynamic: launch() leaves room for %zu",
+                  block.static_bytes, block.static_limit);
+    }
     if (block.static_bytes + block.dynamic_bytes > block.shared_limit) {
       fail_kernel(site, "%zu bytes of static shared memory and %zu of dynamic: %zu together are allowed",
                   block.static_bytes, block.dynamic_bytes, block.shared_limit);

@@ -71,9 +71,9 @@ __global__ void copy_left_pending(const float* in) {
   cp_async_16(tile, in, true);
   cp_async_commit();
 }
-// So much that launch() does not ask for more than every kernel has.
+template <int kInts>
 __global__ void static_beside_dynamic(int* out) {
-  OTTAVA_SHARED(int, tile, [3072]);
+  OTTAVA_SHARED(int, tile, [kInts]);
   tile[threadIdx.x] = 7;
   out[threadIdx.x] = tile[threadIdx.x];
 }
@@ -137,8 +137,14 @@ TEST_CASE("every misuse of the device language is reported, and the next launch 
       {"cp.async: an address is not aligned to 16 bytes", with_floats(misaligned_copy)},
       {"is not in this block's shared memory", with_floats(copy_outside_shared)},
       {"exits with cp.async copies pending", with_floats(copy_left_pending)},
-      {"12288 bytes of static shared memory and 36865 of dynamic: 49152 together are allowed",
-       with_shared(static_beside_dynamic, 36865)},
+      {"8192 bytes of static shared memory and 40961 of dynamic: 49152 together are allowed",
+       [](Stream& s, int* p) {  // launch() would ask
+         check(launch_on(static_cast<cudaStream_t>(s.native()),
+                         {.grid = 1, .block = 128, .shared_bytes = 40961}, static_beside_dynamic<2048>, p),
+               "bad");
+       }},
+      {"8196 bytes of static shared memory beside dynamic: launch() leaves room for 8192",
+       with_shared(static_beside_dynamic<2049>, 1)},
       {"2048 bytes of static shared memory and 230401 of dynamic: 232448 together are allowed",
        with_shared(static_beside_all, 230401)},
       {"__trap", [](Stream& s, int*) { launch("bad", s, {.grid = 1, .block = 1}, trap); }},
@@ -185,7 +191,8 @@ TEST_CASE("launches that the hardware would refuse are refused") {
                  "50000 bytes of dynamic shared memory, 49152 allowed"));
   CHECK(launch_on(nullptr, {.grid = 1, .block = 1}, nothing, p) == cudaErrorInvalidResourceHandle);
   launch("nothing", stream, {.grid = dim3(0, 1), .block = 1}, nothing, p);  // nothing to do is no error
-  launch("just enough", stream, {.grid = 1, .block = 1, .shared_bytes = 36864}, static_beside_dynamic, p);
+  launch("just enough", stream, {.grid = 1, .block = 1, .shared_bytes = 40960}, static_beside_dynamic<2048>,
+         p);
   launch("just enough", stream, {.grid = 1, .block = 1, .shared_bytes = 230400}, static_beside_all, p);
   stream.synchronize();
 }
