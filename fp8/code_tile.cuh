@@ -36,12 +36,7 @@ __device__ __forceinline__ void store_transposed(const CodeTile& tile, const Tra
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = tile[band * 16 + q * 4 + i][quad / 4 ^ band].values[quad % 4];
-    const uint32_t low_01 = __byte_perm(w[0], w[1], 0x5140), low_23 = __byte_perm(w[2], w[3], 0x5140);
-    const uint32_t high_01 = __byte_perm(w[0], w[1], 0x7362), high_23 = __byte_perm(w[2], w[3], 0x7362);
-    columns[0].values[q] = __byte_perm(low_01, low_23, 0x5410);
-    columns[1].values[q] = __byte_perm(low_01, low_23, 0x7632);
-    columns[2].values[q] = __byte_perm(high_01, high_23, 0x5410);
-    columns[3].values[q] = __byte_perm(high_01, high_23, 0x7632);
+    for_each_column(w, [&](int j, uint32_t codes) { columns[j].values[q] = codes; });
   }
   const int64_t row = t.first_row + band * 16;
 #pragma unroll

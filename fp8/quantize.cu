@@ -91,16 +91,10 @@ __device__ __forceinline__ void write_uniform(const Arguments<T>& a, const TileP
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const auto& pairs = x.pairs[i * 4 + r];
-        count_losses<kFormat>(
-            w[r], pairs[0], pairs[1], [&](int) { return scale.scale; }, losses);
+        count_losses<kFormat>(w[r], pairs[0], pairs[1], scale.scale, losses);
       }
     }
-    const uint32_t low_01 = __byte_perm(w[0], w[1], 0x5140), low_23 = __byte_perm(w[2], w[3], 0x5140);
-    const uint32_t high_01 = __byte_perm(w[0], w[1], 0x7362), high_23 = __byte_perm(w[2], w[3], 0x7362);
-    columns[0][i] = __byte_perm(low_01, low_23, 0x5410);
-    columns[1][i] = __byte_perm(low_01, low_23, 0x7632);
-    columns[2][i] = __byte_perm(high_01, high_23, 0x5410);
-    columns[3][i] = __byte_perm(high_01, high_23, 0x7632);
+    for_each_column(w, [&](int j, uint32_t codes) { columns[j][i] = codes; });
   }
   if (to.transposed) {
 #pragma unroll
@@ -188,8 +182,7 @@ __device__ __forceinline__ void write_groups_of_rows(const Arguments<T>& a, cons
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const auto& pairs = x.pairs[i * 4 + k];
-        count_losses<kFormat>(
-            w[k], pairs[0], pairs[1], [&](int) { return four.values[k]; }, losses);
+        count_losses<kFormat>(w[k], pairs[0], pairs[1], four.values[k], losses);
       }
     }
   }
@@ -260,8 +253,7 @@ __device__ __forceinline__ void write_groups_of_columns(const Arguments<T>& a, c
       const auto pair = [&](int r) {
         return __byte_perm(x.pairs[r][j / 2], x.pairs[r + 1][j / 2], j % 2 ? 0x7632 : 0x5410);
       };
-      count_losses<kFormat>(
-          codes[i / 4], pair(i), pair(i + 2), [&](int) { return own.scale; }, losses);
+      count_losses<kFormat>(codes[i / 4], pair(i), pair(i + 2), own.scale, losses);
     }
   }
   __syncthreads();

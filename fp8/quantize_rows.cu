@@ -119,16 +119,9 @@ __global__ void __launch_bounds__(Team::kBlock, Team::kBlocks) row_kernel(Argume
     Pack<uint32_t, kSize / 4> codes;
 #pragma unroll
     for (int w = 0; w < kSize / 4; ++w) {
-      const auto pair = [&](int i) {
-        return encode_pair<kFormat>(
-            {__uint_as_float(v.pairs[i] << 16), __uint_as_float(v.pairs[i] & 0xffff0000u)},
-            {scale.scale, scale.scale});
-      };
-      codes.values[w] = pair(2 * w) | pair(2 * w + 1) << 16;
-      if (to.counters) {
-        count_losses<kFormat>(
-            codes.values[w], v.pairs[2 * w], v.pairs[2 * w + 1], [&](int) { return scale.scale; }, losses);
-      }
+      const uint32_t low = v.pairs[2 * w], high = v.pairs[2 * w + 1];
+      codes.values[w] = encode_four<kFormat>(low, high, scale.scale);
+      if (to.counters) count_losses<kFormat>(codes.values[w], low, high, scale.scale, losses);
     }
     if constexpr (kWide) {
       store_pack(reinterpret_cast<uint32_t*>(out), c, codes);

@@ -154,12 +154,11 @@ __device__ __forceinline__ uint32_t largest_of_rows(Largest<kRows> m) {
 /// The codes of four columns of a row, and of four rows of a column.
 template <DType kFormat, int kRows>
 __device__ __forceinline__ uint32_t encode_row(const Strip<kRows>& x, int row, float scale) {
-  auto pair = [&](int j) { return encode_pair<kFormat>({x.at(row, j), x.at(row, j + 1)}, {scale, scale}); };
-  return pair(0) | pair(2) << 16;
+  return encode_four<kFormat>(x.pairs[row][0], x.pairs[row][1], scale);
 }
 template <DType kFormat, int kRows>
 __device__ __forceinline__ uint32_t encode_column(const Strip<kRows>& x, int row, int j, float scale) {
-  auto pair = [&](int r) { return encode_pair<kFormat>({x.at(r, j), x.at(r + 1, j)}, {scale, scale}); };
+  auto pair = [&](int r) { return encode_pair<kFormat>({x.at(r, j), x.at(r + 1, j)}, scale); };
   return pair(row) | pair(row + 2) << 16;
 }
 

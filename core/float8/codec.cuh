@@ -110,16 +110,24 @@ using Codes = Pack<uint32_t, 4>;
 
 /// Two codes, the first in the low byte, of x times scale.
 template <DType kFormat>
-__device__ __forceinline__ uint32_t encode_pair(float2 x, float2 scale) {
-  return __nv_cvt_float2_to_fp8x2({x.x * scale.x, x.y * scale.y}, __NV_SATFINITE, kInterpretation<kFormat>);
+__device__ __forceinline__ uint32_t encode_pair(float2 x, float scale) {
+  return __nv_cvt_float2_to_fp8x2({x.x * scale, x.y * scale}, __NV_SATFINITE, kInterpretation<kFormat>);
+}
+/// Four codes, of two pairs of bf16.
+template <DType kFormat>
+__device__ __forceinline__ uint32_t encode_four(uint32_t low_pair, uint32_t high_pair, float scale) {
+  const auto codes = [&](uint32_t pair) {
+    return encode_pair<kFormat>({__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)}, scale);
+  };
+  return codes(low_pair) | codes(high_pair) << 16;
 }
 
-/// Adds what four codes lost, whose values are two pairs of bf16 and whose scales are scale_of(0) to (3).
-/// Four at a time in one register: one by one, counting takes more instructions than encoding. Only a code of
-/// zero can have lost its value, and only one of the largest magnitude can be saturated: few are either.
-template <DType kFormat, class ScaleOf>
+/// Adds what four codes lost, whose values are two pairs of bf16. Four at a time in one register: one by one,
+/// counting takes more instructions than encoding. Only a code of zero can have lost its value, and only one
+/// of the largest magnitude can be saturated: few are either.
+template <DType kFormat>
 __device__ __forceinline__ void count_losses(uint32_t codes, uint32_t low_pair, uint32_t high_pair,
-                                             ScaleOf&& scale_of, Losses& seen) {
+                                             float scale, Losses& seen) {
   constexpr uint32_t kEachByte = 0x01010101u, kHighBits = 0x80 * kEachByte;
   constexpr uint32_t kLargestCode = kFormat == DType::e4m3 ? 0x7e : 0x7b;
   const uint32_t magnitudes = codes & ~kHighBits;
@@ -136,8 +144,21 @@ __device__ __forceinline__ void count_losses(uint32_t codes, uint32_t low_pair, 
   for (int i = 0; i < 4; ++i) {
     const uint32_t pair = i < 2 ? low_pair : high_pair;
     const float x = __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
-    seen.saturation += abs_bits(x * scale_of(i)) >= kOverflowBits<kFormat>;
+    seen.saturation += abs_bits(x * scale) >= kOverflowBits<kFormat>;
   }
+}
+
+/// Calls body(j, codes of column j) for four rows of four codes.
+template <class Body>
+__device__ __forceinline__ void for_each_column(const uint32_t (&rows)[4], Body&& body) {
+  const uint32_t low_01 = __byte_perm(rows[0], rows[1], 0x5140),
+                 low_23 = __byte_perm(rows[2], rows[3], 0x5140);
+  const uint32_t high_01 = __byte_perm(rows[0], rows[1], 0x7362),
+                 high_23 = __byte_perm(rows[2], rows[3], 0x7362);
+  body(0, __byte_perm(low_01, low_23, 0x5410));
+  body(1, __byte_perm(low_01, low_23, 0x7632));
+  body(2, __byte_perm(high_01, high_23, 0x5410));
+  body(3, __byte_perm(high_01, high_23, 0x7632));
 }
 
 /// Sixteen codes; `wide` and `valid` as for load_sixteen.

@@ -66,16 +66,15 @@ __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, i
   unpack(pack, x);
 #pragma unroll
   for (int i = 0; i < kSize; i += 4) {
-    const auto pair = [&](int j) { return encode_pair<kFormat>({x[j], x[j + 1]}, {scale, scale}); };
+    const auto pair = [&](int j) { return encode_pair<kFormat>({x[j], x[j + 1]}, scale); };
     codes.values[i / 4] = pair(i) | pair(i + 2) << 16;
   }
   store_pack(reinterpret_cast<uint32_t*>(to.out + row * to.cols), c, codes);
   if (!to.counters) return;
 #pragma unroll
   for (int i = 0; i < kSize; i += 4) {
-    count_losses<kFormat>(
-        codes.values[i / 4], bits_of_pair(pack, i), bits_of_pair(pack, i + 2), [&](int) { return scale; },
-        losses);
+    count_losses<kFormat>(codes.values[i / 4], bits_of_pair(pack, i), bits_of_pair(pack, i + 2), scale,
+                          losses);
   }
 }
 
