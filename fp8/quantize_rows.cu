@@ -1,3 +1,4 @@
+#include "core/cuda/row_part.cuh"
 #include "core/float8/codec.cuh"
 #include "fp8/quantize_cuda.h"
 #include "fp8/quantize_kernels.h"
@@ -7,22 +8,16 @@
 namespace ottava::fp8::cuda {
 namespace {
 
-/// How many threads share a row, and how many make a block; how many packs of 16 bytes of the row a thread
-/// keeps in registers, and how many blocks share an SM at least. The fewer it keeps, the more blocks are on
-/// an SM and have loads under way.
-template <int kTeamSize, int kThreads, int kPacks, int kBlocksOnSm>
-struct Team {
-  static constexpr int kTeam = kTeamSize, kBlock = kThreads, kKept = kPacks, kBlocks = kBlocksOnSm;
-};
+// The fewer packs a thread keeps, the more blocks are on an SM and have loads under way.
+using Warp = RowTeam<32, 256, 8, 4>;
+using SmallBlock = RowTeam<128, 128, 4, 9>;
+using ThirdBlock = RowTeam<256, 256, 3, 5>;
+using Block = RowTeam<256, 256, 4, 5>;
+using LargeBlock = RowTeam<256, 256, 8, 4>;
+using HugeBlock = RowTeam<512, 512, 8, 2>;
 /// The longest row that a team keeps whole, in packs.
 template <class Team>
 inline constexpr int64_t kLongest = int64_t{Team::kTeam} * Team::kKept;
-using Warp = Team<32, 256, 8, 4>;
-using SmallBlock = Team<128, 128, 4, 9>;
-using ThirdBlock = Team<256, 256, 3, 5>;
-using Block = Team<256, 256, 4, 5>;
-using LargeBlock = Team<256, 256, 8, 4>;
-using HugeBlock = Team<512, 512, 8, 2>;
 
 template <class T>
 struct Arguments {
@@ -150,12 +145,10 @@ void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to)
     const Arguments<T> a{pointer<T>(x), x.rows, x.cols, x.stride, to};
     dispatch_format(q.out.codes.dtype, [&]<DType kFormat>() {
       const auto start = [&]<class Team>(Team, void (*kernel)(Arguments<T>)) {
-        launch("quantize", stream,
-               {.grid = grid_of(ceil_div(a.rows, Team::kBlock / Team::kTeam)), .block = Team::kBlock}, kernel,
-               a);
+        launch("quantize", stream, Team::shape(a.rows), kernel, a);
       };
       const auto wide = [&]<class Team>(Team team) { start(team, row_kernel<T, kFormat, Team, true>); };
-      using Any = Team<256, 256, 4, 2>;
+      using Any = RowTeam<256, 256, 4, 2>;
       if (!to.wide_rows) return start(Any{}, row_kernel<T, kFormat, Any, false>);
       const int64_t packs = ceil_div(a.cols, kPackSize<T>);
       if (packs <= kLongest<Warp>) return wide(Warp{});

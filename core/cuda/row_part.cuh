@@ -24,6 +24,18 @@ __device__ __forceinline__ void for_packs(const RowPart& part, Body&& body) {
   }
 }
 
+/// How many threads share a row, and how many make a block; how many packs of the row, or pairs of packs of
+/// its halves, a thread keeps in registers, and how many blocks share an SM at least.
+template <int kThreadsOfRow, int kThreadsOfBlock, int kKeptPacks, int kBlocksOnSm>
+struct RowTeam {
+  static constexpr int kTeam = kThreadsOfRow, kBlock = kThreadsOfBlock, kKept = kKeptPacks,
+                       kBlocks = kBlocksOnSm;
+  /// The launch for this many rows.
+  static LaunchShape shape(int64_t rows) {
+    return {.grid = grid_of(ceil_div(rows, kBlock / kTeam)), .block = kBlock};
+  }
+};
+
 /// A block of kBlock threads, a power of two, as teams of 2^shift, one for each row: rows with fewer items
 /// than the block has threads would leave the others idle. kWhole: the block is one team.
 template <int kBlock, bool kIsWhole>

@@ -1,4 +1,5 @@
 #include "core/cuda/reduce.cuh"
+#include "core/cuda/row_part.cuh"
 #include "core/float8/row_output.cuh"
 #include "core/ops/swiglu.cuh"
 #include "core/ops/swiglu_kernels.h"
@@ -64,22 +65,15 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
   raise_amax(a.amax, amax);
 }
 
-/// How many threads make a row, how many a block, how many packs of the row, or pairs of packs of its halves,
-/// a thread keeps in registers, and how many blocks share an SM at least.
-template <int kTeam_, int kThreads_, int kKept_, int kBlocks_>
-struct RowShape {
-  static constexpr int kTeam = kTeam_, kThreads = kThreads_, kKept = kKept_, kBlocks = kBlocks_;
-};
-
-template <DType kFormat, fp8::Granularity kGranularity, class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+template <DType kFormat, fp8::Granularity kGranularity, class Team>
+__global__ void __launch_bounds__(Team::kBlock, Team::kBlocks)
     forward_float8_kernel(Arguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
   using T = __nv_bfloat16;
-  constexpr int kSize = kPackSize<T>, kTeam = Shape::kTeam;
-  const int64_t row = blockIdx.x * int64_t{Shape::kThreads / kTeam} + threadIdx.x / kTeam,
+  constexpr int kSize = kPackSize<T>, kTeam = Team::kTeam;
+  const int64_t row = blockIdx.x * int64_t{Team::kBlock / kTeam} + threadIdx.x / kTeam,
                 packs = to.cols / kSize;
   const RowPart part{row, row < to.rows ? packs : 0, static_cast<int>(threadIdx.x % kTeam)};
-  fp8::cuda::write_row<kFormat, kGranularity, kTeam, Shape::kKept>(to, part, [&](int, int64_t c) {
+  fp8::cuda::write_row<kFormat, kGranularity, kTeam, Team::kKept>(to, part, [&](int, int64_t c) {
     const int64_t gate = 2 * row * packs + c;
     const auto out =
         swiglu_of(load_pack<T, kSize>(a.gate_up, gate), load_pack<T, kSize>(a.gate_up, gate + packs));
@@ -89,14 +83,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 }
 
 /// kWhole: groups of scales end where the first half does, so that both halves are made together.
-template <DType kFormat, fp8::Granularity kGranularity, bool kWhole, class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+template <DType kFormat, fp8::Granularity kGranularity, bool kWhole, class Team>
+__global__ void __launch_bounds__(Team::kBlock, Team::kBlocks)
     backward_float8_kernel(Arguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
   using T = __nv_bfloat16;
   constexpr int kSize = kPackSize<T>;
   using P = Pack<T, kSize>;
   using Both = fp8::cuda::TwoPacks<P>;
-  constexpr int kTeam = Shape::kTeam, kThreads = Shape::kThreads, kPairs = Shape::kKept;
+  constexpr int kTeam = Team::kTeam, kThreads = Team::kBlock, kPairs = Team::kKept;
   const int64_t row = blockIdx.x * int64_t{kThreads / kTeam} + threadIdx.x / kTeam;
   const int64_t half = to.cols / 2 / kSize, start = 2 * row * half;
   const int member = static_cast<int>(threadIdx.x % kTeam);
@@ -130,16 +124,15 @@ void forward_float8(Stream& stream, const SwigluForward& f) {
   fp8::cuda::check_aligned(name_of(f), f.gate_up, f.out, f.float8.out.codes);
   fp8::cuda::dispatch_row_output(f.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
     const auto to = fp8::cuda::row_targets(f.float8);
-    auto start = [&]<class Shape>(Shape) {
-      launch(name_of(f), stream,
-             {.grid = grid_of(ceil_div(to.rows, Shape::kThreads / Shape::kTeam)), .block = Shape::kThreads},
-             forward_float8_kernel<kFormat, kGranularity, Shape>, arguments<__nv_bfloat16>(f), to);
+    auto start = [&]<class Team>(Team) {
+      launch(name_of(f), stream, Team::shape(to.rows), forward_float8_kernel<kFormat, kGranularity, Team>,
+             arguments<__nv_bfloat16>(f), to);
     };
-    if (to.cols <= 2048) return start(RowShape<32, 256, 8, 2>());  // a warp has the row in its registers
+    if (to.cols <= 2048) return start(RowTeam<32, 256, 8, 2>());  // a warp has the row in its registers
     if constexpr (fp8::cuda::kMeasuresRow<kGranularity>) {
-      if (to.cols > 8192) return start(RowShape<512, 512, 4, 2>());
+      if (to.cols > 8192) return start(RowTeam<512, 512, 4, 2>());
     }
-    start(RowShape<256, 256, 8, 2>());
+    start(RowTeam<256, 256, 8, 2>());
   });
 }
 
@@ -148,23 +141,22 @@ void backward_float8(Stream& stream, const SwigluBackward& b) {
   fp8::cuda::check_aligned(name_of(b), b.dout, b.gate_up, b.dgate_up, b.out, b.float8.out.codes);
   fp8::cuda::dispatch_row_output(b.float8, [&]<DType kFormat, Granularity kGranularity>() {
     const auto to = fp8::cuda::row_targets(b.float8);
-    auto start = [&]<bool kWhole, class Shape>(Shape) {
-      launch(name_of(b), stream,
-             {.grid = grid_of(ceil_div(to.rows, Shape::kThreads / Shape::kTeam)), .block = Shape::kThreads},
-             backward_float8_kernel<kFormat, kGranularity, kWhole, Shape>, arguments<__nv_bfloat16>(b), to);
+    auto start = [&]<bool kWhole, class Team>(Team) {
+      launch(name_of(b), stream, Team::shape(to.rows),
+             backward_float8_kernel<kFormat, kGranularity, kWhole, Team>, arguments<__nv_bfloat16>(b), to);
     };
     const int64_t half = to.cols / 2;
     auto by_length = [&]<bool kWhole>() {
       const auto as = [&](auto shape) { start.template operator()<kWhole>(shape); };
-      if (half <= 1024) return as(RowShape<32, 256, 4, 2>());
+      if (half <= 1024) return as(RowTeam<32, 256, 4, 2>());
       if constexpr (!fp8::cuda::kMeasuresRow<kGranularity>) {
-        as(RowShape<256, 256, 2, 4>());
+        as(RowTeam<256, 256, 2, 4>());
       } else if (half <= 4096) {
-        as(RowShape<256, 256, 4, 2>());
+        as(RowTeam<256, 256, 4, 2>());
       } else {
         // What a block has just written is read again from the L2 cache sooner than registers for all of it,
         // with one block on an SM, let the next row begin.
-        as(RowShape<512, 512, 1, 2>());
+        as(RowTeam<512, 512, 1, 2>());
       }
     };
     if constexpr (constexpr int64_t kGroup = fp8::cuda::kGroup<kGranularity>; kGroup > 1) {
