@@ -98,15 +98,14 @@ struct AttentionShape {
 };
 
 /// Calls launch_grid(grid) for blocks that own a tile and a head, `of_pair` of them for each sequence and key
-/// head. As many pairs as the L2 cache of a large GPU holds, of `rows` rows each, take turns, tile by tile:
-/// the longest blocks of all come first, and the last ones, during which an SM after another has nothing left
-/// to do, are short.
+/// head. As many pairs as fit into `bytes`, of `rows` rows each, take turns, tile by tile: the longest blocks
+/// of all come first, and the last ones, during which an SM after another has nothing left to do, are short.
+/// 32 MiB: what the L2 cache of a large GPU holds.
 template <int D, class F>
 void for_each_pair_grid(AttentionShape& shape, int64_t batch, int64_t tiles, int64_t of_pair, int64_t rows,
-                        F&& launch_grid) {
-  constexpr int64_t kBytes = 32 << 20;
+                        F&& launch_grid, int64_t bytes = 32 << 20) {
   const int64_t pairs = batch * shape.kv_heads, row_bytes = 2 * D * sizeof(__nv_bfloat16);
-  const int64_t fitting = kBytes / (rows * row_bytes), groups = ceil_div(pairs, fitting > 0 ? fitting : 1);
+  const int64_t fitting = bytes / (rows * row_bytes), groups = ceil_div(pairs, fitting > 0 ? fitting : 1);
   shape.pairs = grid_of(pairs);
   shape.pairs_together = grid_of(ceil_div(pairs, groups));
   for_each_grid(ceil_div(pairs, shape.pairs_together), [&](int64_t first, unsigned count) {

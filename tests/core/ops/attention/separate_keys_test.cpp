@@ -196,6 +196,44 @@ TEST_CASE("attention against separate keys sums dQ in the same order for any num
   for_each_thread_count([&](int) { check_parts(stream, DType::f32, {1, 4, 2, 16, 6 * kChunk}, 1, true); });
 }
 
+TEST_CASE("attention has the same bits where keys of a sequence leave no room for those of another") {
+  // On CUDA the blocks of two pairs of 16 MiB and more do not take turns.
+  constexpr int64_t kPositions = 33000;
+  const Case c{2, 2, 1, 128, kChunk};
+  const int64_t width = 2 * c.head_dim, row = c.layout().row(), q_width = c.heads * c.head_dim;
+  for (Device device : devices()) {
+    Stream stream = stream_on(device);
+    Problem whole(stream, DType::bf16, c, normal_values(c.tokens() * row, 1, DType::bf16), false);
+    whole.dout.upload(normal_values(c.tokens() * q_width, 2, DType::bf16));
+    const std::vector<float> seen = normal_values(c.tokens() * width, 3, DType::bf16);
+    struct Results {
+      std::vector<float> out, lse, dqueries, dkeys;
+    };
+    const auto run = [&](int64_t positions) {
+      const Case all{c.batch, c.heads, c.kv_heads, c.head_dim, positions};
+      std::vector<float> values(static_cast<size_t>(all.tokens() * width), NAN);  // which nobody reads
+      for (int64_t b = 0; b < c.batch; ++b) {
+        std::copy_n(seen.begin() + b * kChunk * width, kChunk * width,
+                    values.begin() + b * positions * width);
+      }
+      DeviceBuffer keys(stream, DType::bf16, {all.tokens(), width}, values);
+      DeviceBuffer gradients(stream, DType::f32, {all.tokens(), width},
+                             std::vector<float>(values.size(), kBefore));
+      Part part(stream, whole, 0, nullptr);
+      part.run(stream, {keys, gradients}, false);
+      part.run(stream, {keys, gradients}, true);
+      return Results{part.problem.out.floats(), part.problem.lse.floats(),
+                     columns(part.problem.dqkv.floats(), row, 0, q_width),
+                     rows_of_sequences(gradients.floats(), all, 0, kChunk)};
+    };
+    const Results alone = run(kPositions), together = run(kChunk);
+    CHECK((alone.out == together.out));
+    CHECK((alone.lse == together.lse));
+    CHECK((alone.dqueries == together.dqueries));
+    CHECK((alone.dkeys == together.dkeys));
+  }
+}
+
 TEST_CASE("cuDNN's attention against separate keys agrees with the reference, and repeats bitwise") {
   const auto fused = cudnn_or_skipped();
   if (!fused) return;
