@@ -187,20 +187,26 @@ __global__ void __launch_bounds__(kThreads, kQueryBlocksOnSm<D>) query_kernel(Ar
   auto* shared = dynamic_shared<__nv_bfloat16>();
   const Tile<D> queries{shared}, douts{shared + kRows * Tile<D>::kStride};
   auto* stages = shared + 2 * kRows * Tile<D>::kStride;
-  auto key_tile = [&](int j) { return Tile<D>{stages + (j % 2) * 2 * kTile}; };
-  auto value_tile = [&](int j) { return Tile<D>{key_tile(j).data + kTile}; };
+  auto key_tile = [&](unsigned j) { return Tile<D>{stages + (j % 2) * 2 * kTile}; };
+  auto value_tile = [&](unsigned j) { return Tile<D>{key_tile(j).data + kTile}; };
+  const int first_stage = shape.first_visible(batch, first_query) / kStage;
+  const int own_row = threadIdx.x / Tile<D>::kChunks, own_column = threadIdx.x % Tile<D>::kChunks * 8;
+  // Moves on from stage to stage: what addresses are made of otherwise does not fit the registers at D = 32.
+  const __nv_bfloat16* next = a.keys + shape.key(batch, kv_head, D) +
+                              int64_t{first_stage * kStage + own_row} * shape.key_row + own_column;
   auto load_keys = [&](int j) {
-    key_tile(j).template load<kStage, kThreads>(a.keys + shape.key(batch, kv_head, D), shape.key_row,
-                                                j * kStage, end);
-    value_tile(j).template load<kStage, kThreads>(a.keys + shape.value(batch, kv_head, D), shape.key_row,
-                                                  j * kStage, end);
+    const auto load = [&](const Tile<D>& tile, const __nv_bfloat16* source) {
+      tile.template load_own<kStage, kThreads>(source, own_row, own_column, shape.key_row, j * kStage, end);
+    };
+    load(key_tile(j), next);
+    load(value_tile(j), next + shape.kv_heads * D);
+    next += int64_t{kStage} * shape.key_row;
   };
 
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kMTiles, g = lane / 4,
             t = lane % 4 * 2;
   const int end_query = min(first_query + kRows, end);
   const int all_stages = (end_query + kStage - 1) / kStage;
-  const int first_stage = shape.first_visible(batch, first_query) / kStage;
   const int last_start = shape.first_visible(batch, end_query - 1);
   const int in_columns = LaneTile<D>::in_columns(), in_rows = LaneTile<D>::in_rows();
   const float scale = shape.scale * kLog2e;

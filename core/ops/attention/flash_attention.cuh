@@ -176,7 +176,7 @@ void dispatch_query_tiles(const Stream& stream, F&& f) {
 /// the eight rows of a matrix that ldmatrix reads at once lie in different banks.
 template <int D>
 struct Tile {
-  static constexpr int kStride = D + 8;
+  static constexpr int kStride = D + 8, kChunks = D / 8;
   __nv_bfloat16* data;
 
   __device__ __forceinline__ __nv_bfloat16* at(int row, int column) const {
@@ -186,12 +186,18 @@ struct Tile {
   /// Starts copying rows [first, first + kRows) of a matrix; rows from `limit` on become zero.
   template <int kRows, int kThreads>
   __device__ __forceinline__ void load(const __nv_bfloat16* from, int stride, int first, int limit) const {
-    constexpr int kChunks = D / 8, kRowsAtOnce = kThreads / kChunks;
+    const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
+    load_own<kRows, kThreads>(from + int64_t{first + row} * stride + column, row, column, stride, first,
+                              limit);
+  }
+  /// The same where the thread's copies begin at `source`, which is its row and column after row `first`.
+  template <int kRows, int kThreads>
+  __device__ __forceinline__ void load_own(const __nv_bfloat16* source, int row, int column, int stride,
+                                           int first, int limit) const {
+    constexpr int kRowsAtOnce = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0);
     // One address that moves on (past the end it is not read): one for each copy would not fit the registers
     // beside the sums.
-    const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
-    const __nv_bfloat16* source = from + int64_t{first + row} * stride + column;
 #pragma unroll
     for (int r = 0; r < kRows; r += kRowsAtOnce) {
       if (kRows % kRowsAtOnce != 0 && row + r >= kRows) break;
@@ -215,7 +221,6 @@ struct Tile {
       }
     }
     __syncwarp(kAllLanes);
-    constexpr int kChunks = D / 8;
 #pragma unroll
     for (int i = lane; i < 16 * kChunks; i += 32) {
       const int r = i / kChunks, column = i % kChunks * 8;
