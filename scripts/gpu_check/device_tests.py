@@ -46,7 +46,8 @@ def verdicts_of(c):
 def device_tests(c, pattern, gpus=()):
     """Summary of the cases that match, on the GPU that is checked or on these; Skipped where each of them was."""
     account_of(c).unlink(missing_ok=True)
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+    # A kernel that is loaded when it is first called waits for all GPUs of the process, where NCCL's kernels wait for its thread.
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_MODULE_LOADING": "EAGER"} if gpus else {}
     out = c.run([c.program("ottava_device_tests"), "--durations", "no", pattern], check=False,
                 env={"OTTAVA_TEST_DEVICES": c.device, "OTTAVA_TEST_CASES": str(account_of(c)), **visible})
     summary = next((line.strip() for line in reversed(out.splitlines()) if "assertions" in line), tail(out, 3))

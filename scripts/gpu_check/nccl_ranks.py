@@ -1,6 +1,7 @@
 """Ranks with a GPU each, over NCCL, beside one rank: for a machine with several GPUs, of which all other stages look at one."""
 
 import dataclasses
+import os
 import re
 
 from check import Failed, TimedOut, distance, tail
@@ -10,13 +11,33 @@ from report import table
 
 MOST_RANKS = 8
 SEQUENCES, STEPS = 8, 10
-SECONDS = 60  # a run that has so many and does not end hangs
-# Before that, ranks say which of them keeps the others waiting.
-LIMITS = ["--comm.init_timeout_seconds", "40", "--comm.train_timeout_seconds", "20"]
+# A run that has so many seconds and does not end hangs; the first one starts every GPU.
+SECONDS, FIRST_SECONDS = 60, 90
 # What one rank does, too, and how far both may be apart.
 ALONE = {"bf16": [], "fp8": ["--model.converters", "quantize.linear.float8"], "muon": ["--optimizer.name", "Muon"]}
 APART = {"bf16": BOUNDS["bf16"], "fp8": BOUNDS["fp8"], "muon": BOUNDS["bf16"]}
 FLOAT8 = "--quantize.linear.float8."
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """Of running the same layout: without what some machines, or ranks beside graphs, may not be up to."""
+    name: str = ""
+    keys: tuple = ()
+    env: tuple = ()
+
+    def __add__(self, other):
+        return Way(f"{self.name} {other.name}".strip(), self.keys + other.keys, self.env + other.env)
+
+
+AS_IT_IS, WITHOUT_GRAPHS = Way(), Way("without CUDA graphs", ("--training.cuda_graphs", "off"))
+# In this order where not even the first layout works as it is; the others then go the way that works.
+WAYS_OUT = (WITHOUT_GRAPHS,
+            Way("without NVLink SHARP", env=(("NCCL_NVLS_ENABLE", "0"),)),
+            Way("without cuMem", env=(("NCCL_CUMEM_ENABLE", "0"), ("NCCL_CUMEM_HOST_ENABLE", "0"))),
+            Way("without peer-to-peer", env=(("NCCL_P2P_DISABLE", "1"),)))
+# For a later layout that fails: which of both brings it to its end says where to look.
+WAYS_TO_TELL = (WITHOUT_GRAPHS, Way("with NCCL's kernels in the order of their calls", env=(("NCCL_LAUNCH_ORDER_IMPLICIT", "1"),)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,39 +83,104 @@ def ranks_of(gpus):
     return max(n for n in (1, 2, 4, MOST_RANKS) if n <= max(len(gpus), 1))
 
 
+def limits(seconds):
+    """Before a run has hung for its seconds, ranks say which of them keeps the others waiting."""
+    return ["--comm.init_timeout_seconds", str(seconds - 20), "--comm.train_timeout_seconds", "20"]
+
+
+def said_by_nccl(output):
+    """Its version, by what GPUs reach each other, and whether their switch adds, from NCCL's own log."""
+    found = {"version": r"NCCL version ([\w.+]+)", "paths": r"Channel \d+\S* : .* via (\w+/\w+)", "NVLS": r"NVLS multicast support is (not available|available)"}
+    return {what: ", ".join(sorted(set(re.findall(pattern, output)))) for what, pattern in found.items()}
+
+
+def topology(c):
+    """How the machine's GPUs are joined; empty where nothing says it."""
+    try:
+        return c.run(["nvidia-smi", "topo", "-m"], check=False, seconds=15).strip()
+    except Failed:
+        return ""
+
+
+class Ranks:
+    """As many as there are GPUs, beside one."""
+
+    def __init__(self, c, gpus):
+        self.c, self.ranks, self.topology = c, ranks_of(gpus), topology(c)
+        self.gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:self.ranks])}
+        self.model = [*MODELS["2 layers, head dim 64"], "--training.seq_len", "512", "--training.global_batch_size", str(SEQUENCES)]
+        self.curves, self.rows, self.layouts, self.wrong, self.nccl = {}, [], {}, [], None
+
+    def train(self, layout, way):
+        """The run of the ranks, and the losses of one."""
+        if layout.alone not in self.curves:
+            self.curves[layout.alone] = self.c.train(f"alone {layout.alone}", self.c.device, STEPS, self.model + ALONE[layout.alone]).curve()
+        # Of the first run NCCL says what it found, later only what is wrong.
+        env = {"NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN" if self.rows else "INFO"), **self.gpus, **dict(way.env)}
+        keys = [*self.model, *layout.options(self.ranks), *limits(self.seconds()), *way.keys, "--comm.backend", "nccl"]
+        return self.c.train(f"nccl {layout.name} {way.name}".strip(), self.c.device, STEPS, keys,
+                            [self.c.program("ottava"), "launch", "-n", str(self.ranks), "--"], env, seconds=self.seconds()), self.curves[layout.alone]
+
+    def seconds(self):
+        return SECONDS if self.rows else FIRST_SECONDS
+
+    def one(self, layout, way):
+        """Whether it does what one rank does; None where time did not allow it."""
+        name, has_time = f"{layout.name} {way.name}".strip(), self.c.seconds_left() > self.seconds()
+        row, fault = [name, "not measured: no time was left", "", "", "", ""], ""
+        try:
+            run, alone = self.train(layout, way)
+        except TimedOut as e:  # with its whole time, it hangs
+            fault = str(e) if has_time else ""
+        except Failed as e:  # the others run
+            fault = tail(str(e), 30)
+        else:
+            far, graphs, memory = distance(run.curve(), alone), re.search(r"CUDA graphs: (on|off)", run.output), read_memory(run.output)
+            row[1:] = (graphs.group(1) if graphs else "", f"{run.curve()[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}",
+                       f"{memory['besides']:.0f}" if memory else "")
+            self.layouts[name] = {"graphs": row[1], "losses": run.curve(), "alone": alone, "largest_difference": far, "memory": memory}
+            self.nccl = self.nccl or said_by_nccl(run.output)
+            fault = "" if far <= APART[layout.alone] else f"too far, {far:.2e} > {APART[layout.alone]:.0e}"
+        row[1] = "FAILED" if fault and name not in self.layouts else row[1]
+        self.rows.append(row)
+        self.wrong += [f"{name}: {fault}"] if fault else []
+        self.c.so_far(*self.found())
+        return not fault if fault or name in self.layouts else None
+
+    def all(self, layouts):
+        way, failed = self.first(layouts[0]), []
+        if way is None:
+            self.wrong.append("Ranks trained over NCCL in none of these ways, so the other layouts were not tried.")
+            return
+        for layout in layouts[1:]:
+            failed += [layout] if self.one(layout, way) is False else []
+        for layout in failed:
+            for other in WAYS_TO_TELL:
+                if not (self.goes(way, other) or self.c.seconds_left() < SECONDS):
+                    self.one(layout, way + other)
+
+    def first(self, layout):
+        """The way that the others go; None where there is none."""
+        if self.one(layout, AS_IT_IS) is not False:
+            return AS_IT_IS
+        return next((way for way in WAYS_OUT if not self.goes(AS_IT_IS, way) and self.one(layout, way)), None)
+
+    def goes(self, way, other):
+        """Whether `way` has what `other` would change."""
+        return other == way or (other == WITHOUT_GRAPHS and bool(self.c.graphs_fault))
+
+    def found(self):
+        nccl = self.nccl or {}
+        words = [f"NCCL {nccl['version']}" if nccl.get("version") else "", f"GPUs reach each other by {nccl['paths']}" if nccl.get("paths") else "",
+                 f"NVLS is {nccl['NVLS']}" if nccl.get("NVLS") else ""]
+        text = "; ".join([f"{self.ranks} ranks with a GPU each", *filter(None, words)]) + ":\n\n"
+        text += table(["layout", "graphs", "loss", "one rank", "largest distance", "MiB besides the plan"], self.rows)
+        text += f"\n\n```\n{self.topology}\n```" if self.topology else ""
+        return text, {"ranks": self.ranks, "nccl": nccl, "topology": self.topology, "layouts": self.layouts}
+
+
 def over_nccl(c, gpus):
     """(text, data, what is wrong) of as many ranks as there are GPUs."""
-    ranks, model = ranks_of(gpus), [*MODELS["2 layers, head dim 64"], "--training.seq_len", "512", "--training.global_batch_size", str(SEQUENCES)]
-    launch, env = [c.program("ottava"), "launch", "-n", str(ranks), "--"], {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:ranks])}
-    with_float8 = (c.compute_capability() or 90) >= 89
-    rows, data, wrong, curves = [], {}, [], {}
-
-    def one(layout):
-        """The run of the ranks, and the losses of one."""
-        if layout.alone not in curves:
-            curves[layout.alone] = c.train(f"alone {layout.alone}", c.device, STEPS, model + ALONE[layout.alone]).curve()
-        return c.train(f"nccl {layout.name}", c.device, STEPS, [*model, *layout.options(ranks), *LIMITS, "--comm.backend", "nccl"],
-                       launch, env, seconds=SECONDS), curves[layout.alone]
-
-    for layout in LAYOUTS:
-        if layout.fewest() > ranks or (layout.alone == "fp8" and not with_float8):
-            continue
-        has_time = c.seconds_left() > SECONDS
-        try:
-            run, alone = one(layout)
-        except TimedOut as e:  # with its whole time, it hangs
-            rows.append((layout.name, "FAILED" if has_time else "not measured: no time was left", "", "", "", ""))
-            wrong += [f"{layout.name}: {e}"] if has_time else []
-            continue
-        except Failed as e:  # the others run
-            rows.append((layout.name, "FAILED", "", "", "", ""))
-            wrong.append(f"{layout.name}: {tail(str(e), 30)}")
-            continue
-        far, graphs, memory = distance(run.curve(), alone), re.search(r"CUDA graphs: (on|off)", run.output), read_memory(run.output)
-        rows.append((layout.name, graphs.group(1) if graphs else "", f"{run.curve()[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}",
-                     f"{memory['besides']:.0f}" if memory else ""))
-        data[layout.name] = {"graphs": rows[-1][1], "losses": run.curve(), "alone": alone, "largest_difference": far, "memory": memory}
-        if not far <= APART[layout.alone]:
-            wrong.append(f"{layout.name}: too far, {far:.2e} > {APART[layout.alone]:.0e}")
-    text = f"{ranks} ranks with a GPU each:\n\n" + table(["layout", "graphs", "loss", "one rank", "largest distance", "MiB besides the plan"], rows)
-    return text, {"ranks": ranks, "layouts": data}, wrong
+    ranks, with_float8 = Ranks(c, gpus), (c.compute_capability() or 90) >= 89
+    ranks.all([layout for layout in LAYOUTS if layout.fewest() <= ranks.ranks and (layout.alone != "fp8" or with_float8)])
+    return *ranks.found(), ranks.wrong

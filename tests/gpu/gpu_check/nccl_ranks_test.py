@@ -16,7 +16,13 @@ class NcclRanks(unittest.TestCase):
     class Check(Trainings):
         def __init__(self, gpus, changed=None, seconds=1000, capability=90):
             super().__init__(changed)
-            self.all, self.seconds, self.capability, self.started = gpus, seconds, capability, {}
+            self.all, self.seconds, self.capability, self.started, self.noted = gpus, seconds, capability, {}, []
+
+        def run(self, command, check=True, env=None, seconds=None):
+            return "GPU0 GPU1: NV18"
+
+        def so_far(self, text, data):
+            self.noted.append(text)
 
         def program(self, name):
             return name
@@ -59,8 +65,10 @@ class NcclRanks(unittest.TestCase):
     def test_cases_of_several_ranks_see_as_many_gpus(self):
         seen, last = [], ""
 
-        def run(command, check=True, env=None):
-            seen.append((command[-1], env.get("CUDA_VISIBLE_DEVICES")))
+        def run(command, check=True, env=None, seconds=None):
+            if command[0] == "nvidia-smi":
+                raise Failed("nvidia-smi cannot be started")
+            seen.append((command[-1], env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_MODULE_LOADING")))
             if len(seen) == 1 or not last:
                 return "All tests passed (1 assertion in 1 test case)"
             Path(env["OTTAVA_TEST_CASES"]).write_text(last)
@@ -73,7 +81,7 @@ class NcclRanks(unittest.TestCase):
             return device_tests.nccl(c)
 
         text, data = stage()
-        self.assertEqual(seen, [(device_tests.OF_NCCL, None), (device_tests.OF_SEVERAL, "0,1,2,3")])
+        self.assertEqual(seen, [(device_tests.OF_NCCL, None, None), (device_tests.OF_SEVERAL, "0,1,2,3", "EAGER")])
         self.assertIn("Cases with 4 GPUs: All tests passed", text)
         self.assertEqual(len(data["ranks"]["layouts"]), 9)
         last = "ran\ta\nran\tb\n"
@@ -100,7 +108,7 @@ class NcclRanks(unittest.TestCase):
         with self.assertRaises(Failed) as red:
             self.stage(self.Check(list("01"), {"nccl TP 2": {9: 7.5}}))
         self.assertIn("TP 2: too far", str(red.exception))
-        self.assertEqual(len(red.exception.data["ranks"]["layouts"]), 8)
+        self.assertEqual(len(red.exception.data["ranks"]["layouts"]), 8 + len(nccl_ranks.WAYS_TO_TELL))
         for seconds, says in ((1000, "FAILED"), (30, "not measured: no time was left")):
             c = self.Check(list("01"), seconds=seconds)
             train = c.train
@@ -112,6 +120,75 @@ class NcclRanks(unittest.TestCase):
                 self.stage(c)
             self.assertIn(f"| PP 2 | {says} |", str(red.exception))
             self.assertIn("PP 2: not done after 60 s", str(red.exception))
+
+    @staticmethod
+    def failing(c, fails):
+        """The check, in which a run over NCCL does not end if fails(its name, keys, variables)."""
+        train = c.train
+
+        def one(name, device, steps, extra, launcher=(), env=None, seconds=None):
+            run = train(name, device, steps, extra, launcher, env, seconds)
+            if name.startswith("nccl ") and fails(name, extra, env):
+                raise TimedOut(f"not done after {seconds:.0f} s")
+            return run
+
+        c.train = one
+        return c
+
+    def red(self, c):
+        with self.assertRaises(Failed) as red:
+            self.stage(c)
+        return str(red.exception), red.exception.data["ranks"]["layouts"]
+
+    def test_the_others_go_the_way_in_which_the_first_layout_works(self):
+        c = self.failing(self.Check(list("01")), lambda name, keys, env: env.get("NCCL_NVLS_ENABLE") != "0")
+        text, layouts = self.red(c)
+        self.assertIn("FSDP: not done after 90 s", text)
+        self.assertIn("FSDP without CUDA graphs: not done after 60 s", text)
+        self.assertEqual(len(layouts), 8)
+        self.assertTrue(all(name.endswith(" without NVLink SHARP") for name in layouts), layouts)
+        self.assertNotIn("without cuMem", text)
+
+    def test_where_no_way_works_the_hour_is_not_spent_on_every_layout(self):
+        c = self.failing(self.Check(list("01234567")), lambda *_: True)
+        text, layouts = self.red(c)
+        self.assertEqual((layouts, len([name for name in c.started if name.startswith("nccl ")])), ({}, 1 + len(nccl_ranks.WAYS_OUT)))
+        self.assertIn("so the other layouts were not tried", text)
+        c = self.failing(self.Check(list("01")), lambda *_: True)
+        c.graphs_fault = "[graphs] the micro-batch cannot be recorded"  # all go without
+        self.assertNotIn("FSDP without CUDA graphs", self.red(c)[0])
+
+    def test_a_later_layout_that_hangs_is_tried_in_ways_that_tell_why(self):
+        c = self.failing(self.Check(list("01")), lambda name, keys, env: "TP 2" in name and "off" not in keys)
+        text, layouts = self.red(c)
+        self.assertIn("TP 2 without CUDA graphs", layouts)
+        self.assertIn("TP 2 with NCCL's kernels in the order of their calls: not done after 60 s", text)
+        self.assertIn("PP 2", layouts)
+        self.assertLess(text.index("| PP 2 |"), text.index("| TP 2 without CUDA graphs |"))
+
+    def test_what_nccl_found_is_in_the_report(self):
+        log = ("node:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\nnode:1:2 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)\n"
+               "node:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\nnode:1:2 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n")
+        c = self.Check(list("01"))
+        c.said = log + c.said
+        text, data = self.stage(c)
+        self.assertEqual(data["ranks"]["nccl"], {"version": "2.28.9+cuda13.0", "paths": "P2P/CUMEM, SHM/direct", "NVLS": "available"})
+        self.assertIn("2 ranks with a GPU each; NCCL 2.28.9+cuda13.0; GPUs reach each other by P2P/CUMEM, SHM/direct; NVLS is available:", text)
+        self.assertIn("NV18", text)
+        levels = [env["NCCL_DEBUG"] for _, env in c.started.values() if env]
+        self.assertEqual(levels, ["INFO"] + ["WARN"] * 7)
+        self.assertEqual(len(c.noted), 8)  # a call that is killed leaves what there is
+        with mock.patch.dict("os.environ", {"NCCL_DEBUG": "TRACE"}):
+            c = self.Check(list("01"))
+            self.stage(c)
+            self.assertEqual({env["NCCL_DEBUG"] for _, env in c.started.values() if env}, {"TRACE"})
+
+    def test_ranks_speak_before_a_run_is_ended(self):
+        c = self.Check(list("01"))
+        self.stage(c)
+        given = [dict(zip(keys[-10::2], keys[-9::2])) for name, keys in c.commands.items() if name.startswith("nccl ")]
+        waits = [float(keys["--comm.init_timeout_seconds"]) for keys in given]
+        self.assertEqual(waits, [nccl_ranks.FIRST_SECONDS - 20.0] + [nccl_ranks.SECONDS - 20.0] * 7)
 
     def test_the_gpus_are_those_that_are_visible(self):
         c = Check(dry=True, programs=".", seconds=60)
