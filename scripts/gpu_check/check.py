@@ -1,7 +1,9 @@
 """Runs programs for the stages: within their time, with their output, on a text that is the same everywhere."""
 
+import contextlib
 import dataclasses
 import functools
+import glob
 import json
 import math
 import os
@@ -101,12 +103,13 @@ def made_up_text():
 OWN_GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 
 
-def opened(device):
-    """Held open, a driver keeps its state between programs that come and go; None where there is no such file."""
-    try:
-        return os.open(device, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
+def opened(devices):
+    """Held open, GPUs keep their driver's state between programs that come and go: each that has lost it takes seconds to start."""
+    out = []
+    for device in devices:
+        with contextlib.suppress(OSError):  # another user's
+            out.append(os.open(device, os.O_RDWR | os.O_CLOEXEC))
+    return out
 
 
 class Check:
@@ -117,7 +120,7 @@ class Check:
         self.python = os.environ.get("OTTAVA_TORCH_PYTHON", sys.executable)
         self.deadline = self.stage_deadline = time.monotonic() + seconds
         self.log = log  # of all that programs say (program_output.py)
-        self.driver = None if dry else opened("/dev/nvidia0")
+        self.drivers = [] if dry else opened(sorted(glob.glob("/dev/nvidia[0-9]*")))
         self.work = Path(tempfile.mkdtemp(prefix="ottava-gpu-check-"))
         self.text = self.work / "text.txt"
         self.text.write_text(made_up_text())
@@ -313,7 +316,6 @@ class Check:
         self.end_running()
         if self.curves:
             self.curves.close()
-        if self.driver is not None:
-            os.close(self.driver)
-            self.driver = None
+        while self.drivers:
+            os.close(self.drivers.pop())
         shutil.rmtree(self.work, ignore_errors=True)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Ranks that have a GPU each."""
 
+import os
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
 from stand_ins import Trainings
+import check
 import device_tests
 import nccl_ranks
 from check import Check, Failed, TimedOut
@@ -189,6 +191,16 @@ class NcclRanks(unittest.TestCase):
         given = [dict(zip(keys[-10::2], keys[-9::2])) for name, keys in c.commands.items() if name.startswith("nccl ")]
         waits = [float(keys["--comm.init_timeout_seconds"]) for keys in given]
         self.assertEqual(waits, [nccl_ranks.FIRST_SECONDS - 20.0] + [nccl_ranks.SECONDS - 20.0] * 7)
+
+    def test_all_gpus_are_held_open(self):
+        with tempfile.TemporaryDirectory() as folder:
+            devices = [Path(folder) / name for name in ("nvidia0", "nvidia1")]
+            for device in devices:
+                device.touch()
+            held = check.opened([*devices, Path(folder) / "nvidia2"])
+            self.assertEqual([os.readlink(f"/proc/self/fd/{file}") for file in held], [str(device.resolve()) for device in devices])
+            for file in held:
+                os.close(file)
 
     def test_the_gpus_are_those_that_are_visible(self):
         c = Check(dry=True, programs=".", seconds=60)
