@@ -6,6 +6,7 @@ import re
 
 from check import Failed, TimedOut, distance, tail
 from models import BOUNDS, MODELS
+from nccl_speed import speed_over_nccl
 from parity import read_memory
 from report import table
 
@@ -115,11 +116,16 @@ class Ranks:
         """The run of the ranks, and the losses of one."""
         if layout.alone not in self.curves:
             self.curves[layout.alone] = self.c.train(f"alone {layout.alone}", self.c.device, STEPS, self.model + ALONE[layout.alone]).curve()
-        # Of the first run NCCL says what it found, later only what is wrong.
-        env = {"NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN" if self.rows else "INFO"), **self.gpus, **dict(way.env)}
         keys = [*self.model, *layout.options(self.ranks), *limits(self.seconds()), *way.keys, "--comm.backend", "nccl"]
-        return self.c.train(f"nccl {layout.name} {way.name}".strip(), self.c.device, STEPS, keys,
-                            [self.c.program("ottava"), "launch", "-n", str(self.ranks), "--"], env, seconds=self.seconds()), self.curves[layout.alone]
+        return self.c.train(f"nccl {layout.name} {way.name}".strip(), self.c.device, STEPS, keys, self.launch(), self.env(way),
+                            seconds=self.seconds()), self.curves[layout.alone]
+
+    def launch(self):
+        return [self.c.program("ottava"), "launch", "-n", str(self.ranks), "--"]
+
+    def env(self, way):
+        """Of the first run NCCL says what it found, later only what is wrong."""
+        return {"NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN" if self.rows else "INFO"), **self.gpus, **dict(way.env)}
 
     def seconds(self):
         return SECONDS if self.rows else FIRST_SECONDS
@@ -148,16 +154,18 @@ class Ranks:
         return not fault if fault or name in self.layouts else None
 
     def all(self, layouts):
+        """The way that they went; None where there is none."""
         way, failed = self.first(layouts[0]), []
         if way is None:
             self.wrong.append("Ranks trained over NCCL in none of these ways, so the other layouts were not tried.")
-            return
+            return None
         for layout in layouts[1:]:
             failed += [layout] if self.one(layout, way) is False else []
         for layout in failed:
             for other in WAYS_TO_TELL:
                 if not (self.goes(way, other) or self.c.seconds_left() < SECONDS):
                     self.one(layout, way + other)
+        return way
 
     def first(self, layout):
         """The way that the others go; None where there is none."""
@@ -182,5 +190,9 @@ class Ranks:
 def over_nccl(c, gpus):
     """(text, data, what is wrong) of as many ranks as there are GPUs."""
     ranks, with_float8 = Ranks(c, gpus), (c.compute_capability() or 90) >= 89
-    ranks.all([layout for layout in LAYOUTS if layout.fewest() <= ranks.ranks and (layout.alone != "fp8" or with_float8)])
-    return *ranks.found(), ranks.wrong
+    way = ranks.all([layout for layout in LAYOUTS if layout.fewest() <= ranks.ranks and (layout.alone != "fp8" or with_float8)])
+    text, data = ranks.found()
+    if way is None:
+        return text, data, ranks.wrong
+    rates, data["speed"], wrong = speed_over_nccl(c, ranks.ranks, ranks.launch(), ranks.env(way), way.keys)
+    return f"{text}\n\n{rates}", data, ranks.wrong + wrong

@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from stand_ins import Trainings
+from stand_ins import BENCH, Trainings
 import check
 import device_tests
 import nccl_ranks
@@ -20,8 +20,19 @@ class NcclRanks(unittest.TestCase):
             super().__init__(changed)
             self.all, self.seconds, self.capability, self.started, self.noted = gpus, seconds, capability, {}, []
 
+        text = "text.txt"
+
         def run(self, command, check=True, env=None, seconds=None):
-            return "GPU0 GPU1: NV18"
+            if "bench" in command:
+                self.started["bench " + " ".join(command)] = (command, env)
+                return "".join(f"[rank 0] {line}\n" for line in BENCH.splitlines())
+            return "Time per step: 0.7 s; 3,000 tokens/s per rank" if "plan" in command else "GPU0 GPU1: NV18"
+
+        def folder(self, name):
+            return name
+
+        def without_graphs(self, device, extra=()):
+            return []
 
         def so_far(self, text, data):
             self.noted.append(text)
@@ -68,8 +79,8 @@ class NcclRanks(unittest.TestCase):
         seen, last = [], ""
 
         def run(command, check=True, env=None, seconds=None):
-            if command[0] == "nvidia-smi":
-                raise Failed("nvidia-smi cannot be started")
+            if command[0] != "ottava_device_tests":
+                raise Failed(f"{command[0]} cannot be started: the step needs 9 GiB")
             seen.append((command[-1], env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_MODULE_LOADING")))
             if len(seen) == 1 or not last:
                 return "All tests passed (1 assertion in 1 test case)"
@@ -178,12 +189,30 @@ class NcclRanks(unittest.TestCase):
         self.assertIn("2 ranks with a GPU each; NCCL 2.28.9+cuda13.0; GPUs reach each other by P2P/CUMEM, SHM/direct; NVLS is available:", text)
         self.assertIn("NV18", text)
         levels = [env["NCCL_DEBUG"] for _, env in c.started.values() if env]
-        self.assertEqual(levels, ["INFO"] + ["WARN"] * 7)
+        self.assertEqual(levels, ["INFO"] + ["WARN"] * 10)
         self.assertEqual(len(c.noted), 8)  # a call that is killed leaves what there is
         with mock.patch.dict("os.environ", {"NCCL_DEBUG": "TRACE"}):
             c = self.Check(list("01"))
             self.stage(c)
             self.assertEqual({env["NCCL_DEBUG"] for _, env in c.started.values() if env}, {"TRACE"})
+
+    def test_large_steps_are_measured_beside_the_plan(self):
+        c = self.Check(list("0123"))
+        text, data = self.stage(c)
+        self.assertIn("| FSDP, bf16 | 5057 | 3000 | 512 |", text)
+        self.assertEqual(list(data["ranks"]["speed"]), ["FSDP, bf16", "FSDP, fp8 with weights in FP8", "TP 4, bf16"])
+        self.assertIn("too_large", self.where_none_runs(Failed("exit code 1: the step needs 90 GiB; set"))[1]["ranks"]["speed"]["FSDP, bf16"])
+        self.assertIn("not measured", self.where_none_runs(TimedOut("no time was left"), seconds=20)[0])
+        for error in (TimedOut("not done after 75 s: ottava"), Failed("exit code 1: no"), ""):
+            with self.assertRaisesRegex(Failed, "speed of FSDP, bf16: "):
+                self.where_none_runs(error)
+
+    def where_none_runs(self, error, seconds=1000):
+        """The stage where `bench train` raises it, or says nothing."""
+        c = self.Check(list("01"), seconds=seconds)
+        run = c.run
+        c.run = lambda command, **more: run(command, **more) if "bench" not in command else mock.Mock(side_effect=[error])()
+        return self.stage(c)
 
     def test_ranks_speak_before_a_run_is_ended(self):
         c = self.Check(list("01"))
