@@ -12,6 +12,9 @@ OF_NCCL = "*NCCL*"
 # Those that have something to say on several GPUs.
 OF_SEVERAL = f"{OF_NCCL},a rank that does not come*,rank 0's algorithms*,products that only some ranks*,ranks that share a GPU*"
 
+OF_THREADS = ("Their ranks are threads of one process: where CUDA waits for all GPUs of a process, as to free memory, it can wait for a call "
+              "that needs the thread that waits. Ranks that train are processes.")
+
 
 def environment(c):
     data = {"ottava": c.run([c.program("ottava"), "--version"], check=False).strip(), "cpus": os.cpu_count()}
@@ -67,24 +70,25 @@ def cases_of_several(c, gpus):
     except TimedOut as e:
         verdicts, late = verdicts_of(c), str(e).splitlines()[0].split(":")[0]
         failed = [v.case for v in verdicts if v.result == "FAILED"]
-        return f"{len(verdicts)} of them ended, {late}", [f"cases with {len(gpus)} GPUs failed: {', '.join(failed)}"] if failed else []
+        return f"{len(verdicts)} of them ended, {late}", [f"cases with {len(gpus)} GPUs failed: {', '.join(failed)}. {OF_THREADS}"] if failed else []
     except Failed as e:
-        return "FAILED", [f"cases with {len(gpus)} GPUs: {e}"]
+        return "FAILED", [f"cases with {len(gpus)} GPUs: {e}\n{OF_THREADS}"]
 
 
 def nccl(c):
-    """One rank: the conformance cases and a recorded graph of collectives go through NCCL. On several GPUs ranks train over it, and
-    the cases run with ranks that have a GPU each."""
+    """On one GPU the conformance cases and a recorded graph of collectives go through NCCL. On several, ranks train over it first, and
+    then the cases run with ranks that have a GPU each."""
     if c.dry:
         raise Skipped("NCCL moves GPU tensors only")
-    summary, gpus = device_tests(c, OF_NCCL), c.gpus()
-    text, data = f"Collectives of one rank: {summary}.", {"summary": summary}
+    gpus = c.gpus()
     if len(gpus) < 2:
-        return f"{text}\n\nThere is one GPU: several ranks have not been tried.", data
-    ranks, data["ranks"], wrong = over_nccl(c, gpus)
+        summary = device_tests(c, OF_NCCL)
+        return f"Collectives of one rank: {summary}.\n\nThere is one GPU: several ranks have not been tried.", {"summary": summary}
+    text, ranks, wrong = over_nccl(c, gpus)
+    data = {"ranks": ranks}
     data["cases"], failed = cases_of_several(c, gpus[:ranks_of(gpus)])
     wrong += failed
-    text += f"\n\n{ranks}\n\nCases with {ranks_of(gpus)} GPUs: {data['cases']}."
+    text += f"\n\nCases with {ranks_of(gpus)} GPUs: {data['cases']}."
     if wrong:
         raise Failed("\n\n".join([text, *wrong]), data)
     return text, data

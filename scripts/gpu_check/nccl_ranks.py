@@ -11,13 +11,16 @@ from parity import read_memory
 from report import table
 
 MOST_RANKS = 8
-SEQUENCES, STEPS = 8, 10
+SEQUENCES, STEPS, CHECKPOINT = 8, 10, 4
 # A run that has so many seconds and does not end hangs; the first one starts every GPU.
 SECONDS, FIRST_SECONDS = 60, 90
 # What one rank does, too, and how far both may be apart.
 ALONE = {"bf16": [], "fp8": ["--model.converters", "quantize.linear.float8"], "muon": ["--optimizer.name", "Muon"]}
 APART = {"bf16": BOUNDS["bf16"], "fp8": BOUNDS["fp8"], "muon": BOUNDS["bf16"]}
 FLOAT8 = "--quantize.linear.float8."
+SAVES = ("--checkpoint.enable", "true", "--checkpoint.interval", str(CHECKPOINT), "--checkpoint.keep_latest_k", "0",
+         "--checkpoint.async_mode", "async_with_pinned_mem")
+GOES_ON = ("--checkpoint.enable", "true", "--checkpoint.load_step", str(CHECKPOINT), "--checkpoint.load_only", "true")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,8 @@ AS_IT_IS, WITHOUT_GRAPHS = Way(), Way("without CUDA graphs", ("--training.cuda_g
 WAYS_OUT = (WITHOUT_GRAPHS,
             Way("without NVLink SHARP", env=(("NCCL_NVLS_ENABLE", "0"),)),
             Way("without cuMem", env=(("NCCL_CUMEM_ENABLE", "0"), ("NCCL_CUMEM_HOST_ENABLE", "0"))),
-            Way("without peer-to-peer", env=(("NCCL_P2P_DISABLE", "1"),)))
+            Way("without peer-to-peer", env=(("NCCL_P2P_DISABLE", "1"),)),
+            Way("connected when first used", env=(("NCCL_RUNTIME_CONNECT", "1"),)))
 # For a later layout that fails: which of both brings it to its end says where to look.
 WAYS_TO_TELL = (WITHOUT_GRAPHS, Way("with NCCL's kernels in the order of their calls", env=(("NCCL_LAUNCH_ORDER_IMPLICIT", "1"),)))
 
@@ -50,6 +54,7 @@ class Layout:
     tp: int = 1
     alone: str = "bf16"  # of ALONE
     keys: tuple = ()
+    after: str = ""  # the layout from whose checkpoint it goes on
 
     def fewest(self):
         return max(self.pp * self.replicas * self.cp * self.tp, 2)
@@ -71,6 +76,8 @@ LAYOUTS = (
            keys=(FLOAT8 + "enable_fsdp_float8_all_gather", "true", FLOAT8 + "enable_float8_gradient_all_to_all", "true")),
     Layout("CP 2", cp=2),
     Layout("2 replicas", replicas=2),
+    Layout("FSDP, which saves", keys=SAVES),
+    Layout("TP 2, from its checkpoint", tp=2, keys=GOES_ON, after="FSDP, which saves"),
     Layout("TP 4, which share key and value heads", tp=4),
     Layout("Muon", alone="muon"),
     Layout("TP 2, a padded vocabulary in FP8", tp=2, alone="fp8",
@@ -111,14 +118,18 @@ class Ranks:
         self.gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:self.ranks])}
         self.model = [*MODELS["2 layers, head dim 64"], "--training.seq_len", "512", "--training.global_batch_size", str(SEQUENCES)]
         self.curves, self.rows, self.layouts, self.wrong, self.nccl = {}, [], {}, [], None
+        self.done = {}  # layouts that did as one rank does, and the names of those runs
 
     def train(self, layout, way):
-        """The run of the ranks, and the losses of one."""
+        """The run of the ranks, and the losses of one in the same steps."""
+        name, first = f"nccl {layout.name} {way.name}".strip(), CHECKPOINT + 1 if layout.after else 1
+        if layout.after:
+            self.c.copy_of(self.done[layout.after], name)
         if layout.alone not in self.curves:
             self.curves[layout.alone] = self.c.train(f"alone {layout.alone}", self.c.device, STEPS, self.model + ALONE[layout.alone]).curve()
         keys = [*self.model, *layout.options(self.ranks), *limits(self.seconds()), *way.keys, "--comm.backend", "nccl"]
-        return self.c.train(f"nccl {layout.name} {way.name}".strip(), self.c.device, STEPS, keys, self.launch(), self.env(way),
-                            seconds=self.seconds()), self.curves[layout.alone]
+        run = self.c.train(name, self.c.device, STEPS, keys, self.launch(), self.env(way), seconds=self.seconds(), first=first)
+        return run, self.curves[layout.alone][first - 1:]
 
     def launch(self):
         return [self.c.program("ottava"), "launch", "-n", str(self.ranks), "--"]
@@ -131,7 +142,7 @@ class Ranks:
         return SECONDS if self.rows else FIRST_SECONDS
 
     def one(self, layout, way):
-        """Whether it does what one rank does; None where time did not allow it."""
+        """Whether it came to its end; None where time did not allow it."""
         name, has_time = f"{layout.name} {way.name}".strip(), self.c.seconds_left() > self.seconds()
         row, fault = [name, "not measured: no time was left", "", "", "", ""], ""
         try:
@@ -148,20 +159,21 @@ class Ranks:
             self.nccl = self.nccl or said_by_nccl(run.output)
             fault = "" if far <= APART[layout.alone] else f"too far, {far:.2e} > {APART[layout.alone]:.0e}"
         row[1] = "FAILED" if fault and name not in self.layouts else row[1]
+        if not fault and name in self.layouts:
+            self.done[layout.name] = f"nccl {name}"
         self.rows.append(row)
         self.wrong += [f"{name}: {fault}"] if fault else []
         self.c.so_far(*self.found())
-        return not fault if fault or name in self.layouts else None
+        return name in self.layouts if fault or name in self.layouts else None
 
     def all(self, layouts):
         """The way that they went; None where there is none."""
-        way, failed = self.first(layouts[0]), []
+        way = self.first(layouts[0])
         if way is None:
             self.wrong.append("Ranks trained over NCCL in none of these ways, so the other layouts were not tried.")
             return None
-        for layout in layouts[1:]:
-            failed += [layout] if self.one(layout, way) is False else []
-        for layout in failed:
+        tried = [(layouts[0], True), *((layout, self.one(layout, way)) for layout in layouts[1:] if layout.after in ("", *self.done))]
+        for layout in [layout for layout, ended in tried if ended is not None and layout.name not in self.done]:
             for other in WAYS_TO_TELL:
                 if not (self.goes(way, other) or self.c.seconds_left() < SECONDS):
                     self.one(layout, way + other)
