@@ -145,14 +145,21 @@ std::vector<std::string> broken_connections(const std::vector<ProgressRecord>& r
   return found;
 }
 
-// Of a graph's calls only the end of all is seen.
-std::string advice_of_graphs(const std::vector<ProgressRecord>& records) {
-  const bool is_in_one = std::ranges::any_of(records, [](const ProgressRecord& r) {
-    return r.state == State::inside && r.call.collective == Collective::graph;
-  });
-  if (!is_in_one) return "";
-  return "; a graph that takes longer than comm.train_timeout_seconds looks the same: if this one may, raise "
-         "it, or set training.cuda_graphs to off";
+// Of a graph's calls only the end of all is seen. The first call of all shows what keeps GPUs apart.
+std::string advice_on(const std::vector<ProgressRecord>& records) {
+  const auto any_is_in = [&](auto of) {
+    return std::ranges::any_of(
+        records, [&](const ProgressRecord& r) { return r.state == State::inside && of(r.call); });
+  };
+  if (any_is_in([](const EnteredCall& c) { return c.collective == Collective::graph; })) {
+    return "; a graph that takes longer than comm.train_timeout_seconds looks the same: if this one may, "
+           "raise it, or set training.cuda_graphs to off";
+  }
+  if (any_is_in([](const EnteredCall& c) { return c.label == kConnecting; })) {
+    return "; NCCL_DEBUG=INFO shows the paths that NCCL has chosen: if GPUs cannot reach each other's memory "
+           "here, as behind an IOMMU or with ACS on PCIe switches, NCCL_P2P_DISABLE=1 does without";
+  }
+  return "";
 }
 
 std::string describe_sized(std::vector<ProgressRecord> records) {
@@ -212,12 +219,12 @@ std::string blame(const std::vector<ProgressRecord>& records) {
     return fmt::format("a connection is at fault, or its ranks disagree about the call: {}; {}",
                        listed(broken, same, kShown), describe_sized(records));
   }
-  if (!last.empty()) return "no rank is behind, but data does not arrive " + last + advice_of_graphs(records);
+  if (!last.empty()) return "no rank is behind, but data does not arrive " + last + advice_on(records);
   if (contains(waits.waiting, true)) {
     return "the ranks disagree about the call, or a connection is at fault: " + describe_sized(records);
   }
   return fmt::format("no rank is behind: all have entered the call, and its data does not arrive: {}{}",
-                     describe_groups(records, [](const auto&) { return true; }), advice_of_graphs(records));
+                     describe_groups(records, [](const auto&) { return true; }), advice_on(records));
 }
 
 Waiting who_waits(const std::vector<ProgressRecord>& records) {

@@ -40,6 +40,10 @@ struct PeerMessages {
   bool operator==(const PeerMessages&) const = default;
 };
 
+/// Label of the first call on what a transport for GPUs has connected, which shows whether data arrive at
+/// all.
+inline constexpr const char* kConnecting = "connecting";
+
 /// Where a rank is in its sequence of calls.
 struct ProgressRecord {
   enum class State : uint8_t { idle, inside, done, silent, closed, failed };

@@ -161,7 +161,7 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
 /// Makes the calls as one group on the communicator's stream, and waits for their end.
 template <class Calls>
 void NcclCommunicator::connect_by(const Calls& calls) {
-  const EnteredCall connecting = entered(Collective::barrier, "connecting");
+  const EnteredCall connecting = entered(Collective::barrier, kConnecting);
   group(connecting, [&] { calls(static_cast<cudaStream_t>(own_stream().native())); });
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own_stream());

@@ -92,6 +92,16 @@ TEST_CASE("blame says that a graph may only take long, where no rank is behind")
   CHECK_THAT(blame(records), Catch::StartsWith("behind: rank 1 is after CUDA graph") && !Contains(advice));
 }
 
+TEST_CASE("blame says what may keep GPUs apart, where the first call between them does not end") {
+  const char* advice = "NCCL_P2P_DISABLE=1 does without";
+  std::vector<ProgressRecord> records = {at(0, State::inside, 1, kConnecting),
+                                         at(1, State::inside, 1, kConnecting)};
+  CHECK_THAT(blame(records),
+             Catch::StartsWith("no rank is behind: all have entered the call") && Catch::EndsWith(advice));
+  records[1].state = State::closed;
+  CHECK_THAT(blame(records), Catch::StartsWith("rank 1 is gone") && !Contains(advice));
+}
+
 TEST_CASE("blame shortens long lists") {
   std::vector<ProgressRecord> records = {at(0, State::done, 8)};
   for (int r = 1; r < 512; ++r) records.push_back(at(r, State::inside, 9));
