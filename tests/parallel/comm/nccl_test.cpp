@@ -211,6 +211,36 @@ TEST_CASE("a rank that does not come ends the others' collectives") {
       Contains("all_reduce 'alone") && Contains("made no progress") && Contains("for 1 s"));
 }
 
+// The abort of a communicator lasts until such graphs are gone.
+TEST_CASE("NCCL: a graph that another rank does not launch is named, and comes to its end") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
+  std::promise<void> ended;
+  CHECK_THROWS_WITH(
+      run_nccl_ranks(
+          {.ranks = 2},
+          [&](Communicator&, Communicator& world) {
+            Stream stream = stream_for(world);
+            Values<float> x(8, 1.0f);
+            const auto sum = [&] {
+              world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "recorded"}).wait(stream);
+            };
+            sum();
+            stream.synchronize();
+            const cuda::Graph graph = cuda::Graph::record(stream, sum);
+            world.state().set_timeout_seconds(1);
+            if (world.rank() == 1) {
+              ended.get_future().wait_for(std::chrono::seconds(60));
+              return;
+            }
+            graph.launch(stream);
+            world.graph_launched(stream, "the sum", 1);
+            stream.synchronize();  // comes back because the call is aborted
+            ended.set_value();
+            if (world.state().failed()) throw CommError(world.state().failure());
+          }),
+      Contains("rank 0 made no progress in CUDA graph 'the sum'") && Contains("for 1 s"));
+}
+
 TEST_CASE("NCCL: a call that hangs in one lane is named, although another lane's calls end") {
   if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   std::promise<void> ended;

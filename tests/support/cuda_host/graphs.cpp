@@ -160,6 +160,7 @@ cudaError_t submit(Stream& stream, Emit emit) {
 }
 
 cudaError_t forbid_in_capture(const char* call, const Stream* stream, const Event* event) {
+  if (cudaError_t status = require_chosen_gpu(call)) return status;
   if (capturing) return lose(*capturing, std::string(call) + " while a stream is captured");
   if (stream && stream->capture)
     return lose(*stream->capture, std::string(call) + " of a stream that is captured");
@@ -301,6 +302,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
+  insist_on_chosen_gpu("cudaGraphExecDestroy");
   auto lock = lock_layer();
   auto* exec = reinterpret_cast<Executable*>(handle);
   const cudaError_t status = run_until(lock, exec->launched_on, [&] { return exec->under_way == 0; });

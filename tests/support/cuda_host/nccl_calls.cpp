@@ -138,7 +138,10 @@ bool has_turn(int gpu, const Visit* visit) {
 struct CapturedCall {
   explicit CapturedCall(ncclComm_t c) : comm(c) { comm->captured++; }
   CapturedCall(const CapturedCall&) = delete;
-  ~CapturedCall() { comm->captured--; }
+  ~CapturedCall() {
+    comm->captured--;
+    wake();
+  }
   ncclComm_t comm;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 
 #include "memory.h"
 #include "settings.h"
@@ -190,7 +191,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->is_aborted = comm->is_destroyed = true;
   comm->launches.clear();
   wake();
-  return ncclSuccess;
+  if (run_until(lock, nullptr, [&] { return comm->captured == 0; }) == cudaSuccess) return ncclSuccess;
+  std::fprintf(stderr, "cuda_host: an abort waits for graphs with calls of its communicator, which stay\n");
+  std::_Exit(70);
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {

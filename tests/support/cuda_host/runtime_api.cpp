@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -34,9 +35,10 @@ double milliseconds_now() { return spent[gpu_at_work()] += 1e-3; }
 
 cudaError_t free_memory(void* p, MemoryKind kind) {
   if (!p) return cudaSuccess;
+  const char* call = kind == MemoryKind::device ? "cudaFree" : "cudaFreeHost";
+  insist_on_chosen_gpu(call);
   auto lock = lock_layer();
-  if (cudaError_t status = forbid_in_capture(kind == MemoryKind::device ? "cudaFree" : "cudaFreeHost"))
-    return status;
+  if (cudaError_t status = forbid_in_capture(call)) return status;
   const int gpu = kind == MemoryKind::device ? gpu_of(p) : current_gpu();
   cudaError_t status = synchronize_gpu(lock, gpu < 0 ? current_gpu() : gpu);  // as the real one does
   if (!release(p, kind)) {
@@ -88,7 +90,7 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = current_gpu();
+  *device = std::max(current_gpu(), 0);
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -128,6 +130,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   }
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  if (cudaError_t status = require_chosen_gpu("cudaMemGetInfo")) return status;
   auto lock = lock_layer();
   *total_bytes = kDeviceBytes;
   *free_bytes = kDeviceBytes - device_bytes_in_use(current_gpu());
@@ -232,12 +235,14 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     explain("streams are made with cudaStreamNonBlocking");
     return cudaErrorInvalidValue;
   }
+  if (cudaError_t status = require_chosen_gpu("cudaStreamCreate")) return status;
   Stream* created = create_stream();
   created->priority = priority;
   *stream = reinterpret_cast<cudaStream_t>(created);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  insist_on_chosen_gpu("cudaStreamDestroy");
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
@@ -265,12 +270,14 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  if (cudaError_t status = require_chosen_gpu("cudaEventCreate")) return status;
   auto created = std::make_shared<Event>();
   created->gpu = current_gpu();
   *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Event>(std::move(created)));
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  insist_on_chosen_gpu("cudaEventDestroy");
   auto lock = lock_layer();
   delete as_event(event);
   return cudaSuccess;

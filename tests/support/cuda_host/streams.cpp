@@ -87,8 +87,21 @@ Stream* needed_for(Stream* target) {
 std::unique_lock<std::mutex> lock_layer() { return std::unique_lock(layer_mutex); }
 
 int& current_gpu() {
-  static thread_local int gpu = 0;
+  static thread_local int gpu = kNoGpu;
   return gpu;
+}
+
+cudaError_t require_chosen_gpu(const char* call) {
+  if (current_gpu() != kNoGpu) return cudaSuccess;
+  explain("%s in a thread that has chosen no GPU, which makes a context on GPU 0: cudaSetDevice comes first",
+          call);
+  return cudaErrorDeviceUninitialized;
+}
+
+void insist_on_chosen_gpu(const char* call) {
+  if (require_chosen_gpu(call) == cudaSuccess) return;
+  std::fprintf(stderr, "cuda_host: %s\n", explanation());
+  std::_Exit(70);
 }
 
 int gpu_at_work() { return working_gpu; }
@@ -120,6 +133,7 @@ cudaError_t report(Stream& stream) {
 }
 
 Stream* find_stream(void* handle) {
+  if (require_chosen_gpu("work on a stream") != cudaSuccess) return nullptr;
   for (auto& stream : streams) {
     if (stream.get() == handle && !stream->is_destroyed) return stream.get();
   }

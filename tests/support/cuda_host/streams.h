@@ -55,9 +55,14 @@ struct Event {
 /// One lock for the whole layer: host threads (ranks) may call in at the same time, grids run one at a time.
 std::unique_lock<std::mutex> lock_layer();
 
-/// GPUs of the layer, and the one that the calling thread has chosen with cudaSetDevice.
-constexpr int kGpus = 8;
+/// GPUs of the layer, and the one that the calling thread has chosen with cudaSetDevice, or kNoGpu.
+constexpr int kGpus = 8, kNoGpu = -1;
 int& current_gpu();
+/// Fails in a thread that has chosen no GPU. There CUDA would make a context on GPU 0, which every rank of a
+/// machine would then take half a gigabyte of.
+cudaError_t require_chosen_gpu(const char* call);
+/// The same for calls whose result nobody reads: the program ends.
+void insist_on_chosen_gpu(const char* call);
 
 /// The GPU whose stream does the task that is under way.
 int gpu_at_work();

@@ -1,4 +1,7 @@
 // What a kernel must not do, and the sentence with which the layer says so.
+#include <thread>
+
+#include "core/buffer.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 
 using namespace ottava;
@@ -241,4 +244,26 @@ TEST_CASE("runtime calls check their arguments") {
   CHECK(cudaStreamCreateWithPriority(&blocking, cudaStreamDefault, 0) == cudaErrorInvalidValue);
   CHECK_THROWS_AS(cuda::allocate(0, size_t{9} << 30), MemoryError);
   CHECK(cuda::memory_info(0).free_bytes < cuda::memory_info(0).total_bytes);
+}
+
+TEST_CASE("a thread that has chosen no GPU is told so before it has a context on the first") {
+  Stream stream = Stream::cuda(0);
+  DeviceBuffer buffer(stream, DType::f32, {8});
+  std::vector<std::string> said;
+  std::thread([&] {
+    const auto note = [&](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const DeviceError& error) {
+        said.emplace_back(error.what());
+      }
+    };
+    note([&] { stream.synchronize(); });
+    note([&] { cuda::fill_zero(device_pointer<float>(buffer), 4, stream.native()); });
+    note([&] { Buffer::pinned(stream.device(), 8); });
+    note([&] { Event(stream.device()).record(stream); });  // chooses
+    note([&] { stream.synchronize(); });
+  }).join();
+  REQUIRE(said.size() == 3);
+  for (const std::string& text : said) CHECK(contains(text, "in a thread that has chosen no GPU"));
 }
