@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <optional>
 #include <set>
 #include <thread>
@@ -210,6 +211,20 @@ TEST_CASE("a capture takes what NCCL's own thread puts on its stream, if it wait
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which reports the read, as it should
+TEST_CASE("an abort lasts until graphs with calls of its communicator are gone") {
+  Alone alone;
+  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>(4, 1.0f));
+  float* data = device_pointer<float>(x);
+  std::optional<cuda::Graph> graph = cuda::Graph::record(alone.stream, [&] {
+    ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, alone.comm, alone.native());
+    alone.settle();
+  });
+  auto abort = std::async(std::launch::async, [&] { return ncclCommAbort(alone.comm); });
+  CHECK(abort.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  graph.reset();
+  CHECK(abort.get() == ncclSuccess);
+}
+
 TEST_CASE("a result is spoilt from the start of a call to its end, and late calls end last") {
   auto& settings = cuda_host::settings();
   const auto before = settings;
