@@ -35,6 +35,7 @@ if [ -x ../../bin/ottava_device_tests ]; then  # share/ottava of a bundle
   programs=../../bin
 else
   programs=build
+  python3 scripts/gpu_check --read-options "$@" >/dev/null  # what is wrong with them is said before the build, which takes minutes
   if ! build; then
     echo "gpu_check.sh: the sources were not built (see above). Without a network take a bundle: scripts/bundle.sh --fetch-cudnn" \
       "on a machine that has one, then share/ottava/scripts/gpu_check.sh --output DIR of what it made, unpacked" >&2

@@ -38,6 +38,7 @@ def arguments():
     p.add_argument("--only", help="stages, separated by commas")
     p.add_argument("--without", help="stages that are left out, separated by commas")
     p.add_argument("--seconds", type=float, default=TOTAL, help="for everything together")
+    p.add_argument("--read-options", action="store_true", help="only say what is wrong with the options (gpu_check.sh knows it)")
     p.add_argument("--output", help="folder of the report (default: tests/gpu/reports of the sources or the bundle)")
     args = p.parse_args()
     args.reports = Path(args.caller or ".") / args.output if args.output else ROOT / "tests/gpu/reports"
@@ -166,6 +167,8 @@ class Run:
 
 def main():
     args = arguments()
+    if args.read_options:
+        return 0
     run = Run(args)
 
     def stop(*_):

@@ -2,6 +2,7 @@
 """scripts/gpu_check.sh where programs, a network or libraries are missing."""
 
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -40,6 +41,16 @@ class Script(unittest.TestCase):
             self.assertEqual(done.stdout, f"None ['--programs', 'build', '--caller', '{os.getcwd()}'] None\n", done.stderr)
             self.assertEqual((tree / "calls").read_text().splitlines(),
                              ["--preset release -DOTTAVA_TESTS=ON", "--build build --target ottava ottava_device_tests"])
+
+    def test_what_is_wrong_with_options_is_said_before_anything_is_built(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree, script = self.tree_of(folder, f"touch '{folder}/installs'; exit 100\n")
+            shutil.copytree(Path(speed.__file__).parent, tree / "scripts/gpu_check", dirs_exist_ok=True)
+            for options, said in ((["--only", "party"], "unknown stages party"), (["--seconds", "x"], "invalid float value: 'x'")):
+                done = subprocess.run(["bash", str(script), *options], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(said, done.stderr)
+            self.assertFalse((tree / "installs").exists())
 
     def test_without_a_network_it_says_that_the_bundle_is_needed(self):
         with tempfile.TemporaryDirectory() as folder:
