@@ -248,9 +248,11 @@ class Finder {
                    std::vector<std::string>& others) const {
     paths.clear(), others.clear();
     const bool is_of_run_too = is_dump_folder(folder);
+    std::string at = folder;  // what is looked at, or into
     try {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
+        at = i->path().string();
         const std::string name = i->path().filename().string();
         const bool is_hidden = name.starts_with('.'),
                    is_left_out_here = is_no_data(i->path()) ||
@@ -275,7 +277,9 @@ class Finder {
         (is_taken ? paths : others).push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {
-      fail_for_system(error.code().value(), kWhere, fmt::format("cannot list '{}'", folder));
+      fail_for_system(
+          error.code().value(), kWhere,
+          fmt::format("cannot list '{}'{}", folder, at == folder ? "" : fmt::format(", at '{}'", at)));
     }
   }
   void add_folder(const std::string& folder) {

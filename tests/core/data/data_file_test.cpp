@@ -98,6 +98,19 @@ TEST_CASE("what a folder names data and has none of is said") {
             "'" + (folder / "data/part-2.jsonl.gz") + "' is a broken link");
 }
 
+TEST_CASE("what keeps a folder from being listed is named") {
+  TemporaryFolder folder;
+  folder.write("itself/a.txt", "x");
+  std::filesystem::create_symlink("loop.txt", folder / "itself/loop.txt");
+  folder.write("above/sub/a.txt", "x");
+  std::filesystem::create_symlink("..", folder / "above/sub/up");
+  for (const char* at : {"itself/loop.txt", "above/sub/up/sub/up"}) {
+    const std::string listed = folder / std::string(at).substr(0, std::string(at).find('/'));
+    CHECK_HAS(message_of<FileError>([&] { find_data_files({listed}); }),
+              "cannot list '" + listed + "', at '" + (folder / at));
+  }
+}
+
 TEST_CASE("shards that are not all there are left out of a folder, and refused where they are named") {
   TemporaryFolder folder;
   folder.write("data/a.txt", "x");
