@@ -5,11 +5,14 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace ottava::log {
 namespace {
@@ -43,6 +46,16 @@ spdlog::logger& logger() {
 }
 
 thread_local RankView view;
+
+// That of the first line which standard output did not take although somebody reads it. Whoever closes a pipe
+// wants no more lines.
+void tell_of_lost_lines(int code) {
+  static bool said = false;
+  if (std::ferror(stdout) == 0 || code == 0 || code == EPIPE || std::exchange(said, true)) return;
+  std::fprintf(stderr,
+               "ottava: WARNING: lines of the log cannot be written (%s): what does not fit is missing\n",
+               std::strerror(code));
+}
 
 // Guards the status line and keeps log lines from being glued to it.
 std::mutex status_mutex;
@@ -102,7 +115,9 @@ void write(Level level, std::string_view text) {
   std::lock_guard guard(status_mutex);
   if (logger().should_log(translate(level))) clear_status();
   const Writing writing;
+  errno = 0;
   logger().log(translate(level), "{}", with_rank(level, text));
+  tell_of_lost_lines(errno);
 }
 
 double seconds_waiting() {

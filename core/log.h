@@ -23,7 +23,8 @@ void set_rank(RankView view);
 /// That of the calling thread.
 RankView rank_view();
 
-/// Writes one line; the functions below format it.
+/// Writes one line; the functions below format it. That standard output does not take lines, as on a full
+/// disk, is said once on standard error; a pipe that nobody reads any more is no such case.
 void write(Level level, std::string_view text);
 
 /// The line, with its end, that write() would write for a level that is shown.
