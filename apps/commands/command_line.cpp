@@ -235,13 +235,19 @@ CLI::Option* Command::add(const char* name, Target target, const char* meaning) 
     number_ = std::make_shared<GivenNumber>(*number);
     option->transform(NumberValidator(number_));
   }
+  may_be_empty_ = std::make_shared<bool>(false);
   // The last transform comes first.
   return option->transform(CLI::Validator(
-      [](std::string& word) {
+      [may_be_empty = may_be_empty_](std::string& word) {
         word = without_mark(std::move(word));
-        return std::string();
+        return std::string(word.empty() && !*may_be_empty ? "expected a value, got nothing" : "");
       },
       ""));
+}
+
+Command& Command::or_empty() {
+  *may_be_empty_ = true;
+  return *this;
 }
 
 Command& Command::within(double least, std::optional<double> most) {

@@ -47,13 +47,16 @@ class Command {
   }
 
   /// Adds an option: "--name", or "name" for a positional word. The help shows the value that the target has
-  /// now. A number must be decimal, finite and one that the target holds.
+  /// now. A number must be decimal, finite and one that the target holds. An empty value, as of a shell's
+  /// variable that is not set, is refused.
   Command& option(const char* name, Target target, const char* meaning);
   Command& required(const char* name, Target target, const char* meaning);
   /// Adds an optional whole number in [first, last].
   Command& range(const char* name, int32_t& target, std::pair<int32_t, int32_t> range, const char* meaning);
   /// Requires the number of the option before this to be in [least, most].
   Command& within(double least, std::optional<double> most = {});
+  /// Lets the option before this be empty.
+  Command& or_empty();
   /// Adds a flag that sets `target` to `value`.
   template <class T>
   Command& flag(const char* name, T& target, std::type_identity_t<T> value, const char* meaning) {
@@ -86,6 +89,7 @@ class Command {
   CLI::App* parser_;
   Line* line_;
   std::shared_ptr<GivenNumber> number_;  ///< of the last option; null: that takes text
+  std::shared_ptr<bool> may_be_empty_;   ///< the last option
   std::vector<CLI::Option*> flags_;
 };
 

@@ -204,6 +204,7 @@ void add_generate_command(Command& commands) {
           "--prompt", o->prompt,
           "text to continue; without it and --prompt-file, what is piped in or, on a terminal, nothing: the "
           "model begins by itself")
+      .or_empty()
       .option("--prompt-file", o->prompt_file, "file that contains the text to continue")
       .option("--max-tokens", o->max_tokens, "maximum number of tokens to generate")
       .within(1, kMostTokens)
@@ -212,6 +213,7 @@ void add_generate_command(Command& commands) {
       .flag("--chat", o->is_chat, true,
             "hold a conversation: each line of standard input is a message of the user")
       .option("--system", o->system, "system message for --chat")
+      .or_empty()
       .option("--chat-template", o->chat_template,
               "chat template for --chat; auto: the one in the checkpoint's folder")
       .option("--context", o->context,

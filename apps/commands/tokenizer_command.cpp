@@ -178,7 +178,9 @@ void add_train(Command& tokenizer) {
       .option("--special-tokens", o->special_tokens,
               "special tokens, which ordinary text never produces, instead of the usual two")
       .option("--bos-token", o->bos_token, "special token that begins a text; \"\": none")
+      .or_empty()
       .option("--eos-token", o->eos_token, "special token that ends a text; \"\": none")
+      .or_empty()
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")
       .option(
           "--max-bytes", o->max_bytes,
@@ -194,6 +196,7 @@ void add_encode(Command& tokenizer) {
   tokenizer.subcommand("encode", "convert text to token ids")
       .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
       .option("text", o->text, "text to encode; without it and --file, what is piped in")
+      .or_empty()
       .option("--file", o->file, "read the text from a file")
       .flag("--pieces", o->print, TokenizerEncodeOptions::Print::pieces, "print one token per line")
       .flag("--special", o->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
@@ -211,6 +214,7 @@ void add_decode(Command& tokenizer) {
   tokenizer.subcommand("decode", "convert token ids to text")
       .required("tokenizer", o->tokenizer, "folder with tokenizer.json, or the file itself")
       .option("ids", *ids, "ids to decode; without them and --file, what is piped in")
+      .or_empty()
       .option("--file", o->file, "read the ids from a file")
       .run([o, ids] {
         o->input = piped_input();

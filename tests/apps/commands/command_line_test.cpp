@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "core/device.h"
 #include "core/io/file.h"
 #include "tests/apps/commands/workplace.h"
@@ -130,6 +132,23 @@ TEST_CASE("words in brackets are words, and an option takes an empty one in eith
   CHECK(has(here.run("config tiny.yaml --job.description= --training.steps 3").output, "description: \"\""));
   CHECK(here.run("tokenizer encode tok -- '--x='").output == "45 45 120 61\n");
   CHECK(has(here.run("generate --checkpoint nothing --prompt '--x='").output, "nothing does not exist"));
+}
+
+TEST_CASE("an empty value, as of a shell's variable that is not set, is refused where no text is meant") {
+  Workplace here;
+  for (const char* command :
+       {"plan tiny.yaml --device ''", "plan tiny.yaml --network=", "plan tiny.yaml --json ''",
+        "init text.txt --output first --tokenizer ''", "eval out --tasks '' x",
+        "report out --baseline=", "launch -n 1 --tee '' -- config", "generate --checkpoint ''",
+        "generate --prompt x --prompt-file ''", "checkpoint verify ''"}) {
+    const Outcome out = here.run(command);
+    INFO(command << "\n" << out.output);
+    CHECK(out.exit_code == 1);
+    CHECK(has(out.output, ": expected a value, got nothing; see `ottava "));
+    CHECK_FALSE(std::filesystem::exists(here / "first"));
+  }
+  CHECK(
+      has(here.run("generate --checkpoint nothing --prompt '' --system=").output, "nothing does not exist"));
 }
 
 TEST_CASE("numbers out of range are refused by the option's name") {
