@@ -71,7 +71,7 @@ std::vector<Output> outputs_of(const Config& c, Starts starts = Starts::this_one
     add(Kind::folder, c.metrics.save_tb_folder, "events for TensorBoard", "metrics.save_tb_folder");
   if (is_any || c.comm.trace_buf_size > 0)
     add(Kind::folder, c.comm.save_traces_folder, "the last calls of its ranks", "comm.save_traces_folder");
-  if (c.job.save_config_file)
+  if (!c.job.save_config_file.value_or("").empty())
     add(Kind::file, *c.job.save_config_file, "its configuration", "job.save_config_file");
   return all;
 }
@@ -95,6 +95,8 @@ void check_expanded(const std::string& key, const std::string& path, config::Pro
 void check_outputs(const Config& config, config::Problems& problems) {
   if (config.job.dump_folder.empty())
     problems.add("job.dump_folder", "\"\" is no folder; expected a path, or . for the working directory");
+  if (config.job.save_config_file && config.job.save_config_file->empty())
+    problems.add("job.save_config_file", "\"\" is no file; expected a path, or null to write none");
   check_expanded("job.dump_folder", config.job.dump_folder, problems);
   check_expanded("training.gemm_cache", config.training.gemm_cache, problems);
   std::vector<Output> all = outputs_of(config);

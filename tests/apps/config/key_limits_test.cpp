@@ -181,4 +181,7 @@ TEST_CASE("a path that only a shell would expand, or none, is refused", "[config
   CHECK(message("job: {dump_folder: 'runs/a~b$'}") == "no error");
   CHECK_THAT(message("job: {dump_folder: ''}"),
              Contains("job.dump_folder: \"\" is no folder; expected a path"));
+  CHECK_THAT(
+      message("job: {save_config_file: ''}"),
+      Contains("job.save_config_file: \"\" is no file; expected a path, or null") && Contains("1 problem"));
 }
