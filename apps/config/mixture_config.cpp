@@ -156,11 +156,11 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
     if (source.path.empty()) problems.add(kMixture, "{} has no path", source.name);
   }
   check_shares(sources, problems);
-  // Without weights all sources are read, as often as `repeat` says.
+  // Without weights all sources are read, as often as `repeat` says. That only some have one is said above.
   const bool has_weights = weights_given(sources) > 0;
   std::vector<bool> is_read;
   for (const MixtureSourceConfig& source : sources)
-    is_read.push_back(!has_weights || source.weight.value_or(0) > 0);
+    is_read.push_back(!has_weights || source.weight.value_or(1) > 0);
   int64_t before = 1;
   for (const MixtureStageConfig& stage : stages) {
     if (stage.from_step <= before && before > 1)

@@ -80,10 +80,11 @@ TEST_CASE("mixtures that mean nothing are refused with the key") {
   auto message = [&](const Overrides& overrides) {
     return message_of([&] { mixed.config("x", overrides); });
   };
-  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "repeat: 2")),
-             Contains("training.mixture: some sources have a weight and others a repeat"));
+  CHECK_THAT(
+      message(mixed.of("weight: 1", "weight: 1", "repeat: 2")),
+      Contains("training.mixture: some sources have a weight and others a repeat") && Contains("1 problem"));
   CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "text_key: t")),
-             Contains("2 of 3 sources have a weight"));
+             Contains("2 of 3 sources have a weight") && Contains("1 problem"));
   CHECK_THAT(message(mixed.of("weight: -1", "weight: 1", "weight: 1")),
              Contains("weight: expected a number >= 0"));
   CHECK_THAT(message(mixed.of("weight: 0", "weight: 0", "weight: 0")), Contains("all weights are 0"));
