@@ -46,17 +46,19 @@ struct PairProductKernels {
   Pack* pairs;       ///< [rows / 32][N / 16] tiles: a B
   Pack* folded;      ///< as `pairs`, for an A of which terms r and r + 16 of 32 alternate
   Pack* summed;      ///< [rows / 32][N, 32]: an A of which rows are terms
-  /// Writes rows of sums, times a factor, to a matrix, or adds them to it; chosen by the type of `to`. bf16
-  /// is rounded to nearest even.
-  struct Store {
-    const float* from = nullptr;
-    int64_t from_stride = 0;
+  /// Where sums, times a factor, are written to or added; bf16 is rounded to nearest even.
+  struct Result {
     void* to = nullptr;
-    int64_t to_stride = 0;
+    int64_t stride = 0;
     float factor = 1;
     bool accumulate = false;  ///< f32 only
   };
-  FloatKernel<void(const Store&, Rows)> store;
+  /// multiply(), and then the sums' rows and columns that exist are written to a result of that type, if
+  /// there is one. C holds the sums of the terms before, and is where they are left without a result.
+  FloatKernel<void(const PairProduct&, const Result*, Rows)> multiply_to;
+  /// True if multiply_to() keeps sums in registers until they are written: then C is not needed where all
+  /// terms are summed at once, and more terms at once cost nothing.
+  bool writes_from_registers = false;
 };
 
 }  // namespace ottava::cpu

@@ -72,12 +72,33 @@ inline UVec pair(const bf16* from, int64_t stride, int64_t even, int64_t odd, in
   return by_turns(from + even * stride, odd < end ? from + odd * stride : nullptr);
 }
 
+/// to = two tiles of 32 columns, of which each line is read but once: of rows that are pages apart, few stay
+/// in the L1 cache.
+template <int64_t kBetweenPairs, int64_t kBetweenRows>
+inline void store_pairs(bf16* to, const bf16* from, int64_t stride) {
+  const UVec first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const UVec low = first * 0x10001u + 0x200000u, high = low + 0x100010u;  // from 32 on: of the odd row
+  for (int64_t r = 0; r < kTerms / 2; ++r, to += kTerms) {
+    const bf16* at = from + r * kBetweenPairs * stride;
+    const __m512i even = bits_as<__m512i>(load_words(at)),
+                  odd = bits_as<__m512i>(load_words(at + kBetweenRows * stride));
+    store_words(to, bits_as<UVec>(_mm512_permutex2var_epi16(even, bits_as<__m512i>(low), odd)));
+    store_words(to + kTile * kTerms,
+                bits_as<UVec>(_mm512_permutex2var_epi16(even, bits_as<__m512i>(high), odd)));
+  }
+}
+
 /// Of 32 rows, the pairs r of rows[0] r and rows[0] r + rows[1].
 template <int64_t kBetweenPairs, int64_t kBetweenRows>
 void pack_pairs_of(const void* from, int64_t stride, void* to, Rows block) {
   bf16* target = static_cast<bf16*>(to);
   for (int64_t i = block.begin; i < block.end; i += kTerms) {
-    for (int64_t c = 0; c < block.cols; c += kTile) {
+    int64_t c = 0;
+    for (; i + kTerms <= block.end && c + kPairPanel <= block.cols;
+         c += kPairPanel, target += kPairPanel * kTerms)
+      store_pairs<kBetweenPairs, kBetweenRows>(target, static_cast<const bf16*>(from) + i * stride + c,
+                                               stride);
+    for (; c < block.cols; c += kTile) {
       for (int64_t r = 0; r < kTerms / 2; ++r, target += kTerms) {
         const int64_t even = i + r * kBetweenPairs;
         store_words(target,
@@ -120,28 +141,105 @@ void pack_summed(const void* from, int64_t stride, void* to, Rows block) {
   }
 }
 
+using Result = PairProductKernels::Result;
+
+#if defined(__AVX512BF16__)
+/// Rows of sums as a result's, of which only some rows and columns may exist.
 template <class T>
-void store_sums(const PairProductKernels::Store& s, Rows block) {
-  for (int64_t i = block.begin; i < block.end; ++i) {
-    const float* from = s.from + i * s.from_stride;
-    T* to = static_cast<T*>(s.to) + i * s.to_stride;
-    if (s.accumulate) {
-      for_each_vec(block.cols, [&](int64_t c, auto lanes) {
-        store(to + c, load(to + c, lanes) + load(from + c, lanes) * s.factor, lanes);
-      });
+struct ResultRows {
+  const Result& result;
+  T* to;
+  int64_t rows, columns;
+
+  void fetch(int vectors) const {
+    for (int64_t i = 0; i < least(kPairRows, rows); ++i)
+      fetch_target(to + i * result.stride, vectors * kTile * static_cast<int64_t>(sizeof(T)));
+  }
+  void put(int j, __m512 sum) const {
+    if (rows <= 0 || columns <= j * kTile) return;
+    if (columns >= (j + 1) * kTile) {
+      put(to + j * kTile, bits_as<Vec>(sum), Whole{});
     } else {
-      for_each_vec(block.cols,
-                   [&](int64_t c, auto lanes) { store(to + c, load(from + c, lanes) * s.factor, lanes); });
+      put(to + j * kTile, bits_as<Vec>(sum), Part{static_cast<int>(columns - j * kTile)});
+    }
+  }
+  void next() { to += result.stride, --rows; }
+
+ private:
+  template <class Lanes>
+  void put(T* at, Vec sum, Lanes lanes) const {
+    store(at, result.accumulate ? load(at, lanes) + sum * result.factor : sum * result.factor, lanes);
+  }
+};
+/// Sums that are to be added to: those of the next rows are fetched meanwhile.
+struct NextSumRows : SumRows {
+  void fetch(int vectors) const {
+    for (int i = 0; i < kPairRows; ++i)
+      fetch_target(c + (kPairRows + i) * c_row, vectors * kTile * static_cast<int64_t>(sizeof(float)));
+  }
+};
+
+/// The next panel of B is fetched by the eight groups of rows that 64 rows are.
+template <class T>
+void multiply_to(const PairProduct& p, const Result* result, Rows block) {
+  constexpr int kLinesAhead = 4;
+  const bf16* b = p.b;
+  LinesAhead first(p.ahead[0], whole_pair_panels(p.n) * whole_pair_panels(p.m) / (kPairPanel * kPairPanel));
+  for (int64_t j = 0; j < p.n; j += kPairPanel, b += p.b_panel) {
+    const bf16* next = j + kPairPanel < p.n ? b + p.b_panel : b;
+    for (int64_t i = 0; i < p.m; i += kPairRows) {
+      if (i % kPairPanel == 0) first.fetch();
+      const bf16* a = p.a + i / kPairPanel * p.a_panel + i % kPairPanel * p.a_row;
+      const int64_t line = i / kPairRows * kLinesAhead % kPairPanel;
+      const bf16* ahead = next + line / kTile * p.b_block + line % kTile * kTerms;
+      const auto sum = [&](auto target) {
+        if (j + kTile < p.n) {
+          sum_pairs<2, kLinesAhead>(p, a, b, p.c + i * p.c_row + j, ahead, target);
+        } else {
+          sum_pairs<1, kLinesAhead>(p, a, b, p.c + i * p.c_row + j, ahead, target);
+        }
+      };
+      if (result) {
+        sum(ResultRows<T>{*result, static_cast<T*>(result->to) + i * result->stride + j, block.end - i,
+                          block.cols - j});
+      } else {
+        sum(NextSumRows{{p.c + i * p.c_row + j, p.c_row}});
+      }
     }
   }
 }
+#else
+template <class T>
+void multiply_to(const PairProduct& p, const Result* result, Rows block) {
+  multiply(p);
+  for (int64_t i = 0; result && i < block.end; ++i) {
+    const float* from = p.c + i * p.c_row;
+    T* to = static_cast<T*>(result->to) + i * result->stride;
+    if (result->accumulate) {
+      for_each_vec(block.cols, [&](int64_t c, auto lanes) {
+        store(to + c, load(to + c, lanes) + load(from + c, lanes) * result->factor, lanes);
+      });
+    } else {
+      for_each_vec(block.cols, [&](int64_t c, auto lanes) {
+        store(to + c, load(from + c, lanes) * result->factor, lanes);
+      });
+    }
+  }
+}
+#endif
 
 }  // namespace
 
 PairProductKernels pair_product_kernels() {
-  return {begin_thread, end_thread,      multiply,
-          pack_rows,    pack_transposed, pack_pairs,
-          pack_folded,  pack_summed,     {store_sums<float>, store_sums<bf16>}};
+#if defined(__AVX512BF16__)
+  constexpr bool kWritesFromRegisters = true;
+#else
+  constexpr bool kWritesFromRegisters = false;
+#endif
+  return {begin_thread,        end_thread,      multiply,
+          pack_rows,           pack_transposed, pack_pairs,
+          pack_folded,         pack_summed,     {multiply_to<float>, multiply_to<bf16>},
+          kWritesFromRegisters};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -12,7 +12,7 @@
 // of A into memory of its own, which stays in the core's L2 cache, and makes one block of columns after
 // another. Where there are more terms than that cache has room for, as for gradients of weights, A is packed
 // chunk by chunk; and where a thread's part of the result fits in its cache, so is B, by each thread for
-// itself.
+// itself. Where results are written from registers, sums are kept there over all terms or 2048 of them.
 namespace ottava::cpu {
 namespace {
 
@@ -20,19 +20,25 @@ using Stored = GemmProblem::Stored;
 
 // 256 terms of a panel are 16 KiB: B's stays in the L1 cache while A's come from the L2 cache, where those of
 // 256 rows take 128 KiB and the sums of a block 512 KiB, or 1 MiB where A is packed chunk by chunk.
-constexpr int64_t kChunkTerms = 256, kMostRows = 256, kFewestRows = 128;
+constexpr int64_t kChunkTerms = 256, kMostRows = 256;
 constexpr int64_t kBlockColumns = 512, kWideBlockColumns = 1024;
 // Of a task's A, up to which it is packed as a whole: stored by rows, and by terms.
 constexpr int64_t kRowsBytes = int64_t{2} << 20, kTermsBytes = int64_t{1} << 20;
+// Where results are written from registers: 2048 terms of 128 rows take half of an L2 cache of 1 MiB. B's
+// panels come from there too, two lines in 16 cycles, and are fetched meanwhile. With 64 rows sums fit there
+// beside more chunks of A, but of rows that are terms that would be two lines of each.
+constexpr int64_t kRegisterTerms = 2048, kRegisterRows = 128, kChunkRegisterRows = 64,
+                  kMostRegisterColumns = 2048;
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
 constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much
 
-/// Rows of a task, such that the thread with the most of them has as few as can be.
-int64_t even_rows(int64_t m, int64_t lanes) {
-  int64_t best = kMostRows;
+/// Rows of a task, such that the thread with the most of them has as few as can be: `largest`, or down to
+/// half of that.
+int64_t even_rows(int64_t largest, int64_t m, int64_t lanes) {
+  int64_t best = largest;
   const auto most = [&](int64_t rows) { return pieces_of(pieces_of(m, rows), lanes) * rows; };
-  for (int64_t rows = kMostRows; rows >= kFewestRows; rows -= kPairPanel) {
+  for (int64_t rows = largest; rows >= largest / 2; rows -= kPairPanel) {
     if (most(rows) < most(best)) best = rows;
   }
   return best;
@@ -46,12 +52,17 @@ BlockShape summed_block(const GemmProblem& p, int64_t lanes) {
 
 struct PairBlocks {
   explicit PairBlocks(const GemmProblem& p)
-      : chunks(pieces_of(p.k, kChunkTerms)),
+      : from_registers(pair_product_kernels()->writes_from_registers),
+        chunks(pieces_of(p.k, from_registers ? kRegisterTerms : kChunkTerms)),
         depth(whole_pair_panels(pieces_of(p.k, chunks))),
         panel(chunks * depth * kPairPanel),
         lanes(parallel_threads()) {
     const int64_t panels = pieces_of(p.n, kPairPanel);
-    if (const BlockShape block = summed_block(p, lanes); block.rows > 0) {
+    if (from_registers) {
+      a_by_chunk = chunks > 1;
+      columns = whole_pair_panels(a_by_chunk ? std::min(p.n, kMostRegisterColumns) : p.n);
+      rows = even_rows(a_by_chunk && p.a == Stored::plain ? kChunkRegisterRows : kRegisterRows, p.m, lanes);
+    } else if (const BlockShape block = summed_block(p, lanes); block.rows > 0) {
       a_by_chunk = b_by_chunk = true;
       rows = block.rows;
       columns = block.columns;
@@ -59,17 +70,18 @@ struct PairBlocks {
       row_blocks = pieces_of(p.m, rows);
       column_parts = pieces_of(p.n, columns);
       return;
+    } else {
+      a_by_chunk = kMostRows * chunks * depth * 2 > (p.a == Stored::transposed ? kTermsBytes : kRowsBytes);
+      columns = a_by_chunk ? kWideBlockColumns : kBlockColumns;
+      rows = a_by_chunk ? even_rows(kMostRows, p.m, lanes) : kMostRows;
     }
-    a_by_chunk = kMostRows * chunks * depth * 2 > (p.a == Stored::transposed ? kTermsBytes : kRowsBytes);
-    columns = a_by_chunk ? kWideBlockColumns : kBlockColumns;
-    rows = a_by_chunk ? even_rows(p.m, lanes) : kMostRows;
     while (rows > kPairPanel && rows >= 2 * p.m) rows /= 2;
     strip = std::min(panels, std::max(kStripBytes / (2 * panel), kGroup));
     row_blocks = pieces_of(p.m, rows);
     // A few tasks per thread, so that none waits long for the last; but A by chunks is packed anew for each.
-    const int64_t tasks = a_by_chunk ? lanes : 2 * lanes;
-    column_parts =
-        lanes == 1 ? 1 : std::min(pieces_of(tasks, row_blocks), pieces_of(strip, columns / kPairPanel));
+    const int64_t tasks = a_by_chunk ? lanes : 2 * lanes,
+                  part = (from_registers ? std::min(columns, kBlockColumns) : columns) / kPairPanel;
+    column_parts = lanes == 1 ? 1 : std::min(pieces_of(tasks, row_blocks), pieces_of(strip, part));
   }
   int64_t chunk_panel() const { return depth * kPairPanel; }
   int64_t a_panel() const { return a_by_chunk ? chunk_panel() : panel; }
@@ -79,7 +91,10 @@ struct PairBlocks {
   int64_t strip_bytes() const { return b_by_chunk ? 0 : strip * panel * 2; }
   int64_t a_bytes() const { return pieces_of(rows, kPairPanel) * a_panel() * 2; }
   int64_t b_bytes() const { return b_by_chunk ? columns / kPairPanel * b_panel() * 2 : 0; }
-  int64_t lane_bytes() const { return a_bytes() + b_bytes() + rows * stride() * 4; }
+  int64_t sums_bytes() const { return from_registers && chunks == 1 ? 0 : rows * stride() * 4; }
+  int64_t lane_bytes() const { return a_bytes() + b_bytes() + sums_bytes(); }
+
+  bool from_registers;  ///< results are written
 
   int64_t chunks, depth;  ///< of the terms: how many, and how many terms one has
   int64_t panel;          ///< elements of a panel
@@ -97,11 +112,16 @@ struct StoredOperand {
   int64_t stride;
   bool rows_are_terms;
   PairProductKernels::Pack* pack;
-  int64_t count;  ///< of rows or columns
+  int64_t count;          ///< of rows or columns
+  int64_t terms_fetched;  ///< while those before are packed; none if another fetches them
 
   /// Terms [begin, end) of panels from `first` on, `panel` elements apart.
   void pack_panels(int64_t first, int64_t panels, int64_t begin, int64_t end, int64_t panel, bf16* to) const {
     for (int64_t t = begin; rows_are_terms && t < end; t += kPairPanel) {
+      for (int64_t next = t + kPairPanel; next < std::min(t + 2 * kPairPanel, terms_fetched); ++next) {
+        for (int64_t i = 0; i < panels; ++i)
+          __builtin_prefetch(at + next * stride + (first + i) * kPairPanel, 0, 2);
+      }
       for (int64_t i = 0; i < panels; ++i)
         pack(at + t * stride + (first + i) * kPairPanel, stride, to + i * panel + (t - begin) * kPairPanel,
              {0, std::min(kPairPanel, end - t), std::min(kPairPanel, count - (first + i) * kPairPanel)});
@@ -128,10 +148,18 @@ class PairMatmul {
       : p_(p),
         blocks_(p),
         kernels_(*pair_product_kernels()),
-        a_{static_cast<const bf16*>(a), p.lda, p.a == Stored::transposed,
-           p.a == Stored::transposed ? kernels_.summed : kernels_.rows, p.m},
-        b_{static_cast<const bf16*>(b), p.ldb, p.b == Stored::plain,
-           p.b == Stored::plain ? kernels_.pairs : kernels_.transposed, p.n},
+        a_{static_cast<const bf16*>(a),
+           p.lda,
+           p.a == Stored::transposed,
+           p.a == Stored::transposed ? kernels_.summed : kernels_.rows,
+           p.m,
+           blocks_.from_registers ? p.k : 0},
+        b_{static_cast<const bf16*>(b),
+           p.ldb,
+           p.b == Stored::plain,
+           p.b == Stored::plain ? kernels_.pairs : kernels_.transposed,
+           p.n,
+           blocks_.from_registers ? p.k : 0},
         c_(static_cast<char*>(c)),
         scale_(scale ? *scale : 1.0f),
         packed_b_(static_cast<bf16*>(workspace)),
@@ -188,13 +216,18 @@ class PairMatmul {
       const int64_t column = (strip + panel) * kPairPanel;
       const int64_t columns = std::min({blocks_.columns, (end - panel) * kPairPanel, p_.n - column});
       product.n = b_.padded(columns);
+      const PairProductKernels::Result result{.to = c_ + (row * p_.ldc + column) * size_of(p_.output),
+                                              .stride = p_.ldc,
+                                              .factor = scale_,
+                                              .accumulate = p_.result == GemmProblem::Result::accumulate};
       for (int64_t chunk = 0; chunk < blocks_.chunks; ++chunk) {
         const int64_t term = chunk * blocks_.depth, last = std::min(term + blocks_.depth, p_.k),
                       next = std::min(last + blocks_.depth, p_.k);
         product.a = packed_a;
         if (blocks_.a_by_chunk) {
           pack_a(term, last);
-          product.ahead[0] = a_.lines(row, row + rows, last, next);
+          if (!a_.rows_are_terms || a_.terms_fetched == 0)
+            product.ahead[0] = a_.lines(row, row + rows, last, next);
         } else {
           product.a += term * kPairPanel;
         }
@@ -208,15 +241,9 @@ class PairMatmul {
         }
         product.k = whole_pair_panels(last - term);
         product.accumulate = chunk > 0;
-        kernels_.multiply(product);
+        kernels_.multiply_to[p_.output](product, chunk + 1 < blocks_.chunks ? nullptr : &result,
+                                        {0, rows, columns});
       }
-      kernels_.store[p_.output]({.from = sums,
-                                 .from_stride = blocks_.stride(),
-                                 .to = c_ + (row * p_.ldc + column) * size_of(p_.output),
-                                 .to_stride = p_.ldc,
-                                 .factor = scale_,
-                                 .accumulate = p_.result == GemmProblem::Result::accumulate},
-                                {0, rows, columns});
     }
   }
 

@@ -93,9 +93,10 @@ struct Example {
   std::vector<float> b_by_terms;  ///< [k,n]: the definition reads it in this order
 };
 
-/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last two
-/// have more terms than are packed as a whole, stored by terms and by rows; the result of the last but one
-/// does not fit in one thread's cache, but in those of two.
+/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last three
+/// have more terms than are packed as a whole, stored by terms and by rows; the result of the first of these
+/// does not fit in one thread's cache, but in those of two, and that of the last has more columns than are
+/// summed at once.
 std::vector<GemmProblem> problems() {
   std::vector<GemmProblem> found;
   for (Stored a : {Stored::plain, Stored::transposed}) {
@@ -183,6 +184,24 @@ TEST_CASE("products that are not multiplied in pairs are known as such") {
   CHECK(by_terms(112, 96));
   CHECK_FALSE(by_terms(112, 112));
   CHECK_FALSE(by_terms(96, 104));
+}
+
+TEST_CASE("a large product of bf16 is multiplied in pairs wherever bf16 is multiplied directly") {
+  if (!cpu::multiplies_bf16_directly()) return skip("there are no bf16 instructions");
+  constexpr int64_t kN = 2048, kO = 1024, kK = 1024;  // 4.3 GFLOP
+  Stream stream = Stream::cpu();
+  DeviceBuffer x(stream, DType::bf16, {kN, kK}), w(stream, DType::bf16, {kO, kK}),
+      y(stream, DType::bf16, {kN, kO}), dw(stream, DType::f32, {kO, kK});
+  CHECK(
+      matmul_workspace_bytes(stream, {.kind = MatmulKind::forward, .a = x, .b = w, .out = y}) ==
+      cpu::matmul_pairs_workspace_bytes(
+          {.input = DType::bf16, .output = DType::bf16, .b = Stored::transposed, .m = kN, .n = kO, .k = kK}));
+  CHECK(matmul_workspace_bytes(stream, {.kind = MatmulKind::input_gradient, .a = y, .b = w, .out = x}) ==
+        cpu::matmul_pairs_workspace_bytes(
+            {.input = DType::bf16, .output = DType::bf16, .m = kN, .n = kK, .k = kO}));
+  CHECK(matmul_workspace_bytes(stream, {.kind = MatmulKind::weight_gradient, .a = y, .b = x, .out = dw}) ==
+        cpu::matmul_pairs_workspace_bytes(
+            {.input = DType::bf16, .a = Stored::transposed, .m = kO, .n = kK, .k = kN}));
 }
 
 TEST_CASE("a large product of bf16 agrees with its definition, whatever multiplies it") {
