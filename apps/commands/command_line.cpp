@@ -235,7 +235,7 @@ CLI::Option* Command::add(const char* name, Target target, const char* meaning) 
     number_ = std::make_shared<GivenNumber>(*number);
     option->transform(NumberValidator(number_));
   }
-  may_be_empty_ = std::make_shared<bool>(false);
+  may_be_empty_ = std::make_shared<bool>(number_ != nullptr);  // which refuses it by itself
   // The last transform comes first.
   return option->transform(CLI::Validator(
       [may_be_empty = may_be_empty_](std::string& word) {
