@@ -44,17 +44,18 @@ inline void multiply(const PairProduct& p) {
   finish_stores();
 }
 
-/// c [steps][32, 32] = a panel of A with `steps` panels of B, of whole tiles of terms, whose sums stand
-/// apart.
+/// c [steps][32, 32] = a panel of A with `steps` panels of B, packed in whole tiles of terms, whose sums
+/// stand apart. Of a head dimension of 16 half of a tile's terms are zeros, which AMX alone must multiply.
 inline void sum_steps(const bf16* a, const bf16* b, int64_t terms, int64_t steps, float* c) {
-  if (terms == kTerms && sum_short_steps(a, b, steps, c)) return;
+  const int64_t packed = whole_pair_panels(terms);
+  if (packed == kTerms && sum_short_steps(a, b, steps, c)) return;
   const PairProduct p{.a_row = kTerms,
                       .a_depth = kPairPanel * kTerms,
                       .b_depth = kPairTileElements,
-                      .b_block = kTile * terms,
+                      .b_block = kTile * packed,
                       .c_row = kPairPanel,
                       .k = terms};
-  for (int64_t i = 0; i < steps; ++i, b += kPairPanel * terms, c += kPairPanel * kPairPanel)
+  for (int64_t i = 0; i < steps; ++i, b += kPairPanel * packed, c += kPairPanel * kPairPanel)
     sum_2x2(p, a, b, c, b);
 }
 

@@ -149,7 +149,7 @@ class PartSoftmax {
     for (int64_t first = keys_.first, end = 0; first < keys_.last; first = end) {
       end = least(first / kGroup * kGroup + kGroup, keys_.last);
       finish_stores();
-      sum_steps(part_.q, part_.k + first * terms, terms, (end - first) / kStep, scores_);
+      sum_steps(part_.q, part_.k + first * terms, d, (end - first) / kStep, scores_);
       finish_stores();
       if (nothing_seen_ || !exponentials(first, end)) {
         raise_tops(first, end);
@@ -291,8 +291,8 @@ class PartGradient {
   void multiply_group(int64_t key) {
     const int64_t terms = whole_pair_panels(part_.head_dim), steps = least(kGroup, keys_.last - key) / kStep;
     finish_stores();
-    sum_steps(part_.q, part_.k + key * terms, terms, steps, scores_);
-    sum_steps(part_.dout, part_.v + key * terms, terms, steps, dprobabilities_);
+    sum_steps(part_.q, part_.k + key * terms, part_.head_dim, steps, scores_);
+    sum_steps(part_.dout, part_.v + key * terms, part_.head_dim, steps, dprobabilities_);
     finish_stores();
   }
   /// Of the rows of a step, in its group.
