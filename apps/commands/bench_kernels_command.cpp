@@ -12,7 +12,7 @@
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/device_peaks.h"
-#include "apps/decide/step_times.h"
+#include "apps/decide/operation_times.h"
 #include "apps/predict/machine.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"

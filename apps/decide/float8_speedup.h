@@ -15,7 +15,7 @@ constexpr std::string_view kFloat8StepDecision = "quantize.linear.float8.auto st
 /// A decision for each candidate shape: the time of what a step does only without FP8 in the layers of this
 /// shape, divided by the time of what it does only with FP8. Both steps are recorded, so that everything
 /// counts as often as a step does it: amaxes and their maxima among ranks, casts from masters or gathered
-/// copies, transposes, what producers do on the way, and every product (apps/decide/step_times.h). Then
+/// copies, transposes, what producers do on the way, and every product (apps/decide/operation_times.h). Then
 /// kFloat8StepDecision, for the layers in which FP8 won. Every rank makes the call at the same time, on its
 /// own GPU, with numbers of both signs in memory that is given back; the results are rank 0's.
 std::vector<Decisions::Entry> measure_float8(const Experiment& experiment, RankGroups& ranks, Device device);

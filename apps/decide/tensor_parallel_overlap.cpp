@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-#include "apps/decide/step_times.h"
+#include "apps/decide/operation_times.h"
 #include "apps/decide/transfer_calls.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"

@@ -1,4 +1,4 @@
-#include "apps/decide/step_times.h"
+#include "apps/decide/operation_times.h"
 
 #include <algorithm>
 #include <array>
