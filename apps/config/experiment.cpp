@@ -14,6 +14,7 @@
 #include "core/io/file.h"
 #include "core/ops/attention/attention.h"
 #include "models/llama/read_hf_config.h"
+#include "models/llama/recompute.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/snapshot.h"
 

@@ -57,7 +57,7 @@ LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vec
     base = llama_config_of(hf);
     if (!c.model.max_seq_len) check_positions(*path, longest, key);
   }
-  return resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, {longest, key}, values);
+  return model_of_section(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, {longest, key}, values);
 }
 
 int64_t longest_sequence(const Config& c, const LlamaConfig& model) {

@@ -6,7 +6,7 @@
 
 #include "apps/config/config.h"
 #include "core/data/tokenizer/tokenizer.h"
-#include "models/llama/resolve_model.h"
+#include "models/llama/model_of_section.h"
 
 namespace ottava {
 

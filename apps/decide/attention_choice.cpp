@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/text/gib.h"
 #include "core/text/listed.h"
-#include "models/llama/resolve_model.h"
+#include "models/llama/recompute.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {

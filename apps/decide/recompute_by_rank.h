@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/config/training_shape.h"
-#include "models/llama/resolve_model.h"
+#include "models/llama/recompute.h"
 
 namespace ottava {
 

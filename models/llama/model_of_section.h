@@ -5,9 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/activation_checkpoint_config.h"
 #include "models/llama/llama_config.h"
-#include "models/llama/recompute.h"
 #include "models/model_config.h"
 
 namespace ottava {
@@ -32,22 +30,8 @@ struct LongestSequence {
 /// not the flavor's. `values`, if given, receives every property with its origin. Throws ConfigError, also
 /// for a vocabulary smaller than the tokenizer's, for sequences longer than model.max_seq_len, and for a
 /// model of no Hugging Face family.
-LlamaConfig resolve_model(const ModelConfig& config, const std::optional<LlamaConfig>& base,
-                          int64_t tokenizer_vocab, LongestSequence longest,
-                          std::vector<ModelValue>* values = nullptr);
-
-/// What each block computes again: nothing (none), elementwise outputs (selective "op"), all but attention
-/// (selective "all_but_attention"), every n-th block whole (selective n), or all blocks whole (full). Of auto
-/// it is the first of recompute_choices().
-std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& config, int64_t layers);
-
-/// What activation_checkpoint.mode auto chooses from, with what each block computes again: the fastest, which
-/// takes most memory, comes first, the one that takes least comes last. Of few blocks some are alike.
-struct RecomputeChoice {
-  std::string name;  ///< "op, all but attention of 1 in 4 blocks"
-  std::vector<Recompute> blocks;
-  bool is_mode = false;  ///< the same in all blocks, as another mode has it
-};
-std::vector<RecomputeChoice> recompute_choices(int64_t layers);
+LlamaConfig model_of_section(const ModelConfig& config, const std::optional<LlamaConfig>& base,
+                             int64_t tokenizer_vocab, LongestSequence longest,
+                             std::vector<ModelValue>* values = nullptr);
 
 }  // namespace ottava
