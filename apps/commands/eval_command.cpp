@@ -13,7 +13,7 @@
 #include "apps/commands/compute_dtype.h"
 #include "apps/commands/given_output.h"
 #include "apps/config/limits.h"
-#include "apps/devices/needed_memory.h"
+#include "apps/devices/too_large.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/evaluator.h"
 #include "apps/generate/saved_model.h"

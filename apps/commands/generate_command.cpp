@@ -10,7 +10,7 @@
 #include "apps/commands/compute_dtype.h"
 #include "apps/commands/given_text.h"
 #include "apps/config/limits.h"
-#include "apps/devices/needed_memory.h"
+#include "apps/devices/too_large.h"
 #include "apps/generate/chat_session.h"
 #include "apps/generate/prompt_tokens.h"
 #include "apps/generate/saved_model.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "apps/devices/available_memory.h"
-#include "apps/devices/needed_memory.h"
+#include "apps/devices/too_large.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/beside_compute.h"
@@ -21,6 +21,7 @@
 #include "core/ops/matmul/matmul.h"
 #include "core/text/counted.h"
 #include "core/text/listed.h"
+#include "core/text/size_text.h"
 #include "core/threads/parallel_for.h"
 #include "parallel/comm/agree.h"
 #include "parallel/pipeline/pipeline_text.h"

@@ -7,7 +7,7 @@
 
 #include "apps/commands/eval_command.h"
 #include "apps/commands/generate_command.h"
-#include "apps/devices/needed_memory.h"
+#include "apps/devices/too_large.h"
 #include "core/io/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"

@@ -10,9 +10,6 @@
 
 namespace ottava {
 
-/// Bytes for people: "12.3 MiB", "1.50 GiB".
-std::string size_text(int64_t bytes);
-
 /// "the step needs 12.00 GiB on cpu, but only 8.00 GiB are free for this rank; largest items: w 4.00 GiB,
 /// ...".
 std::string too_large_text(std::string_view what, const MemoryPlan& plan, Device device, int64_t available);

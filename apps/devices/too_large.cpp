@@ -1,8 +1,9 @@
-#include "apps/devices/needed_memory.h"
+#include "apps/devices/too_large.h"
 
 #include "apps/devices/available_memory.h"
 #include "core/error.h"
 #include "core/text/listed.h"
+#include "core/text/size_text.h"
 #include "parallel/comm/solo_communicator.h"
 
 namespace ottava {
@@ -16,13 +17,6 @@ int64_t bytes_of(const MemoryPlan& plan, MemoryCategory category) {
 }
 
 }  // namespace
-
-std::string size_text(int64_t bytes) {
-  double b = bytes;
-  if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
-  if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
-  return fmt::format("{:.2f} GiB", b / (1 << 30));
-}
 
 std::string too_large_text(std::string_view what, const MemoryPlan& plan, Device device, int64_t available) {
   constexpr int kNamed = 6;
