@@ -17,6 +17,18 @@ bool updates_in_place(const RecordedOperation& o) { return o.op == "adamw"; }
 
 constexpr double kTileRows = 128, kTileColumns = 256;
 
+/// The peak of a precision, and the part of it that products reach.
+struct Rate {
+  double peak_tflops = 0, part = 0;
+  double flops_per_second() const { return peak_tflops * 1e12 * part; }
+};
+Rate rate_of(const DeviceTable& d, Precision precision) {
+  if (precision == Precision::bf16) return {d.bf16_tflops, d.gemm_bf16};
+  if (precision != Precision::fp8) return {d.fp32_tflops, d.gemm_fp32};
+  if (d.fp8_tflops > 0) return {d.fp8_tflops, d.gemm_fp8};
+  return {d.bf16_tflops, d.is_gpu() ? d.gemm_bf16 : d.gemm_fp8};
+}
+
 /// What tiles leave of a product's peak, and what its parts have to move.
 struct TiledProduct {
   double efficiency = 1;
@@ -53,8 +65,9 @@ double widened_bytes(const ProductExtents& e) {
          static_cast<double>(size_of(DType::bf16) + size_of(DType::f32));
 }
 
-// What of a product does not grow with tokens and comes from memory, because the rest of the step was in the
-// caches meanwhile: its weights, or their gradient. Operands that are widened are copied from there already.
+// What of a product does not grow with tokens and comes from memory beside multiplying, because the rest of
+// the step was in the caches meanwhile: its weights, or their gradient. For few tokens this takes most of the
+// time. Operands that are widened are copied from there already.
 double cold_bytes(const RecordedOperation& o, bool is_widened) {
   const ProductExtents e = product_extents(o);
   if (e.inner == 0) return 0;
@@ -94,6 +107,25 @@ double tiles_at_diagonal(const AttentionShape& shape) {
   return 1 + (std::min(rows, shape.tokens) - 1) / (shape.tokens + 1);
 }
 
+// The part of the peak that attention reaches.
+double attention_part(const Machine& m, const RecordedOperation& o, double peak_tflops) {
+  const DeviceTable& d = m.device;
+  const bool backward = o.op == "attention_backward";
+  double part = m.has_cudnn_attention ? (backward ? d.cudnn_backward : d.cudnn_forward)
+                                      : (backward ? d.attention_backward : d.attention_forward);
+  const AttentionShape shape = attention_shape(o);
+  const double width = shape.width, softmax = backward ? d.softmax_backward : d.softmax_forward;
+  if (softmax > 0) {
+    // Where it is known what softmax costs beside the products, one comes after the other.
+    part = 1 / (1 / part + softmax / width * peak_tflops / d.fp32_tflops);
+  } else if (m.has_cudnn_attention) {
+    part *= cudnn_part_at(width);
+  } else if (d.is_gpu()) {
+    part = std::min(part, exponentials_allow(width, backward) * d.fp32_tflops / peak_tflops);
+  }
+  return d.is_gpu() ? part : part / tiles_at_diagonal(shape);
+}
+
 }  // namespace
 
 std::string class_of(const RecordedOperation& o) {
@@ -124,41 +156,21 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
   constexpr double kCacheRate = 2;  // of the L2 cache, to the memory's: assumed
   const double memory_rate = device.memory_gb_per_s * 1e9 * device.memory_efficiency,
                cache_rate = kCacheRate * memory_rate;
-  TiledProduct tiled;
-  double peak = device.fp32_tflops, part = device.gemm_fp32;
-  if (o.precision == Precision::bf16) peak = device.bf16_tflops, part = device.gemm_bf16;
-  if (o.precision == Precision::fp8) {
-    part = device.fp8_tflops > 0 || !device.is_gpu() ? device.gemm_fp8 : device.gemm_bf16;
-    peak = device.fp8_tflops > 0 ? device.fp8_tflops : device.bf16_tflops;
-  }
+  Rate rate = rate_of(device, o.precision);
+  double sums = 0, weights = 0, copies = 0;
+  if (is_attention(o)) rate.part = attention_part(*this, o, rate.peak_tflops);
   if (is_product(o)) {
-    tiled = tiled_product(o, device.sms, cache_rate / (peak * 1e12 * part));
-    part *= tiled.efficiency;
-  } else if (is_attention(o)) {
-    const bool backward = o.op == "attention_backward";
-    part = has_cudnn_attention ? (backward ? device.cudnn_backward : device.cudnn_forward)
-                               : (backward ? device.attention_backward : device.attention_forward);
-    const AttentionShape shape = attention_shape(o);
-    const double width = shape.width, softmax = backward ? device.softmax_backward : device.softmax_forward;
-    if (softmax > 0) {
-      // Where it is known what softmax costs beside the products, one comes after the other.
-      part = 1 / (1 / part + softmax / width * peak / device.fp32_tflops);
-    } else if (has_cudnn_attention) {
-      part *= cudnn_part_at(width);
-    } else if (device.is_gpu()) {
-      part = std::min(part, exponentials_allow(width, backward) * device.fp32_tflops / peak);
-    }
-    if (!device.is_gpu()) part /= tiles_at_diagonal(shape);
+    const TiledProduct tiled = tiled_product(o, device.sms, cache_rate / rate.flops_per_second());
+    const bool is_widened = widens_bf16 && o.precision == Precision::bf16;
+    rate.part *= tiled.efficiency;
+    sums = tiled.partial_bytes / cache_rate;
+    if (is_widened) copies = widened_bytes(product_extents(o)) / memory_rate;
+    if (device.gemm_weights > 0) weights = cold_bytes(o, is_widened) / (memory_rate * device.gemm_weights);
   }
-  const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) + tiled.partial_bytes / cache_rate : 0;
+  const double compute = o.flops > 0 ? o.flops / rate.flops_per_second() + sums : 0;
   const double memory =
       o.bytes / (updates_in_place(o) && update_gb_per_s > 0 ? update_gb_per_s * 1e9 : memory_rate);
-  const bool is_widened = widens_bf16 && is_product(o) && o.precision == Precision::bf16;
-  const double copies = is_widened ? widened_bytes(product_extents(o)) / memory_rate : 0,
-               cold = is_product(o) && device.gemm_weights > 0
-                          ? cold_bytes(o, is_widened) / (memory_rate * device.gemm_weights)
-                          : 0;
-  return {std::max(compute + cold, memory) + copies + device.launch_us * 1e-6, TimeSource::table};
+  return {std::max(compute + weights, memory) + copies + device.launch_us * 1e-6, TimeSource::table};
 }
 
 namespace {

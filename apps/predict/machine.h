@@ -26,18 +26,11 @@ struct Machine {
   MeasuredOperations measured = {};
 
   /// Time of one call. Measured or interpolated if `measured` has operations of its kind, else
-  ///     max(FLOPs / (peak of its precision x part of it), bytes / (memory rate x part of it)) + launch,
-  /// where the part of a product is the table's x tiles / (waves x SMs) x k / (k + 256), with tiles of 128 x
-  /// 256; one of fewer tiles than SMs is divided along its inner dimension k into as many parts as make it
-  /// fastest, whose f32 sums are written and read at twice the memory's rate. The part of attention by our
-  /// kernels is the table's, but at most what its exponentials allow, 0.45 x 4 (backward 5) width / 16 x FP32
-  /// peak / peak; that by cuDNN the table's x (width / 128)^0.45, of 64 for narrower heads, x width / 64 for
-  /// these; but where the table says what softmax costs, 1 / (1 / the table's + softmax / width x peak / FP32
-  /// peak). A CPU's attention multiplies whole tiles at the diagonal: (min(128, T) - 1) / (T + 1) more than
-  /// is seen. Where the table has gemm_weights, a product's weights are read, or their gradient is added to,
-  /// beside multiplying and not at the same time: for few tokens this is most of it. With widens_bf16,
-  /// copying a bf16 product's operands comes before it, in place of reading weights: 6 bytes of an element /
-  /// (memory rate x part of it).
+  ///     max(FLOPs / (peak x part) + sums + weights, bytes / (memory rate x part)) + copies + launch,
+  /// the peak being its precision's.
+  /// The table has the parts; machine.cpp says what a product's tiles and the softmax of attention leave of
+  /// them. Only products have the other terms: `sums` where one is divided along its inner dimension,
+  /// `weights` where the table has gemm_weights, `copies` where bf16 is widened.
   PredictedTime time_of(const RecordedOperation& operation) const;
   /// Seconds of a transfer of n ranks, r of them on each of k machines, for x sent bytes of whole vectors of
   /// S bytes:
