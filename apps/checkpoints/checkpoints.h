@@ -14,7 +14,7 @@
 #include "apps/step/training_state.h"
 #include "core/io/system_failure.h"
 #include "parallel/checkpoint/loader.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/checkpoint/saver.h"
 
 namespace ottava {
@@ -111,7 +111,7 @@ class Checkpoints {
   const CheckpointConfig& config_;
   Stream& stream_;
   ShardCoordinates coordinates_;
-  checkpoint::RankGroup group_;
+  checkpoint::PatientRanks group_;
   const GivenUp& unreadable_;
   std::string folder_;
   bool resumes_ = false, only_looks_ = false, goes_back_ = false;

@@ -13,7 +13,7 @@
 #include "core/io/file.h"
 #include "core/log.h"
 #include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 
 namespace ottava {
 
@@ -98,7 +98,7 @@ std::string initial_path_of(const Config& c) {
 
 TrainingState state_to_load(const Experiment& e, RankGroups& ranks) {
   const CheckpointConfig& c = e.config.checkpoint;
-  checkpoint::RankGroup group(*ranks.control);
+  checkpoint::PatientRanks group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
     TrainingState out;
@@ -125,7 +125,7 @@ TrainingState state_to_load(const Experiment& e, RankGroups& ranks) {
 }
 
 bool begins_without_moments(const Config& c, RankGroups& ranks) {
-  checkpoint::RankGroup group(*ranks.control);
+  checkpoint::PatientRanks group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
     const std::vector<checkpoint::SavedStep> steps = whole_steps_to_load(c, ranks.unreadable).steps;
@@ -137,7 +137,7 @@ bool begins_without_moments(const Config& c, RankGroups& ranks) {
 void check_steps_to_load(const Experiment& e, RankGroups& ranks) {
   const CheckpointConfig& c = e.config.checkpoint;
   if (!c.enable) return;
-  checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
+  checkpoint::PatientRanks(*ranks.control).on_rank_0([&] {
     const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config, ranks.unreadable).steps;
     if (c.load_step >= 0 && steps.empty())
       checkpoint::refuse_missing_step(e.config.job.in_dump_folder(c.folder), c.load_step);
@@ -196,7 +196,7 @@ std::string how_to_continue(const Config& c, const std::string& finished) {
 
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   if (!c.checkpoint.enable) return "";
-  checkpoint::RankGroup group(*ranks.control);
+  checkpoint::PatientRanks group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
     const auto [steps, is_of_branch] = whole_steps_to_load(c, ranks.unreadable);

@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/text/counted.h"
 #include "core/text/gib.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/patience.h"
 
@@ -93,7 +93,7 @@ void check_data(const Experiment& e, std::string_view key, const std::string& na
 // Windows of each source, counted by rank 0.
 std::vector<double> windows_of(const std::vector<data::MixedLoader::Source>& sources, Communicator& control) {
   std::vector<double> windows(sources.size());
-  checkpoint::RankGroup(control).on_rank_0(
+  checkpoint::PatientRanks(control).on_rank_0(
       [&] { std::ranges::transform(sources, windows.begin(), count_windows); });
   reduce_on_host(control, view_of(windows.data(), {std::ssize(windows)}), "windows of the data");
   return windows;

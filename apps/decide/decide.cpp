@@ -23,7 +23,7 @@
 #include "core/text/counted.h"
 #include "core/text/listed.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {
@@ -354,7 +354,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   const std::string made_for = circumstances(e, device);
   e.decides_afresh = source == DecisionSource::afresh;
   Decisions saved;
-  checkpoint::RankGroup(*ranks.control).on_rank_0([&] {
+  checkpoint::PatientRanks(*ranks.control).on_rank_0([&] {
     if (source == DecisionSource::checkpoint) saved = saved_decisions(e, device, ranks.unreadable);
   });
   saved = of_first_rank(saved, *ranks.control);

@@ -36,7 +36,7 @@ SavedModel open_saved_model(std::string_view where, const std::string& path) {
 }
 
 void load_weights(const SavedModel& model, Fsdp& parameters, Stream& stream) {
-  checkpoint::RankGroup alone;
+  checkpoint::PatientRanks alone;
   checkpoint::load_huggingface(model.folder, trained_parameters(parameters, stream), alone);
   parameters.refresh_compute_copies();
 }

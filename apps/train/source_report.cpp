@@ -6,7 +6,7 @@
 #include "apps/data/training_data.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {
@@ -21,7 +21,7 @@ SourceReport::SourceReport(const TrainingConfig& config, data::MixedLoader& data
     : config_(config), data_(data), ranks_(ranks), since_log_(config.mixture.size()) {}
 
 void SourceReport::check_epochs(int64_t samples) {
-  checkpoint::RankGroup(*ranks_.control).on_rank_0([&] {
+  checkpoint::PatientRanks(*ranks_.control).on_rank_0([&] {
     const std::vector<int64_t> counts = data_.mixture().counts(samples);
     for (size_t i = 0; i < counts.size(); ++i) {
       const MixtureSourceConfig& source = config_.mixture[i];

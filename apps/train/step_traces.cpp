@@ -14,7 +14,7 @@
 #include "core/io/gzip.h"
 #include "core/log.h"
 #include "parallel/checkpoint/attempts.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {
@@ -66,10 +66,10 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
       kept_calls_(experiment.config.comm.trace_buf_size) {
   const int rank = ranks.world->rank();
   std::vector<std::string> hosts =
-      checkpoint::RankGroup(*ranks.control).all_gather(host_name("unknown host"));
+      checkpoint::PatientRanks(*ranks.control).all_gather(host_name("unknown host"));
   is_traced_ = traces(rank, hosts);
   std::string complaint;
-  checkpoint::RankGroup group(*ranks.control);
+  checkpoint::PatientRanks group(*ranks.control);
   checkpoint::in_three_attempts(
       group, fmt::format("the folder of traces {} could not be used", folder_),
       [&] { group.together([&] { complaint = is_traced_ ? complaint_about(folder_) : ""; }); });
@@ -78,7 +78,7 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
                 unix_ns =
                     std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   const std::string first =
-      checkpoint::RankGroup(*ranks.control).of_rank_0(fmt::format("{} {}", origin, unix_ns));
+      checkpoint::PatientRanks(*ranks.control).of_rank_0(fmt::format("{} {}", origin, unix_ns));
   now_ = {.rank = {.rank = rank,
                    .world_size = ranks.world->size(),
                    .name = process_name(experiment.mesh, rank, hosts[rank]),

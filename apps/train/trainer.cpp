@@ -88,7 +88,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
 }
 
 void Trainer::open_record() {
-  checkpoint::RankGroup group(*ranks_.control);
+  checkpoint::PatientRanks group(*ranks_.control);
   checkpoint::in_three_attempts(
       group, fmt::format("metrics and events could not be opened in {}", record_folder_), [&] {
         group.together([&] {

@@ -13,7 +13,7 @@
 #include "core/log.h"
 #include "core/stopwatch.h"
 #include "core/text/split.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/comm/agree.h"
 
 // What Trainer does step after step.
@@ -181,7 +181,7 @@ Trainer::End Trainer::train() {
 // Those of the step that the run goes on from which no run has finished.
 std::vector<std::string> Trainer::results_left_out() {
   if (!checkpoints_->resumes() || state_.step == 0) return {};
-  checkpoint::RankGroup group(*ranks_.control);
+  checkpoint::PatientRanks group(*ranks_.control);
   std::string names;
   group.on_rank_0([&] { names = fmt::format("{}", fmt::join(results_missing(config_, state_.step), "\n")); });
   names = group.of_rank_0(names);

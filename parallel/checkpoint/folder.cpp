@@ -279,7 +279,7 @@ void remove_leftovers(const std::string& folder) {
     path.extension() == ".tmp" ? remove_unfinished(path) : remove_or_warn(path);
 }
 
-void check_shared_folder(const std::string& folder, RankGroup& group) {
+void check_shared_folder(const std::string& folder, PatientRanks& group) {
   std::string name, nonce;
   group.on_rank_0([&] {
     require_folder("checkpoint", folder);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 
 namespace ottava::checkpoint {
 
@@ -65,6 +65,6 @@ void remove_leftovers(const std::string& folder);
 /// Collective, at start, before the first save: creates the folder and checks that every rank sees a file
 /// that rank 0 has just written there. Otherwise throws FileError on all ranks, naming those that do not see
 /// it.
-void check_shared_folder(const std::string& folder, RankGroup& group);
+void check_shared_folder(const std::string& folder, PatientRanks& group);
 
 }  // namespace ottava::checkpoint

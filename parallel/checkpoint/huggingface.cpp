@@ -125,7 +125,8 @@ void check_checksums(const Manifest& manifest, const std::string& folder, const 
 
 }  // namespace
 
-HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameters& into, RankGroup& group) {
+HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameters& into,
+                                 PatientRanks& group) {
   HuggingFaceLoad result{.folder = path};
   std::unique_ptr<SafetensorsFolder> folder;
   std::optional<Manifest> manifest;

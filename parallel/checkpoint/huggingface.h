@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "parallel/checkpoint/contents.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 
 namespace ottava::checkpoint {
 
@@ -22,6 +22,7 @@ struct HuggingFaceLoad {
 /// ranks: ConfigError with the tensors that are missing, unexpected or of another shape; ConfigError if ranks
 /// see different weights (judged by a sample of each tensor); FileError for damaged files and for weights
 /// that are not finite, with name and index of the first.
-HuggingFaceLoad load_huggingface(const std::string& folder, const TrainedParameters& into, RankGroup& group);
+HuggingFaceLoad load_huggingface(const std::string& folder, const TrainedParameters& into,
+                                 PatientRanks& group);
 
 }  // namespace ottava::checkpoint

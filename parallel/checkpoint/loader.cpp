@@ -169,7 +169,7 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
 
 }  // namespace
 
-Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group) {
+Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, PatientRanks& group) {
   Manifest manifest;
   Layout layout;
   TensorsByName saved;
@@ -194,7 +194,8 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
 }
 
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
-                                            RankGroup& group, int64_t load_step, const LoadOptions& options) {
+                                            PatientRanks& group, int64_t load_step,
+                                            const LoadOptions& options) {
   std::string listed;
   in_three_attempts(
       group, fmt::format("the list of checkpoints in {} could not be read", folder),

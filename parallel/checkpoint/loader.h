@@ -8,7 +8,7 @@
 #include "parallel/checkpoint/attempts.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 
 namespace ottava::checkpoint {
 
@@ -17,7 +17,7 @@ namespace ottava::checkpoint {
 /// are, and rank 0 says so. Throws FileError for a broken checkpoint and for one with weights that are not
 /// finite; ConfigError for one of another model, for one without the optimizer state asked for, and if ranks
 /// see different checkpoints; the same on all ranks. After an error the contents of the shards are undefined.
-Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group);
+Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, PatientRanks& group);
 
 struct LoadOptions {
   /// Called with the folder of each checkpoint before it is tried, to clear state that this checkpoint may
@@ -44,7 +44,7 @@ struct LoadedCheckpoint {
 /// checkpoint holds only weights, throws ConfigError that says how to go on; going back to an older one would
 /// train steps again. Naming a `load_step` passes over it.
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
-                                            RankGroup& group, int64_t load_step = -1,
+                                            PatientRanks& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});
 
 }  // namespace ottava::checkpoint

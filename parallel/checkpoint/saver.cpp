@@ -90,7 +90,7 @@ void check_names(const Checkpoint& checkpoint, const Layout& layout) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(SaveOptions options, RankGroup& group)
+CheckpointSaver::CheckpointSaver(SaveOptions options, PatientRanks& group)
     : options_(std::move(options)), group_(group), snapshot_(options_.snapshot) {
   if (options_.keep_latest_k < 0 || options_.keep_latest_k == 1) {
     fail<ConfigError>("checkpoint",

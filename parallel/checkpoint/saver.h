@@ -11,7 +11,7 @@
 
 #include "core/trace/host_spans.h"
 #include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/checkpoint/snapshot.h"
 #include "parallel/checkpoint/writer.h"
 
@@ -52,7 +52,7 @@ struct Checkpoint {
 class CheckpointSaver {
  public:
   /// Throws ConfigError for keep_latest_k 1 or below 0. `group` must outlive this.
-  CheckpointSaver(SaveOptions options, RankGroup& group);
+  CheckpointSaver(SaveOptions options, PatientRanks& group);
   /// Stops a save in flight, which leaves `step-N.tmp`.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
@@ -91,7 +91,7 @@ class CheckpointSaver {
   void or_discard(const Pending& pending, const std::function<void()>& work) const;
 
   SaveOptions options_;
-  RankGroup& group_;
+  PatientRanks& group_;
   Snapshot snapshot_;
   std::optional<int64_t> set_aside_after_;  ///< until the first save
   std::unique_ptr<Pending> pending_;

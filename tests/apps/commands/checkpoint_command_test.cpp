@@ -19,7 +19,7 @@ enum class Kept { everything, model };
 
 void save(const std::string& folder, int64_t step, int64_t version, Kept kept = Kept::everything) {
   std::vector<ParameterSpec> specs = tiny_model();
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   rank.fill(version);
   rank.parameters.with_optimizer = kept == Kept::everything;

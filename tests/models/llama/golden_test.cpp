@@ -161,7 +161,7 @@ TEST_CASE(
     SafetensorsFile golden((folder_of(c) / "golden.safetensors").string());
     const LlamaConfig model = read_hf_config(folder_of(c).string());
     EngineRun run(tiny_shape(model, 2, 21));
-    checkpoint::RankGroup alone;
+    checkpoint::PatientRanks alone;
     checkpoint::load_huggingface(folder_of(c).string(), trained_parameters(run->parameters(), run.stream()),
                                  alone);
     run->parameters().refresh_compute_copies();

@@ -50,7 +50,7 @@ TEST_CASE("a checkpoint of any layout loads into any other, and its bytes do not
     for (const TinyLayout& to : kLayouts) {
       INFO("loaded with tp " << to.tp << " shards " << to.shards << " replicas " << to.replicas);
       std::atomic<int64_t> wrong = 0, loaded = 0;
-      run_ranks(to, [&](RankGroup& group, ShardCoordinates at) {
+      run_ranks(to, [&](PatientRanks& group, ShardCoordinates at) {
         TinyRank rank(tiny_model(), at);
         rank.clear();
         loaded += load_newest(folder.path(), rank.parameters, group)->manifest.step;
@@ -77,7 +77,7 @@ TEST_CASE(
     const std::vector<ParameterSpec> specs = trained_by(before);
     const std::string saved = folder / std::string(before.name);
     std::atomic<int64_t> bytes = 0;
-    run_ranks({.tp = 2, .shards = 3}, [&](RankGroup& group, ShardCoordinates at) {
+    run_ranks({.tp = 2, .shards = 3}, [&](PatientRanks& group, ShardCoordinates at) {
       TinyRank rank(specs, at, DType::bf16);
       rank.fill(3);
       bytes += owned_bytes(rank.parameters);
@@ -112,7 +112,7 @@ TEST_CASE(
                          << to.shards << " replicas " << to.replicas);
         std::atomic<int64_t> wrong = 0;
         const CapturedOutput captured;
-        run_ranks(to, [&](RankGroup& group, ShardCoordinates at) {
+        run_ranks(to, [&](PatientRanks& group, ShardCoordinates at) {
           TinyRank rank(now, at, DType::bf16);
           rank.fill(5);
           load_newest(saved, rank.parameters, group);
@@ -140,7 +140,7 @@ TEST_CASE("saving moves no tensor bytes between ranks: matrices of 64 times the 
     test::run_thread_ranks({.ranks = layout.world()}, [&](Communicator& world) {
       TinyRank rank(specs, layout.at(world.rank()));
       rank.fill(1);
-      RankGroup group(world);
+      PatientRanks group(world);
       SaveOptions options;
       options.folder = folder.path();
       CheckpointSaver saver(options, group);
@@ -178,7 +178,7 @@ TEST_CASE("files are cut between tensors, and the sizes follow from the specs") 
 TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {}, DType::bf16);
   rank.fill(1);
   CheckpointSaver(SaveOptions{.folder = folder.path()}, group).save(checkpoint_of(rank, 5));
@@ -194,7 +194,7 @@ TEST_CASE("bf16 moments, converted where the run that loads keeps f32") {
 TEST_CASE("ranks wait for one that writes for longer than a collective call may take") {
   std::atomic<int> passed = 0;
   test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
-    RankGroup group(world);
+    PatientRanks group(world);
     const double before = world.state().timeout_seconds();
     world.state().set_timeout_seconds(0.1);
     group.on_rank_0([] { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
@@ -207,7 +207,7 @@ TEST_CASE("ranks wait for one that writes for longer than a collective call may 
 TEST_CASE("only errors of files are called such on all ranks") {
   std::atomic<int> files = 0, others = 0;
   test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
-    RankGroup group(world);
+    PatientRanks group(world);
     files += !file_error_of([&] { group.on_rank_0([] { throw FileError("torn"); }); }).empty();
     try {
       group.on_rank_0([] { throw DeviceError("gone"); });
@@ -225,7 +225,7 @@ TEST_CASE("ranks that see other checkpoints of the same step are refused, replic
   for (int machine : {0, 1}) save(folder / std::to_string(machine), {}, 5, machine);
   const TinyLayout layout = GENERATE(TinyLayout{.replicas = 2}, TinyLayout{.shards = 2});
   std::atomic<int> refused = 0;
-  run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+  run_ranks(layout, [&](PatientRanks& group, ShardCoordinates at) {
     TinyRank rank(tiny_model(), at);
     const std::string path = folder / (std::to_string(group.rank()) + "/step-5");
     const std::string said = config_error_of([&] { load_checkpoint(path, rank.parameters, group); });
@@ -236,7 +236,7 @@ TEST_CASE("ranks that see other checkpoints of the same step are refused, replic
 
 TEST_CASE("what a broken checkpoint left is cleared before the next one is tried") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   for (int step : {4, 5}) {
     rank.fill(step);
@@ -256,7 +256,7 @@ TEST_CASE("what a broken checkpoint left is cleared before the next one is tried
 TEST_CASE("a run goes on whatever characters the name of its folder has") {
   TemporaryFolder parent;
   const std::string folder = parent / "new\nline, \"quote\" ';\xc3\xa4";
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   for (int step : {4, 5}) {
     rank.fill(step);
@@ -276,7 +276,7 @@ TEST_CASE("a checkpoint that lost the index of its optimizer state is broken, no
 
 TEST_CASE("a model without optimizer state starts a run but does not continue one") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   rank.parameters.with_optimizer = false;
@@ -307,7 +307,7 @@ TEST_CASE("device memory is reached only through copy, in bounded pieces") {
   std::vector<ParameterSpec> specs = tiny_model();
   specs[0].columns *= 256;
   REQUIRE(static_cast<size_t>(specs[0].parts[0].rows * specs[0].columns) * sizeof(float) > kPiece);
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   rank.fill(1);
   size_t copied = 0, most = 0;
@@ -352,7 +352,7 @@ TEST_CASE("a checkpoint of another model is refused on all ranks, not skipped") 
   wide.push_back(wide.back());
   wide.back().parts[0].hf_name = "extra";
   std::vector<std::string> unknown(2), other(2);
-  run_ranks({1, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
+  run_ranks({1, 2, 1}, [&](PatientRanks& group, ShardCoordinates at) {
     TinyRank a(tied, at), b(wide, at);
     auto rank = static_cast<size_t>(group.rank());
     unknown[rank] = config_error_of([&] { load_newest(folder.path(), a.parameters, group); });
@@ -364,7 +364,7 @@ TEST_CASE("a checkpoint of another model is refused on all ranks, not skipped") 
     CHECK_THAT(other[rank],
                Contains("'model.layers.0.input_layernorm.weight' is [20], expected [21]; it has no 'extra'"));
   }
-  RankGroup group;
+  PatientRanks group;
   std::vector<ParameterSpec> twice = tiny_model();
   twice.push_back(twice[0]);
   TinyRank c(twice, {});

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 void save_alone(const std::string& folder, int64_t step) {
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(step);
   CheckpointSaver({.folder = folder, .keep_latest_k = 2}, group).save(checkpoint_of(rank, step));
@@ -34,7 +34,7 @@ void save_alone(const std::string& folder, int64_t step) {
 
 // The step that loads, all of whose values are those of that step.
 int64_t load(const std::string& folder) {
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   auto loaded = load_newest(folder, rank.parameters, group);
   if (!loaded) return -1;
@@ -48,7 +48,7 @@ TEST_CASE("killed after any piece of a save: the checkpoint before loads, the ne
   int64_t pieces = 0;
   for (bool was_killed = true; was_killed; ++pieces) {
     int status = test::in_child([&] {
-      RankGroup group;
+      PatientRanks group;
       TinyRank rank(tiny_model());
       rank.fill(2);
       int64_t left = pieces;
@@ -114,7 +114,7 @@ TEST_CASE("a disk that fills up under the writer thread") {
   TemporaryFolder folder;
   save_alone(folder.path(), 1);
   int status = test::in_child([&] {
-    RankGroup group;
+    PatientRanks group;
     TinyRank rank(tiny_model());
     rank.fill(2);
     CheckpointSaver saver({.folder = folder.path()}, group);
@@ -177,7 +177,7 @@ TEST_CASE("what cannot be removed of a replaced or an old checkpoint is named an
 
 TEST_CASE("whatever ends a save, its space is given back") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   rank.parameters.copy = [](void*, const void*, size_t) { throw std::runtime_error("the device is lost"); };
@@ -194,7 +194,7 @@ TEST_CASE("a rank that dies during a save stops the others; what was saved befor
   TemporaryFolder folder;
   save_alone(folder.path(), 1);
   CHECK_THROWS_WITH(run_ranks({1, 3, 1},
-                              [&](RankGroup& group, ShardCoordinates at) {
+                              [&](PatientRanks& group, ShardCoordinates at) {
                                 TinyRank rank(tiny_model(), at);
                                 rank.fill(2);
                                 CheckpointSaver saver({.folder = folder.path()}, group);

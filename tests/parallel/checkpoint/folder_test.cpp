@@ -82,11 +82,11 @@ TEST_CASE("an unfinished save that cannot be moved away is said to block the nex
 TEST_CASE("whoever makes a run's folders flushes those in which they lie") {
   const std::vector<std::function<void(const std::string&)>> makers{
       [](const std::string& path) {
-        RankGroup group;
+        PatientRanks group;
         check_shared_folder(path, group);
       },
       [](const std::string& path) {
-        RankGroup group;
+        PatientRanks group;
         TinyRank rank(tiny_model());
         CheckpointSaver({.folder = path}, group).save(checkpoint_of(rank, 1));
       },
@@ -130,7 +130,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
   std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3), away(3), full(3),
       full_too(3), denied(3), denied_too(3), gone(3), gone_too(3);
   std::vector<uint64_t> sums;
-  run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
+  run_ranks({1, 3, 1}, [&](PatientRanks& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
     auto rank = static_cast<size_t>(group.rank());
     std::vector<std::string> gathered = group.all_gather(fmt::format("r{}", rank));
@@ -190,7 +190,7 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     CHECK_THAT(full_too[rank], Contains("rank 0: [file] cannot use f: Disk quota exceeded"));
   }
   CHECK(fs::is_empty(folder / "new/checkpoints"));
-  RankGroup group;
+  PatientRanks group;
   write_file_atomically(folder / "file", "");
   CHECK_THROWS_WITH(check_shared_folder(folder / "file/x", group), Contains("cannot create"));
 }

@@ -20,7 +20,7 @@ using Catch::Matchers::Contains;
 // Saves an HF folder and returns its path.
 std::string export_model(const std::string& folder, DType dtype, bool tied = false,
                          int64_t max_file_bytes = 1 << 30) {
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model(tied));
   rank.fill(1);
   rank.parameters.with_optimizer = false;
@@ -66,7 +66,7 @@ TEST_CASE("HF folders: f32, bf16 and f16, one file or many, onto any layout") {
       double bound = dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 0x1p-10 : 0x1p-13;
       for (TinyLayout layout : {TinyLayout{1, 1, 1}, TinyLayout{4, 2, 1}}) {
         std::atomic<int64_t> wrong = 0;
-        run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+        run_ranks(layout, [&](PatientRanks& group, ShardCoordinates at) {
           TinyRank rank(specs, at), exact(specs, at);
           rank.clear();
           exact.fill(1);
@@ -91,7 +91,7 @@ TEST_CASE("HF folders: f32, bf16 and f16, one file or many, onto any layout") {
 TEST_CASE("HF folders: in one that a run has saved, damaged weights and a changed config.json are refused") {
   TemporaryFolder folder;
   const std::vector<ParameterSpec> specs = tiny_model();
-  RankGroup alone;
+  PatientRanks alone;
   TinyRank saved(specs, {});
   saved.fill(1);
   saved.parameters.with_optimizer = false;
@@ -100,7 +100,7 @@ TEST_CASE("HF folders: in one that a run has saved, damaged weights and a change
           {.step = 1, .parameters = saved.parameters, .texts = {{"config.json", "{}"}, {"notes.txt", "a"}}});
   const std::string path = folder / "step-1";
   auto load = [&](TinyLayout layout) {
-    run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+    run_ranks(layout, [&](PatientRanks& group, ShardCoordinates at) {
       TinyRank rank(specs, at);
       load_huggingface(path, rank.parameters, group);
     });
@@ -130,7 +130,7 @@ TEST_CASE("HF folders: in one that a run has saved, damaged weights and a change
 TEST_CASE("HF folders: what is missing, unexpected or of another shape is listed") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   auto tensors = tensors_of(specs);
   tensors.erase(tensors.begin() + 2);  // q_proj
@@ -153,7 +153,7 @@ TEST_CASE("HF folders: what is missing, unexpected or of another shape is listed
 TEST_CASE("HF folders: a tied model takes an lm_head that equals the embedding, and no other") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> tied = tiny_model(true);
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tied, {});
   CHECK(load_huggingface(export_model(folder.path(), DType::f32, true), rank.parameters, group)
             .ignored.empty());
@@ -183,14 +183,14 @@ TEST_CASE(
   poison("model.layers.0.mlp.down_proj.weight", 39 * 5, std::numeric_limits<float>::quiet_NaN());
   CHECK_THROWS_WITH(
       run_ranks({2, 2, 1},
-                [&](RankGroup& group, ShardCoordinates at) {
+                [&](PatientRanks& group, ShardCoordinates at) {
                   TinyRank rank(specs, at);
                   load_huggingface(folder.path(), rank.parameters, group);
                 }),
       Contains("rank 1: ") && Contains("'model.layers.0.mlp.down_proj.weight' is not finite at [4, 35]"));
   poison("model.layers.0.mlp.down_proj.weight", 39 * 5, 0);
   poison("model.norm.weight", 19, std::numeric_limits<float>::infinity());
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   CHECK_THROWS_WITH(load_huggingface(folder.path(), rank.parameters, group),
                     Contains("'model.norm.weight' is not finite at [19]"));
@@ -203,7 +203,7 @@ TEST_CASE("exports take only float types") {
 }
 
 TEST_CASE("a weight that float16 has no number for is refused by name, and no checkpoint is left") {
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   rank.parameters.with_optimizer = false;

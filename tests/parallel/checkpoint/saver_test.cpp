@@ -29,7 +29,7 @@ const TextFile kUnwritable{std::string(300, 'x'), ""};
 TEST_CASE("asynchronous saving keeps the values of the moment it began") {
   TemporaryFolder folder;
   std::atomic<int> as_expected = 0;
-  run_ranks({2, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
+  run_ranks({2, 2, 1}, [&](PatientRanks& group, ShardCoordinates at) {
     TinyRank rank(tiny_model(), at);
     std::vector<int64_t> saved;
     const auto on_saved = [&](int64_t step) {
@@ -99,7 +99,7 @@ TEST_CASE("copies on the host lie as in their file, modulo a block, with the che
 
 TEST_CASE("where no thread can be started, the save in the background is made at once") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
@@ -125,7 +125,7 @@ TEST_CASE("a save in the background writes the bytes of one that training waits 
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
   for (ParameterSpec& spec : specs) spec.columns *= spec.is_vector ? 1 : 64;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
@@ -159,7 +159,7 @@ TEST_CASE("a saver that ends with a save in flight leaves only a temporary folde
   TemporaryFolder folder;
   save(folder.path(), {}, 1, 1);
   {
-    RankGroup group;
+    PatientRanks group;
     TinyRank rank(tiny_model());
     CheckpointSaver saver({.folder = folder.path()}, group);
     saver.begin(checkpoint_of(rank, 2));
@@ -189,7 +189,7 @@ TEST_CASE("rotation keeps the newest, never touches what is not complete, and kn
   for (int64_t step : {6, 7, 8, 9})
     save(folder.path(), {}, step, step, {.keep_latest_k = 2, .keep_every = 4});
   CHECK(names() == std::vector<int64_t>{0, 4, 7, 8, 9});
-  RankGroup group;
+  PatientRanks group;
   CHECK_THROWS_WITH(CheckpointSaver({.folder = "x", .keep_latest_k = 1}, group),
                     Contains("keep_latest_k is 1"));
   CHECK_THROWS_WITH(CheckpointSaver({.folder = "x", .keep_latest_k = -1}, group),
@@ -202,7 +202,7 @@ TEST_CASE("what a run has gone back behind is set aside by its first save, whole
   fs::create_directory(folder / "step-30.abandoned");
   fs::create_directory(folder / "step-50");  // torn: no manifest
   std::vector<ParameterSpec> specs = tiny_model();
-  run_ranks({1, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
+  run_ranks({1, 2, 1}, [&](PatientRanks& group, ShardCoordinates at) {
     TinyRank rank(specs, at);
     rank.fill(31);
     CheckpointSaver saver({.folder = folder.path(), .keep_latest_k = 3}, group);
@@ -221,7 +221,7 @@ TEST_CASE("what a run has gone back behind is set aside by its first save, whole
   CHECK(load(folder.path(), 40, 40) == 40);
 
   // A save that fails sets nothing aside.
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   CheckpointSaver saver({.folder = folder.path()}, group);
   saver.go_on_after(20);
@@ -253,7 +253,7 @@ TEST_CASE("saving a step again replaces it as a whole") {
 
 TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has its manifest") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
@@ -270,7 +270,7 @@ TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has i
 
 TEST_CASE("requests that cannot be met are refused") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   CheckpointSaver saver({.folder = folder.path()}, group);
@@ -304,7 +304,7 @@ TEST_CASE("weights that are not finite are not saved, and a checkpoint that has 
   std::vector<ParameterSpec> specs = tiny_model();
   std::vector<std::string> messages(2);
   for (bool in_background : {false, true}) {
-    run_ranks({2, 1, 1}, [&](RankGroup& group, ShardCoordinates at) {
+    run_ranks({2, 1, 1}, [&](PatientRanks& group, ShardCoordinates at) {
       TinyRank rank(specs, at);
       rank.fill(2);
       auto* weight = static_cast<float*>(rank.parameters.shards[2].weight.data);
@@ -322,7 +322,7 @@ TEST_CASE("weights that are not finite are not saved, and a checkpoint that has 
     CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
   }
   TemporaryFolder empty;
-  RankGroup alone;
+  PatientRanks alone;
   TinyRank rank(specs, {});
   rank.fill(2);
   static_cast<float*>(rank.parameters.shards[2].weight.data)[1] = std::numeric_limits<float>::quiet_NaN();
@@ -339,7 +339,7 @@ TEST_CASE("weights that are not finite are not saved, and a checkpoint that has 
 
 TEST_CASE("small files lie beside the weights") {
   TemporaryFolder folder;
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(1);
   Checkpoint checkpoint = checkpoint_of(rank, 1);

@@ -21,7 +21,7 @@ inline Checkpoint checkpoint_of(const TinyRank& rank, int64_t step) {
 inline void save(const std::string& folder, const TinyLayout& layout, int64_t step, int64_t version,
                  SaveOptions options = {}) {
   options.folder = folder;
-  run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+  run_ranks(layout, [&](PatientRanks& group, ShardCoordinates at) {
     TinyRank rank(tiny_model(), at);
     rank.fill(version);
     CheckpointSaver saver(options, group);
@@ -31,7 +31,7 @@ inline void save(const std::string& folder, const TinyLayout& layout, int64_t st
 
 /// Loads on one rank and returns the step, or -1.
 inline int64_t load(const std::string& folder, int64_t version, int64_t load_step = -1) {
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   auto loaded = load_newest(folder, rank.parameters, group, load_step);
   if (!loaded) return -1;

@@ -128,13 +128,13 @@ int64_t TinyRank::wrong(int64_t version, const std::set<std::string>& of_others,
   return count;
 }
 
-void run_ranks(const TinyLayout& layout, const std::function<void(RankGroup&, ShardCoordinates)>& body) {
+void run_ranks(const TinyLayout& layout, const std::function<void(PatientRanks&, ShardCoordinates)>& body) {
   if (layout.world() == 1) {
-    RankGroup group;
+    PatientRanks group;
     return body(group, layout.at(0));
   }
   test::run_thread_ranks({.ranks = layout.world(), .timeout_seconds = 60}, [&](Communicator& world) {
-    RankGroup group(world);
+    PatientRanks group(world);
     body(group, layout.at(world.rank()));
   });
 }

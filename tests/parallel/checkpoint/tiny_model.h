@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "parallel/checkpoint/contents.h"
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 
 namespace ottava::checkpoint {
 
@@ -47,6 +47,6 @@ struct TinyLayout {
 
 /// Runs body(rank's group, rank's shards) on all ranks of the layout, in threads.
 void run_ranks(const TinyLayout& layout,
-               const std::function<void(RankGroup& group, ShardCoordinates at)>& body);
+               const std::function<void(PatientRanks& group, ShardCoordinates at)>& body);
 
 }  // namespace ottava::checkpoint

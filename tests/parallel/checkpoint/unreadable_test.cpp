@@ -51,7 +51,7 @@ TEST_CASE("a checkpoint that the system cannot read for a moment is loaded, not 
   const auto loaded_when = [&](const std::string& part, int failures) {
     std::atomic<int> sum = 0;
     unreadable = part, failing_reads = failures;
-    run_ranks({.shards = 2}, [&](RankGroup& group, ShardCoordinates at) {
+    run_ranks({.shards = 2}, [&](PatientRanks& group, ShardCoordinates at) {
       TinyRank rank(tiny_model(), at);
       const auto loaded = load_newest(folder.path(), rank.parameters, group, -1, {.retry_seconds = 0.001});
       if (loaded && rank.wrong(loaded->manifest.step) == 0) sum += static_cast<int>(loaded->manifest.step);
@@ -67,7 +67,7 @@ TEST_CASE("a checkpoint that the system cannot read for a moment is loaded, not 
 TEST_CASE("a folder of checkpoints that the system cannot list for a moment is listed again") {
   TemporaryFolder folder;
   save(folder.path(), {}, 4, 4);
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   const auto loaded_after = [&](int failures) {
     failing_lists = failures;

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 void save(const std::string& folder, int64_t step, int64_t version, std::optional<DType> export_dtype = {}) {
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(tiny_model());
   rank.fill(version);
   CheckpointSaver saver({.folder = folder}, group);
@@ -101,7 +101,7 @@ TEST_CASE("loading finds the same damage, names it, and takes the checkpoint bef
   save(folder.path(), 2, 2);
   auto load = [&](const TinyLayout& layout, int64_t load_step = -1) {
     std::atomic<int64_t> steps = 0;
-    run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+    run_ranks(layout, [&](PatientRanks& group, ShardCoordinates at) {
       TinyRank rank(tiny_model(), at);
       int64_t step = load_newest(folder.path(), rank.parameters, group, load_step)->manifest.step;
       steps += rank.wrong(step) == 0 ? step : 1000;
@@ -188,7 +188,7 @@ TEST_CASE("a checkpoint that a later version saved is refused, not passed over f
   const std::string path = folder / "step-5/manifest.json";
   write_file_synced(path, sealed_with(read_file(path), "\"version\": 1", "\"version\": 2"));
   const std::vector<ParameterSpec> specs = tiny_model();
-  RankGroup group;
+  PatientRanks group;
   TinyRank rank(specs, {});
   try {
     load_newest(folder.path(), rank.parameters, group);

@@ -1,4 +1,4 @@
-#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/patient_ranks.h"
 
 #include "parallel/comm/agree.h"
 #include "parallel/comm/gather.h"
@@ -6,19 +6,19 @@
 
 namespace ottava::checkpoint {
 
-std::vector<std::string> RankGroup::all_gather(std::string_view text) {
+std::vector<std::string> PatientRanks::all_gather(std::string_view text) {
   if (size() == 1) return {std::string(text)};
   const Patience patience(*communicator_);
   return gather_text(*communicator_, text, "checkpoint");
 }
 
-std::string RankGroup::of_rank_0(std::string_view text) {
+std::string PatientRanks::of_rank_0(std::string_view text) {
   if (size() == 1) return std::string(text);
   const Patience patience(*communicator_);
   return text_of_rank_0(*communicator_, text, "checkpoint");
 }
 
-void RankGroup::sum(std::span<uint64_t> values) {
+void PatientRanks::sum(std::span<uint64_t> values) {
   if (size() == 1 || values.empty()) return;
   // Halves of 32 bits summed as i64: no overflow for any number of ranks, and the carry is exact.
   std::vector<int64_t> halves(2 * values.size());
@@ -32,19 +32,19 @@ void RankGroup::sum(std::span<uint64_t> values) {
   }
 }
 
-void RankGroup::require_equal(std::string_view what, uint64_t hash) {
+void PatientRanks::require_equal(std::string_view what, uint64_t hash) {
   if (size() == 1) return;
   const Patience patience(*communicator_);
   require_equal_everywhere(*communicator_, what, hash);
 }
 
-void RankGroup::together(const std::function<void()>& work) {
+void PatientRanks::together(const std::function<void()>& work) {
   if (size() == 1) return work();
   const Patience patience(*communicator_);
   fail_together(*communicator_, "checkpoint", work);
 }
 
-void RankGroup::on_rank_0(const std::function<void()>& work) {
+void PatientRanks::on_rank_0(const std::function<void()>& work) {
   together([&] {
     if (rank() == 0) work();
   });

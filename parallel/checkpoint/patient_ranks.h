@@ -13,14 +13,15 @@
 
 namespace ottava::checkpoint {
 
-/// The ranks that save and load together, and the little that they exchange: short texts and one sum, never
-/// tensor bytes. All calls are collective and made by the rank's own thread.
-class RankGroup {
+/// Ranks that work on files together, and the little that they exchange: short texts and one sum, never
+/// tensor bytes. All but sum() waits up to an hour for a rank that is still at work
+/// (parallel/comm/patience.h). All calls are collective and made by the rank's own thread.
+class PatientRanks {
  public:
   /// One process.
-  RankGroup() = default;
+  PatientRanks() = default;
   /// The ranks of a communicator that moves host memory (mpi, tcp, solo). It must outlive this.
-  explicit RankGroup(Communicator& communicator) : communicator_(&communicator) {}
+  explicit PatientRanks(Communicator& communicator) : communicator_(&communicator) {}
 
   int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
   int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
@@ -35,8 +36,7 @@ class RankGroup {
   /// Calls require_equal_everywhere() (parallel/comm/agree.h).
   void require_equal(std::string_view what, uint64_t hash);
 
-  /// Calls fail_together() (parallel/comm/agree.h). `work` may take an hour on one rank, whatever the limit
-  /// of collective calls is.
+  /// Calls fail_together() (parallel/comm/agree.h).
   void together(const std::function<void()>& work);
   /// The same for work that only rank 0 does.
   void on_rank_0(const std::function<void()>& work);
