@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -75,7 +76,7 @@ void require_loopback() {
       std::strerror(errno));
 }
 
-// Whether who reads standard error reads standard output as well.
+// Whether standard error and standard output have the same reader.
 bool is_same_output() {
   struct stat output, errors;
   return ::fstat(1, &output) == 0 && ::fstat(2, &errors) == 0 && output.st_dev == errors.st_dev &&
@@ -117,6 +118,9 @@ class LocalRanks {
   std::string log_of(int rank) const { return fmt::format("{}/rank-{}.log", launch_.tee_folder, rank); }
   void start(int local);
   void wait();
+  void watch_ranks(std::vector<pollfd>& watched) const;
+  void read_ranks(std::span<const pollfd> polled);
+  int milliseconds_to_wait();
   bool forward(const Rank& rank, LineLabels& lines);
   void tell_of_lost_lines();
   void read_account(Rank& rank);
@@ -138,7 +142,8 @@ class LocalRanks {
   RankAccounts accounts_;
   int code_ = 0, interrupts_ = 0;
   bool is_read_with_lines_ = is_same_output();  ///< accounts, on standard error or where both are one
-  bool is_to_end_ = false, said_what_is_lost_ = false, said_of_lost_lines_ = false, said_who_is_left_ = false;
+  bool is_to_end_ = false, told_of_lost_copies_ = false, told_of_lost_lines_ = false,
+       said_who_is_left_ = false;
   std::optional<Countdown> grace_, notice_, reader_;
   LineOutlet::Clock::time_point reader_read_at_;
 };
@@ -221,32 +226,15 @@ int LocalRanks::run() {
 void LocalRanks::wait() {
   std::vector<pollfd> watched = {{signals_, POLLIN, 0}};
   const bool reads = outlet_.is_empty();
-  if (!reads) watched.push_back(outlet_.watched());
-  for (const Rank& rank : ranks_) {
-    for (const LineLabels& lines : rank.lines)
-      if (reads) watched.push_back({lines.descriptor(), POLLIN, 0});
-    if (reads) watched.push_back({rank.process.account, POLLIN, 0});
-  }
+  if (reads)
+    watch_ranks(watched);
+  else
+    watched.push_back(outlet_.watched());
   watch_reader();
-  int milliseconds = -1;
-  double left = Countdown::kLook;
-  for (std::optional<Countdown>* countdown : {&grace_, &notice_, &reader_}) {
-    if (!*countdown) continue;
-    left = std::min(left, (*countdown)->left());
-    milliseconds = static_cast<int>(std::ceil(left * 1e3));
-  }
-  ::poll(watched.data(), watched.size(), milliseconds);
+  ::poll(watched.data(), watched.size(), milliseconds_to_wait());
   outlet_.write_some();
   tell_of_lost_lines();
-  size_t at = 1;
-  for (Rank& rank : ranks_) {
-    for (LineLabels& lines : rank.lines) {
-      if (reads && watched[at++].revents != 0) forward(rank, lines);
-    }
-    if (!reads || watched[at++].revents == 0) continue;
-    for (LineLabels& lines : rank.lines) forward(rank, lines);  // what it said before
-    if (outlet_.is_empty()) read_account(rank);
-  }
+  if (reads) read_ranks(std::span(watched).subspan(1));
   if (watched[0].revents != 0) take_signals();
   watch_reader();
   if (reader_ && reader_->is_over()) outlet_.give_up();
@@ -254,11 +242,40 @@ void LocalRanks::wait() {
   if (grace_ && grace_->is_over()) kill_ranks();
 }
 
+void LocalRanks::watch_ranks(std::vector<pollfd>& watched) const {
+  for (const Rank& rank : ranks_) {
+    for (const LineLabels& lines : rank.lines) watched.push_back({lines.descriptor(), POLLIN, 0});
+    watched.push_back({rank.process.account, POLLIN, 0});
+  }
+}
+
+// `polled`: what watch_ranks() added.
+void LocalRanks::read_ranks(std::span<const pollfd> polled) {
+  size_t at = 0;
+  for (Rank& rank : ranks_) {
+    for (LineLabels& lines : rank.lines) {
+      if (polled[at++].revents != 0) forward(rank, lines);
+    }
+    if (polled[at++].revents == 0) continue;
+    for (LineLabels& lines : rank.lines) forward(rank, lines);  // what it said before
+    if (outlet_.is_empty()) read_account(rank);
+  }
+}
+
+// -1 where no time limit runs.
+int LocalRanks::milliseconds_to_wait() {
+  if (!grace_ && !notice_ && !reader_) return -1;
+  double left = Countdown::kLook;
+  for (std::optional<Countdown>* countdown : {&grace_, &notice_, &reader_})
+    if (*countdown) left = std::min(left, (*countdown)->left());
+  return static_cast<int>(std::ceil(left * 1e3));
+}
+
 // A full disk fails each write of each rank: one line says it for all.
 bool LocalRanks::forward(const Rank& rank, LineLabels& lines) {
   const bool may_be_more = lines.forward(outlet_);
-  if (lines.copy_error() != 0 && !said_what_is_lost_) {
-    said_what_is_lost_ = true;
+  if (lines.copy_error() != 0 && !told_of_lost_copies_) {
+    told_of_lost_copies_ = true;
     outlet_.put(2, fmt::format("ottava launch: WARNING: {} cannot be written ({}): what does not fit is "
                                "missing there\n",
                                log_of(rank.number), std::strerror(lines.copy_error())));
@@ -267,7 +284,7 @@ bool LocalRanks::forward(const Rank& rank, LineLabels& lines) {
 }
 
 void LocalRanks::tell_of_lost_lines() {
-  if (outlet_.write_error() == 0 || std::exchange(said_of_lost_lines_, true)) return;
+  if (outlet_.write_error() == 0 || std::exchange(told_of_lost_lines_, true)) return;
   outlet_.put(2, fmt::format("ottava launch: WARNING: lines of ranks cannot be written ({}): what does not "
                              "fit is missing\n",
                              std::strerror(outlet_.write_error())));
