@@ -122,27 +122,36 @@ class Lister {
     return std::ranges::any_of(fixed_, [&](const std::string& text) { return text.starts_with(key); });
   }
 
+  // Empty: no FP8.
+  std::vector<std::string> recipes() const {
+    const DeviceTable& device = machine_.device;
+    if (given_.float8.empty() || (device.is_gpu() && device.fp8_tflops <= 0)) return {""};
+    return {"", given_.float8};
+  }
+  static std::vector<Reduce> reductions(const Layout& base) {
+    if (base.shards() == 1 || base.micro_batches() == 1) return {Reduce::automatic};
+    if (base.pp > 1) return {Reduce::once_per_step};
+    return {Reduce::once_per_step, Reduce::every_microbatch};
+  }
+  std::vector<Reshard> reshardings(const Layout& base) const {
+    if (base.shards() == 1 || !fixes("parallelism.fsdp_reshard_after_forward=")) return {Reshard::automatic};
+    if (base.pp > 1) return {Reshard::automatic, Reshard::never};
+    return {Reshard::automatic, Reshard::always, Reshard::never};
+  }
+
   // The rest of a layout, ranks and sequences given.
   void add_variants(const Layout& base) {
-    const DeviceTable& device = machine_.device;
-    const bool has_float8 = !given_.float8.empty() && (!device.is_gpu() || device.fp8_tflops > 0);
-    const bool gathers = base.shards() > 1 && !contains(fixed_, kGathersNoCodes);
-    const bool reduces_often = base.micro_batches() > 1 && base.shards() > 1;
-    const bool all_reshards = base.shards() > 1 && fixes("parallelism.fsdp_reshard_after_forward=");
+    const bool gathers_codes = base.shards() > 1 && !contains(fixed_, kGathersNoCodes);
     for (const ActivationCheckpointConfig& recompute : recomputations(given_.recompute, fixed_)) {
-      for (const bool float8 : {false, true}) {
-        if (float8 && !has_float8) continue;
-        for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
-          if ((reduce == Reduce::automatic) == reduces_often) continue;
-          for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
-            if (reshard != Reshard::automatic && !all_reshards) continue;
-            if (base.pp > 1 && (reshard == Reshard::always || reduce == Reduce::every_microbatch)) continue;
+      for (const std::string& recipe : recipes()) {
+        for (const Reduce reduce : reductions(base)) {
+          for (const Reshard reshard : reshardings(base)) {
             Layout layout = base;
             layout.recompute = recompute;
             layout.reduce = reduce;
             layout.reshard = reshard;
-            layout.float8 = float8 ? given_.float8 : "";
-            layout.float8_gather = float8 && gathers;
+            layout.float8 = recipe;
+            layout.float8_gather = gathers_codes && !recipe.empty();
             if (has_all(layout, fixed_)) out_.push_back(std::move(layout));
           }
         }
