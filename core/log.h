@@ -24,14 +24,14 @@ void set_rank(RankView view);
 RankView rank_view();
 
 /// Writes one line; the functions below format it. That standard output does not take lines, as on a full
-/// disk, is said once on standard error; a pipe that nobody reads any more is no such case.
+/// disk, is said once on standard error; a pipe that has no reader any more is no such case.
 void write(Level level, std::string_view text);
 
 /// The line, with its end, that write() would write for a level that is shown.
 std::string line(Level level, std::string_view text);
 
-/// For how long a line of this process has been waiting to be written, as where nobody reads the pipe that it
-/// goes to; 0 if none is.
+/// For how long a line of this process has been waiting to be written, as where the pipe that it goes to
+/// is not read; 0 if none is.
 double seconds_waiting();
 
 /// Shows a status line on standard error, for terminals. The next status replaces it, a log line clears it

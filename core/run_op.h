@@ -13,7 +13,7 @@ inline OpCost moving(std::string_view op, int64_t bytes) {
 }
 
 namespace recorded {
-/// Calls run with those of (stream, args...) that it takes: all, args... alone, or nothing.
+/// Calls run with those of (stream, args...) that it takes: all, only args..., or nothing.
 template <class Run, class... Args>
 void carry_out(const Run& run, Stream& stream, const Args&... args) {
   if constexpr (std::is_invocable_v<const Run&, Stream&, const Args&...>) {

@@ -95,7 +95,7 @@ class Float8Product {
   /// All of them, once they have arrived.
   Float8Allocation finish(const StepContext& context, const GatheredRows& rows, const Float8Allocation& mine,
                           Source source, Use use) const;
-  /// True if the row-wise codes and scales of some rows belong to these rows alone, so that products can be
+  /// True if the row-wise codes and scales of some rows belong to no other rows, so that products can be
   /// made of a block of rows (row_block()).
   static bool has_row_blocks(fp8::Granularity granularity);
   static fp8::Float8Tensor row_block(const Float8Allocation& all, RowRange rows);

@@ -36,7 +36,7 @@ struct HfConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   std::string dtype = "float32";  ///< of the stored weights: "float32", "bfloat16", "float16"
-  double attention_dropout = 0;   ///< in training alone, which refuses it
+  double attention_dropout = 0;   ///< only in training, which refuses it
   bool operator==(const HfConfig&) const = default;
 };
 

@@ -25,9 +25,9 @@ struct StepsToLoad {
   bool is_of_branch = false;
 };
 /// The checkpoints of its folder that the run may load: none if checkpoint.enable is false; if
-/// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on. Rank 0
-/// calls it alone. Has three attempts at a checkpoint that the system cannot read, unless it is `unreadable`,
-/// to which it then belongs.
+/// checkpoint.load_step is set, only that one or, if the run continues a branch, those from it on. Only
+/// rank 0 calls it. Has three attempts at a checkpoint that the system cannot read, unless it is
+/// `unreadable`, to which it then belongs.
 StepsToLoad steps_to_load(const Config& config, GivenUp& unreadable);
 /// The same without the newest ones that cannot be opened; loading names them.
 StepsToLoad whole_steps_to_load(const Config& config, GivenUp& unreadable);

@@ -11,7 +11,7 @@ namespace ottava {
 void require_named_output(const std::string& file, const std::vector<std::string>& read) {
   namespace fs = std::filesystem;
   if (file.empty()) return;
-  std::error_code none;  // what cannot be looked at is named by who reads or writes it
+  std::error_code none;  // what cannot be looked at is named when it is read or written
   for (const std::string& input : read) {
     if (fs::is_regular_file(file, none) && fs::equivalent(file, input, none))
       fail<FileError>("file", "cannot write {}: this command reads it; name another file", file);

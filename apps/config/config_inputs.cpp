@@ -77,7 +77,7 @@ Found look_for(const Config& config, GivenUp& away, const std::string& path) {
   return {{}, fmt::format("'{}' {}; looked at {}{}", path, why, tried, unknown)};
 }
 
-/// Of data. Commas separate paths on the command line alone; here a path may contain them.
+/// Of data. Commas separate paths only on the command line; here a path may contain them.
 Found look_for_data(const Config& config, GivenUp& away, const std::string& path) {
   Found found = look_for(config, away, path);
   const std::vector<std::string> parts = config::parts_between_commas(path);

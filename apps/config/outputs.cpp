@@ -129,7 +129,7 @@ bool is_file_of_run(const fs::path& file) {
   const fs::path folder = file.parent_path();
   const std::string name = file.filename().string();
   const auto has = [&](const char* other) {
-    std::error_code none;  // what cannot be looked at is named by who writes there
+    std::error_code none;  // what cannot be looked at is named when it is written to
     return fs::exists(folder / other, none);
   };
   if (contains(kOfRun, name) || is_metrics_of_a_rank(name)) {
@@ -167,7 +167,7 @@ std::vector<std::string> output_folders(const Config& config) {
   std::ranges::sort(folders);
   folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   if (!config.profiling.enable_profiling) return folders;
-  std::error_code error;  // what cannot be listed is named by who writes there
+  std::error_code error;  // what cannot be listed is named when it is written to
   const std::string traces = config.job.in_dump_folder(config.profiling.save_traces_folder);
   for (fs::directory_iterator it(traces, error), end; !error && it != end; it.increment(error))
     if (it->path().filename().string().starts_with("iteration_")) folders.push_back(it->path().string());

@@ -170,7 +170,7 @@ Settled decide(const MemoryDecision& d, const StepNeeds& needs) {
   return {{name, outcomes.back().value, reason}, outcomes.back().shape};
 }
 
-// Each rank of a pipeline, for which alone it matters how much of its blocks is kept, goes on to the next
+// Each rank of a pipeline, which cares only how much of its own blocks is kept, goes on to the next
 // mode until its step fits, and from the one before in smaller steps.
 Settled decide_recompute(const Experiment& e, const StepNeeds& needs) {
   using Step = RecomputeByRank::Step;

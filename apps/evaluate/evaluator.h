@@ -18,7 +18,7 @@ class Evaluator {
   /// Plans and takes memory.
   Evaluator(Options options, Device device, const ForwardModel::Allow& allow);
 
-  /// To be filled by the caller, who then calls refresh_compute_copies().
+  /// To be filled by the caller, which then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
   const Options& options() const { return options_; }

@@ -20,7 +20,7 @@ class Generator {
   Generator(
       Options options, Device device, const ForwardModel::Allow& allow = [](const MemoryPlan&) {});
 
-  /// To be filled by the caller, who then calls refresh_compute_copies().
+  /// To be filled by the caller, which then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
 

@@ -10,7 +10,7 @@
 
 namespace ottava {
 
-/// Among fixed keys it means layouts of mode auto alone.
+/// Among fixed keys it means only layouts of mode auto.
 constexpr std::string_view kAutoRecompute = "activation_checkpoint.mode=auto";
 
 /// All layouts of the planned number of ranks for this configuration that have the keys `fixed`. Global

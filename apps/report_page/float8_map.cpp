@@ -90,7 +90,7 @@ Json alert_of(const RunHistory& run) {
 Json float8_map(const RunHistory& run) {
   const std::vector<Row> rows = rows_of(run);
   if (rows.empty()) return {};
-  // A bucket of steps that were logged without FP8 alone (validation, other settings) has empty cells.
+  // A bucket of steps that were all logged without FP8 (validation, other settings) has empty cells.
   constexpr size_t kColumns = 400;
   const Buckets buckets = buckets_of(run.steps.size(), kColumns);
   std::string underflow, saturation, drift;

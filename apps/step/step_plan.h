@@ -26,7 +26,7 @@ struct StepPlan {
   std::vector<RecordedOperation> operations;  ///< of that step
   RecordedOrder order;                        ///< of that step
   CommStats traffic;                          ///< of that step, before which no validation made FP8 codes
-  RankConnections connections = {};           ///< of record_rank() alone: of the rank with others
+  RankConnections connections = {};           ///< only of record_rank(): of the rank with others
   double flops(Precision precision) const;
   StepFlops flops() const;
   int64_t matmul_workspace_bytes = 0;

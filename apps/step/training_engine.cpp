@@ -199,7 +199,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   throw;
 }
 
-// Gathers and sums under way read and write the arena, which whoever catches the error frees next.
+// Gathers and sums under way read and write the arena, which the handler of the error frees next.
 void TrainingEngine::give_up(const std::exception& error) const noexcept {
   if (!stream_.is_meta() && ranks_.world->size() > 1) ranks_.world->abort(error.what());
 }

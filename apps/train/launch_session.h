@@ -27,7 +27,7 @@ log::RankView rank_in_log(const Launch& launch = detect_launch());
 
 /// load_config(), for a command that runs a session. A single process throws. A rank among several, whose
 /// machine may have another file than theirs or none, logs why it cannot load it and tells the others, for
-/// whom it waits up to a minute; all of them end then. Nothing is returned: the exit code is 1.
+/// which it waits up to a minute; all of them end then. Nothing is returned: the exit code is 1.
 std::optional<Config> load_session_config(const std::filesystem::path& file,
                                           const std::vector<std::string>& overrides);
 

@@ -49,7 +49,7 @@ class Field {
   Field& refuse_value(std::string value, std::string why);
   /// A value that is now called differently; it is read as the new one, and a note says so.
   Field& rename_value(std::string old, std::string value);
-  /// A word that is no value, in upper or lower case; the error suggests `value` to whoever writes it.
+  /// A word that is no value, in upper or lower case; its error suggests `value`.
   Field& suggest(std::string word, std::string value);
   /// A text that may be written as a number or boolean (`selective_ac_option: 2`).
   Field& or_scalar();

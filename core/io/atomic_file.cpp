@@ -36,7 +36,7 @@ std::string temporary_beside(const std::string& path) {
   return fmt::format("{}{}{:08x}{:08x}", path, kMark, random(), random());
 }
 
-// What a file that is made now says of the time, by the clock of whoever keeps the folder: a file server's
+// What a file that is made now says of the time, by the clock that stamps files there: a file server's
 // may be far from this machine's. It stays empty, as a full disk has room for no other. Nothing if none can
 // be made.
 std::optional<fs::file_time_type> time_in(const std::string& folder) {

@@ -26,9 +26,9 @@ void write_files_atomically(std::span<const FileToWrite> files);
 void copy_file_atomically(const std::string& from, const std::string& path);
 
 /// Removes the temporary files that killed processes have left in `folder`, and returns their paths. One to
-/// which something was written in the last ten minutes, by the clock of whoever keeps the folder (of a file
-/// server, say), may be that of a process that lives, and stays. What cannot be looked at or removed stays
-/// too.
+/// which something was written in the last ten minutes, by the clock of the machine that keeps the
+/// folder (a file server, say), may be that of a process that lives, and stays. What cannot be looked at or
+/// removed stays too.
 std::vector<std::string> remove_half_written(const std::string& folder);
 
 }  // namespace ottava

@@ -12,7 +12,7 @@
 namespace ottava {
 namespace {
 
-// Where (1 - beta2) g^2 is subnormal, v (adamw.h) stays 0 and eps alone divides m. Such a gradient's update
+// Where (1 - beta2) g^2 is subnormal, v (adamw.h) stays 0 and only eps divides m. Such a gradient's update
 // is no larger than another's if eps is at least sqrt(2^-126 / (1 - beta2)): 4.5e-16 for the largest beta2.
 constexpr double kLeastEpsilon = 1e-15;
 

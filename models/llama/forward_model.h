@@ -26,7 +26,7 @@ class ForwardModel {
                    const std::function<void(const StepContext& context)>& run, const Allow& allow);
 
   const LlamaModel& model() const { return *model_; }
-  /// To be filled by the caller, who then calls refresh_compute_copies().
+  /// To be filled by the caller, which then calls refresh_compute_copies().
   Fsdp& parameters() { return *parameters_; }
   Stream& stream() { return stream_; }
   /// The context of a pass on the device.

@@ -38,7 +38,7 @@ void remove_or_warn(const fs::path& path) {
 
 // Deletes the step whose folder is `step_path`. The folder is renamed first, so that a job that dies while
 // deleting leaves no half checkpoint under a good name, and what cannot be removed (NFS keeps files that
-// another program has open) is in nobody's way. Throws FileError if it cannot even be renamed.
+// another program has open) is in the way of nothing. Throws FileError if it cannot even be renamed.
 void move_and_delete(const std::string& path, const std::string& step_path) {
   const std::string deleted = unused_name(step_path + ".deleted");
   rename_file("checkpoint", path, deleted);
@@ -56,7 +56,7 @@ bool delete_step(const std::string& path, const std::string& step_path) {
   }
 }
 
-// The newest complete one of some steps. Where none is, the newest: whoever opens it says what it lacks.
+// The newest complete one of some steps. Where none is, the newest: opening it says what it lacks.
 std::string newest_of(const std::vector<SavedStep>& steps) {
   const auto complete = std::find_if(steps.rbegin(), steps.rend(), is_complete);
   if (complete == steps.rend()) {

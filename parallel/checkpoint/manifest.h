@@ -55,7 +55,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where);
 /// Checks size and checksum of one file (for weights, of its header). Throws FileError, which ends with the
 /// advice.
 void check_file(const std::string& folder, const Manifest::File& expected, std::string_view advice = "");
-/// The same where the model alone is loaded, which takes no manifest.
+/// The same where only the model is loaded, which takes no manifest.
 void check_model_file(const std::string& folder, const Manifest::File& expected);
 
 /// Compares the checksum of a tensor that was read. Throws FileError.

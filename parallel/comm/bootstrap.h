@@ -21,7 +21,7 @@ class Bootstrap {
 };
 
 /// A random number that rank 0 draws for this job. Connections between ranks begin with it, so that a rank
-/// recognises the others among whoever else reaches its port. All ranks call it.
+/// recognises the others among all that reaches its port. All ranks call it.
 uint64_t job_token(Bootstrap& bootstrap);
 
 /// A bootstrap over any communicator that moves CPU tensors.

@@ -11,7 +11,7 @@
 namespace ottava::tcp {
 
 constexpr size_t kLongestMessage = 1 << 20;
-/// Of the visitors of a listener that have not said who they are: how many there may be at once, and how much
+/// Of the visitors of a listener that have not sent a greeting: how many there may be at once, and how much
 /// is read of each.
 constexpr size_t kMostVisitors = 64, kGreetingBytes = 64;
 
@@ -56,12 +56,12 @@ struct BoundSocket {
   Descriptor descriptor;
   int port = 0;
 };
-/// A TCP socket bound to a port on all interfaces, of IPv6 and IPv4, or of IPv4 alone where there is no IPv6;
+/// A TCP socket bound to a port on all interfaces, of IPv6 and IPv4, or only of IPv4 where there is no IPv6;
 /// 0: to a free port. Nothing where that fails: errno says why.
 std::optional<BoundSocket> bind_port(int port);
 
-/// Whether nobody could listen on a port, though nobody does at any address of this machine: it is one end of
-/// somebody's connection, which keeps it for up to a minute after it has ended. False where the kernel's list
+/// Whether no program could listen on a port, though none does at any address of this machine: it is one end
+/// of a connection, which keeps it for up to a minute after it has ended. False where the kernel's list
 /// of sockets (/proc/net/tcp) cannot be read.
 bool is_held_by_connections(int port);
 
@@ -83,9 +83,9 @@ class Listener {
 struct Attempts {
   /// Called after the addresses of each host that all failed; may throw to give up.
   std::function<void()> after_each = {};
-  /// Asks who answers there: an address that leads to somebody else is not taken.
+  /// Asks what answers there: an address that leads to anything else is not taken.
   std::function<bool(Connection&)> is_right = {};
-  /// Called when somebody else answers at every address; may throw to give up.
+  /// Called when something else answers at every address; may throw to give up.
   std::function<void()> after_all_wrong = {};
 };
 /// Tries the loopback if the host is this one, the endpoint's addresses, then all those of its host's name,

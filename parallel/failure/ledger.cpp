@@ -162,7 +162,7 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
   client_->wake = Descriptor(::eventfd(0, EFD_CLOEXEC));
   const uint64_t token = job_token(bootstrap);
   if (rank < 2) {
-    const tcp::OpenFiles files = tcp::allow_open_files(size);  // over MPI nobody else asks for them
+    const tcp::OpenFiles files = tcp::allow_open_files(size);  // over MPI nothing else asks for them
     if (files.allowed < files.needed) {
       log::warning(
           "{} ranks need {} open files, but this machine allows {}: once they are used up, ranks cannot "

@@ -30,7 +30,7 @@ class LedgerServer {
     double answer_seconds = 1.5;
     uint64_t token = 0;            ///< of the job: job_token()
     double greeting_seconds = 10;  ///< how long a visitor has to greet
-    /// Called by the server's thread with what LongWaits says; null: nobody is told.
+    /// Called by the server's thread with what LongWaits says; null: it is not asked.
     std::function<void(const std::string&)> on_long_wait = {};
     double long_wait_seconds = 60;
   };
@@ -41,14 +41,14 @@ class LedgerServer {
 
   /// The first message of every connection, which asks for the server in a rank, and its answer. A visitor
   /// that begins otherwise, or not within the time, is told nothing, and one that asks for another
-  /// rank only who this is: both are closed.
+  /// rank only which this is: both are closed.
   static std::string greeting(uint64_t token, int rank) {
     return fmt::format("ottava ledger {:016x} {}", token, rank);
   }
   static std::string answer(uint64_t token, int rank) {
     return fmt::format("ottava ledger {:016x}, here is rank {}", token, rank);
   }
-  /// A connection to that rank's server: addresses at which somebody else answers are not taken. Throws
+  /// A connection to that rank's server: addresses at which anything else answers are not taken. Throws
   /// CommError.
   struct Address {
     std::string endpoint;

@@ -23,7 +23,7 @@ class LineLabels {
   /// Passes on what has arrived until the outlet has to wait; returns true if there may be more. The last
   /// line counts even without its newline. Lines of more than 64 KiB are cut.
   bool forward(LineOutlet& outlet);
-  /// Adds whole lines after what has arrived, as if the rank had written them; some are for the copy alone.
+  /// Adds whole lines after what has arrived, as if the rank had written them; some are only for the copy.
   enum class For { all, copy };
   void add(std::string_view lines, For whom, LineOutlet& outlet);
   /// The errno of the first copy that lacks something, or 0.

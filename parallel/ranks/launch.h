@@ -21,7 +21,7 @@ enum class Launcher {
 struct Master {
   std::string address;  ///< without the brackets that one of IPv6 may have been given in; empty: not given
   int port = 29500;
-  /// How who started the ranks has them meet at another port: for messages, after a colon.
+  /// How the starter of the ranks has them meet at another port: for messages, after a colon.
   std::string other_port = "set another MASTER_PORT";
 };
 

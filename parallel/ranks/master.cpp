@@ -24,13 +24,14 @@
 namespace ottava {
 namespace {
 
-// How long a visitor has to say who it is.
+// How long a visitor has to say which rank it is.
 constexpr double kGreetingSeconds = 5;
 
 // How long rank 0 has to answer before another address is tried.
 constexpr double kAnswerSeconds = 10;
 
-// After this part of the time limit, which is a minute of the usual five, the log says who is waited for.
+// After this part of the time limit, which is a minute of the usual five, the log says which ranks are waited
+// for.
 constexpr double kFirstToldPart = 5;
 
 // What rank 0 has open besides a connection to each rank, generously.

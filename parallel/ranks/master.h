@@ -23,9 +23,9 @@ class MasterBootstrap final : public Bootstrap {
   /// 0 may not open a file for each rank (on all ranks, once they have come), the master is not reached or is
   /// that of a job with another number of ranks, ranks do not come (naming them), or two have the same
   /// number. Rank 0 sends other visitors away and waits on; a rank that ends meanwhile may be started again.
-  /// After a fifth of the time its log says for whom it waits, and again each time that it has waited twice
-  /// as long. `while_waiting`, if given, is called every quarter of a second or sooner while other ranks are
-  /// awaited, in all_gather() too; what it throws ends that.
+  /// After a fifth of the time its log says which ranks it waits for, and again each time that it has waited
+  /// twice as long. `while_waiting`, if given, is called every quarter of a second or sooner while other
+  /// ranks are awaited, in all_gather() too; what it throws ends that.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds,
                   std::function<void()> while_waiting = {});
 
@@ -44,7 +44,7 @@ class MasterBootstrap final : public Bootstrap {
   /// "1, 2": those that have not come or, with a refusal, not heard of it.
   std::string missing_ranks() const;
   /// Waits up to `seconds`, but no longer than a quarter of one, for something to happen; takes in one that
-  /// knocks, answers those that have said who they are, and sends away those that do not.
+  /// knocks, answers those that have said which ranks they are, and sends away those that do not.
   void receive_visitors(tcp::Listener& listener, std::list<Visitor>& visitors, double seconds);
   /// Gives the visitor its place, or the refusal, if it is a rank.
   bool welcome(tcp::Connection& visitor, const std::string& greeting);

@@ -141,7 +141,7 @@ void connect(World& world, const WorldRequest& request) {
     by_nccl = wants_nccl(request.backend, world.training_device);
     if (by_nccl && launch.world_size > 1) nccl::require_library();
   };
-  if (launch.world_size == 1) {  // whatever started it: there is nobody to find
+  if (launch.world_size == 1) {  // whatever started it: there is no other to find
     choose();
     world.control = std::make_unique<SoloCommunicator>();
     return;

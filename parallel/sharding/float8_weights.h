@@ -60,7 +60,7 @@ class Float8Weights {
   }
   /// To be called before the optimizer writes weights: sets their amaxes to 0.
   void begin_update(Stream& stream);
-  /// u32 [1], to be raised by whoever writes a parameter's shard; empty where no scale covers the whole
+  /// u32 [1], to be raised by what writes a parameter's shard; empty where no scale covers the whole
   /// weight.
   Tensor updated_amax(int parameter) const;
   /// To be called after an optimizer step that was not skipped.

@@ -72,7 +72,7 @@ TokenizerTexts write_definition(const TokenizerDefinition& definition);
 
 /// Whether texts begin with BOS.
 enum class TextStart { text, bos };
-/// The text of a tokenizer.json after which readers of that file alone encode as we do texts that begin with
+/// The text of a tokenizer.json after which readers of only that file encode as we do texts that begin with
 /// `start`: `tokenizer_json`, from which `definition` was read, with all added tokens of the definition, and
 /// a post-processor whose template has BOS or none. The same bytes where nothing is to change.
 std::string edit_definition(std::string_view tokenizer_json, const TokenizerDefinition& definition,

@@ -211,7 +211,7 @@ void VocabularyReader::name_token(const std::string& name, const Json& token, co
   }
   named_.emplace(name, content);
   if (const auto listed = added_at_.find(known->second); listed != added_at_.end()) {
-    // transformers 5 alone reads a list of this name; in it, an ordinary added token stays ordinary. In the
+    // Only transformers 5 reads a list of this name; in it, an ordinary added token stays ordinary. In the
     // list additional_special_tokens it does so for 5, but not for 4, of whose time that name is.
     if (name != "extra_special_tokens") d_.added[listed->second].special = true;
     return;

@@ -101,7 +101,7 @@ __device__ __forceinline__ NormRow<T, kSize, Team> read_norm_row(const NormArgum
   P residuals[Team::kWhole && kResidual ? kPacks : 1];
   if constexpr (Team::kWhole) {
     // By a branch between two loads the second would wait for the first. So a thread without so many packs
-    // reads some of weight, which nobody writes meanwhile.
+    // reads some of weight, which nothing writes meanwhile.
     const auto read = [&](const T* all, int64_t first, P* to) {
       const T* from = all + (first + r.member) * kSize;
 #pragma unroll

@@ -12,7 +12,7 @@ namespace {
 
 class DryRunCommunicator final : public Communicator {
  public:
-  /// In that group of the connections, which are null where nobody asks for them.
+  /// In that group of the connections, which are null where they are not asked for.
   DryRunCommunicator(Members members, std::shared_ptr<RankState> state,
                      std::shared_ptr<RankConnections> connections, size_t group)
       : Communicator(std::move(members), std::move(state)),

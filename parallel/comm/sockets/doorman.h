@@ -13,8 +13,8 @@
 
 namespace ottava {
 
-/// Receives the connections that other ranks make to this one, in a thread of its own: whoever connects hears
-/// at once whether it has reached the rank that it meant, whatever that rank does meanwhile.
+/// Receives the connections that other ranks make to this one, in its own thread: each hears at once whether
+/// it has reached the rank that it meant, whatever that rank does meanwhile.
 class Doorman {
  public:
   struct Options {

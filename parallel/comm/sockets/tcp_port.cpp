@@ -78,8 +78,8 @@ MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int ta
              peers_[rank].receives);
 }
 
-// A rank that has failed waits for nobody: who settles its calls does not wait for long. One that is stopped
-// is waited for, as in every call: it takes connections, but does not answer.
+// A rank that has failed waits for no other, so that settling its calls does not take long. One that is
+// stopped is waited for, as in every call: it takes connections, but does not answer.
 void TcpPort::connect(int rank) {
   WaitedTime time(WaitedTime::Clock::now(), kLongestAttempt);
   bool is_silent = false;

@@ -17,7 +17,7 @@ namespace ottava {
 
 /// Messages over TCP, as fast as sockets are. Ranks of one machine meet on its loopback; others have to reach
 /// each other's `address` or, which is tried after it, host name; an address at which another rank answers,
-/// or nobody, is left for the next. A connection carries messages one way and is made when the first one is
+/// or none, is left for the next. A connection carries messages one way and is made when the first one is
 /// sent. No rank waits for what another computes, and what a rank has sent arrives even if it then ends.
 class TcpPort final : public MessagePort {
  public:
