@@ -11,6 +11,7 @@
 #
 # scripts/install/README.md says what the machine that runs it needs. OTTAVA_BUNDLE_ARCHITECTURES: other GPUs.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 
 cuda=ON headers="" fetch=""
 case "$#:$*" in

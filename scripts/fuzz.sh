@@ -5,6 +5,7 @@
 # build-fuzz/found/TARGET keeps inputs that reach new code, from which the next run goes on, and what broke the parser:
 # crash-*, timeout-*, oom-*. Any of these is a failure (exit code 1).
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz.sh: '$seconds' is no number of seconds" >&2; exit 2; }

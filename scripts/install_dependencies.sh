@@ -5,6 +5,7 @@
 #   scripts/install_dependencies.sh [PACKAGE...]    these packages too
 #   scripts/install_dependencies.sh --list          prints the list and installs nothing
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 
 packages=(g++ cmake ninja-build pkg-config ccache python3 dpkg-dev file
   libopenmpi-dev openmpi-bin libyaml-cpp-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libcli11-dev

@@ -3,6 +3,7 @@
 # scripts/results.md.
 #   scripts/muon_table.sh [STEPS [SEQUENCES OF 512 TOKENS PER STEP]]   default 300 and 16: 8192 tokens a step, hours on 2 cores
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 steps=${1:-300} batch=${2:-16}
 scripts/sample_text.sh outputs/sample/sample.txt

@@ -2,6 +2,10 @@
 # Makes outputs/results.md: the figures of this machine. Takes about half an hour; leave the machine alone meanwhile.
 #   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
 set -euo pipefail
+case ${1:-} in
+  -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;;
+  -*) echo "results.sh: '$1' is no text; expected a file, or nothing" >&2; exit 2 ;;
+esac
 text=${1:+$(realpath "$1")}
 cd "$(dirname "$0")/.."
 scripts/install_dependencies.sh

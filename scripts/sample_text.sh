@@ -3,6 +3,7 @@
 # Dictionary of English (40 MB, Debian package dict-gcide) is unpacked without installing it; offline, whatever English
 # text this machine has (licenses and documentation) is joined, and that is said.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 output=${1:?is missing: the file to put the text into}
 mkdir -p "$(dirname "$output")"
 [ ! -s "$output" ] || exit 0

@@ -6,6 +6,7 @@
 # TEXT is a dictionary in the form of GCIDE, by default that one (scripts/sample_text.sh). FOLDER is by default outputs/story
 # of the repository. --short: a tiny model, for the test.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 text= folder= short=
 while [ $# -gt 0 ]; do
   case $1 in

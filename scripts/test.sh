@@ -18,6 +18,7 @@
 #   aarch64         cross-compiled: core, fp8, parsers and ranks as threads under qemu-user, and the tarball for aarch64
 #   container       the image of scripts/Containerfile trains
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(release)
