@@ -97,6 +97,8 @@ void check_outputs(const Config& config, config::Problems& problems) {
     problems.add("job.dump_folder", "\"\" is no folder; expected a path, or . for the working directory");
   if (config.job.save_config_file && config.job.save_config_file->empty())
     problems.add("job.save_config_file", "\"\" is no file; expected a path, or null to write none");
+  if (config.training.gemm_cache.empty())
+    problems.add("training.gemm_cache", "\"\" is no folder; expected a path, auto, or off to keep none");
   check_expanded("job.dump_folder", config.job.dump_folder, problems);
   check_expanded("training.gemm_cache", config.training.gemm_cache, problems);
   std::vector<Output> all = outputs_of(config);

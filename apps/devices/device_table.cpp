@@ -109,10 +109,11 @@ void read_member(Table& table, const config::Member& member) {
            fmt::format("unknown key {}{}", member.key, meant.empty() ? "" : ", did you mean " + meant + "?"));
   }
   const std::vector<config::Value>& pair = member.value.items;
-  const bool is_number =
-      pair.size() == 2 && (pair[0].kind == Kind::integer || pair[0].kind == Kind::real) && pair[0].real >= 0;
+  const bool is_number = pair.size() == 2 && (pair[0].kind == Kind::integer || pair[0].kind == Kind::real);
   if (!is_number || pair[1].kind != Kind::text || pair[1].text.empty())
     refuse(member.value, fmt::format("{} is not [number, source]", member.key));
+  if (!(pair[0].real >= 0))
+    refuse(member.value, fmt::format("{} is {}, expected no less than 0", member.key, pair[0].real));
   table.*(figure->value) = pair[0].real;
   table.sources.insert_or_assign(member.key, pair[1].text);
 }

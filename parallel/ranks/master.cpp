@@ -37,6 +37,9 @@ constexpr double kFirstToldPart = 5;
 // What rank 0 has open besides a connection to each rank, generously.
 constexpr int kOwnFiles = 32;
 
+// Rank 0's answer to others than its ranks, before their number.
+constexpr std::string_view kThisIsRank0 = "this is rank 0 of ";
+
 // Rank 0's answer if it may not open as many files as it needs; "... 526 100": what it needs, and may.
 constexpr std::string_view kFewFiles = "rank 0 has too few files";
 
@@ -147,8 +150,11 @@ void MasterBootstrap::find_master(const Master& master) {
     fail<CommError>(
         "launch",
         "rank {} reached {} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
-        "same {} ranks",
-        self_.rank, text_of(master), said, self_.size);
+        "same {} ranks{}",
+        self_.rank, text_of(master), said, self_.size,
+        said.find(kThisIsRank0) == 1 ? "; ottava launch and torchrun need the same --nnodes and the "
+                                       "same ranks for each machine everywhere"
+                                     : "");
   };
   connections_.push_back(
       tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds_,
@@ -224,7 +230,7 @@ void MasterBootstrap::receive_visitors(tcp::Listener& listener, std::list<Visito
     // A rank that has not waited for the answer comes again.
     if (text && is_open && welcome(connection, *text)) return true;
     if (!text && is_open && connection.is_open() && visitor.time.seconds() < kGreetingSeconds) return false;
-    connection.send(fmt::format("this is rank 0 of {}", self_.size));
+    connection.send(fmt::format("{}{}", kThisIsRank0, self_.size));
     return true;
   });
   if (watched[0].revents == 0) return;

@@ -178,6 +178,8 @@ TEST_CASE("a path that only a shell would expand, or none, is refused", "[config
              Contains("checkpoint.folder: \"~/saved\" is not expanded"));
   CHECK_THAT(message("training: {gemm_cache: $SCRATCH/ottava}"),
              Contains("training.gemm_cache: \"$SCRATCH/ottava\" is not expanded"));
+  CHECK_THAT(message("training: {gemm_cache: ''}"),
+             Contains("training.gemm_cache: \"\" is no folder; expected a path, auto, or off"));
   CHECK(message("job: {dump_folder: 'runs/a~b$'}") == "no error");
   CHECK_THAT(message("job: {dump_folder: ''}"),
              Contains("job.dump_folder: \"\" is no folder; expected a path"));

@@ -266,6 +266,10 @@ TEST_CASE("a table of one's own starts from another, and mistakes are named") {
   CHECK_THROWS_WITH(refused("base: h100_sxm\ngemm_bf16: 0.7\n"),
                     Contains("gemm_bf16 is not [number, source]"));
   CHECK_THROWS_WITH(refused("base: h100_sxm\ngemm_bf16: [0.7]\n"), Contains("is not [number, source]"));
+  CHECK_THROWS_WITH(refused("base: h100_sxm\ngemm_bf16: [-0.7, x]\n"),
+                    Contains("gemm_bf16 is -0.7, expected no less than 0"));
+  CHECK_THROWS_WITH(refused("base: h100_sxm\ngemm_bf16: [.nan, x]\n"),
+                    Contains("gemm_bf16 is nan, expected no less than 0"));
   CHECK_THROWS_WITH(refused("base: h100_sxm\ndriver_names: H100\n"),
                     Contains("driver_names is ") && Contains("expected a list of strings"));
   CHECK_THROWS_WITH(refused("base: h100_sxm\ncapability: 9.0\n"),
