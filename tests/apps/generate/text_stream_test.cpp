@@ -70,6 +70,9 @@ TEST_CASE("a token is drawn by its probability, among those that top_k and top_p
   // Squares: 16, 4, 1 and 1 parts of 22.
   CHECK(drawn({.temperature = 0.5}) == Tokens{1, 1, 1, 2, 2, 2, 2, 3});
   CHECK(drawn({.temperature = 0}) == Tokens(8, 1));
+  // How far logits are apart counts: of these, exponentials are larger than any number.
+  logits = {0, 1000, 1000, 0};
+  CHECK(drawn({}) == Tokens{1, 1, 2, 2, 2, 2, 2, 2});
 }
 
 TEST_CASE("logits that are not finite make no token") {
