@@ -218,6 +218,17 @@ TEST_CASE("all ranks skip the same spikes on every layout") {
   }
 }
 
+TEST_CASE("whether the loss is a spike is decided by the tokens of all ranks") {
+  TrainingShape whole = whole_step();
+  for (auto& group : whole.groups) group.lr_factor = 0;  // the loss goes up and down with the tokens alone
+  whole.spikes = {.window = 8, .sigma = 0.5};
+  const LayoutCurve single = train_on(whole, {}, 14);
+  CHECK(std::ranges::count(single.why, kLossSpike) > 1);
+  for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_replicate = 2, .micro_batches = 3},
+                               Layout{.dp_shard = 2, .tp = 2}, Layout{.micro_batches = 4, .pp = 2}})
+    CHECK(train_on(whole, layout, 14).why == single.why);
+}
+
 TEST_CASE("Muon trains on every layout as on one process") {
   TrainingShape whole = whole_step();
   const std::vector<ParameterSpec> specs = llama_parameters(whole.model).specs;
