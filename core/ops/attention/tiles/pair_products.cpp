@@ -1,6 +1,13 @@
 #include "core/ops/attention/tiles/pair_products.h"
 
 namespace ottava::cpu {
+namespace {
+
+void fetch_row(const char* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+}
+
+}  // namespace
 
 PairProducts::PairProducts(const AttentionTiling& tiling)
     : TileProducts(tiling), products_(*pair_product_kernels()), attention_(*pair_attention_kernels()) {
@@ -21,7 +28,13 @@ void PairProducts::pack(Operand operand, const void* from, int64_t stride, int64
                     : operand == Operand::transposed ? products_.transposed
                     : operand == Operand::right      ? products_.folded
                                                      : products_.summed;
-  pack(from, stride, to, {0, count, t_.heads.head_dim});
+  // Where rows are pages apart, no processor fetches the next ones by itself.
+  const int64_t bytes = t_.tile_bytes(t_.heads.head_dim), between = t_.tile_bytes(stride);
+  const char* row = static_cast<const char*>(from);
+  for (int64_t i = 0; i < count; i += kPairPanel, row += kPairPanel * between) {
+    for (int64_t r = kPairPanel; r < 2 * kPairPanel; ++r) fetch_row(row + r * between, bytes);
+    pack(row, stride, to + packed_bytes(operand, i), {0, std::min(kPairPanel, count - i), t_.heads.head_dim});
+  }
 }
 
 PairPart PairProducts::part_of(const PartOperands& of, void* scratch) const {
