@@ -44,7 +44,7 @@ struct PairProductKernels {
   Pack* rows;        ///< [rows / 32][N / 32][32, 32]: an A
   Pack* transposed;  ///< [rows / 16][N / 32] tiles: a B of which rows are columns
   Pack* pairs;       ///< [rows / 32][N / 16] tiles: a B
-  Pack* folded;      ///< as `pairs`, for an A of which terms r and r + 16 of 32 alternate
+  Pack* rounded;     ///< as `pairs`, for an A of RoundedTerms, which have an order of their own
   Pack* summed;      ///< [rows / 32][N, 32]: an A of which rows are terms
   /// Where sums, times a factor, are written to or added; bf16 is rounded to nearest even.
   struct Result {

@@ -107,7 +107,7 @@ void pack_pairs_of(const void* from, int64_t stride, void* to, Rows block) {
     }
   }
 }
-constexpr auto pack_pairs = pack_pairs_of<2, 1>, pack_folded = pack_pairs_of<1, kTerms / 2>;
+constexpr auto pack_pairs = pack_pairs_of<2, 1>;
 
 /// to = 32 columns of 32 rows, column by column. Two rows' numbers are interleaved within 128 bits, so that
 /// the transposed words come in two sets of columns, 4 of every 8.
@@ -233,12 +233,14 @@ void multiply_to(const PairProduct& p, const Result* result, Rows block) {
 PairProductKernels pair_product_kernels() {
 #if defined(__AVX512BF16__)
   constexpr bool kWritesFromRegisters = true;
+  constexpr auto pack_rounded = pack_pairs;
 #else
   constexpr bool kWritesFromRegisters = false;
+  constexpr auto pack_rounded = pack_pairs_of<1, kTerms / 2>;  // terms r and r + 16 of 32 alternate
 #endif
   return {begin_thread,        end_thread,      multiply,
           pack_rows,           pack_transposed, pack_pairs,
-          pack_folded,         pack_summed,     {multiply_to<float>, multiply_to<bf16>},
+          pack_rounded,        pack_summed,     {multiply_to<float>, multiply_to<bf16>},
           kWritesFromRegisters};
 }
 

@@ -1,13 +1,16 @@
 #include <utility>
 
 #include "core/cpu/pair_product_kernel.h"
+#include "core/cpu/rounded_terms.h"
 #include "core/ops/attention/score_rows_kernel.h"
 #include "core/ops/attention/tiles/pair_kernels.h"
 
 // Ceiling, with AMX. At head dimension 16, where half of the terms of scores are padding, the products of a
 // score take 0.3 cycles and their loads and stores as many again; at 64 the products take 0.9. Of softmax, 16
 // scores take 10 instructions (scale, exponential 6, sum, rounding, half of a pair), of its gradient 14, two
-// in a cycle: 0.75 cycles for a score in both.
+// in a cycle: 0.75 cycles for a score in both. With AVX512-BF16, which rounds two vectors at once, they are
+// 8.5 and 11. Zen 4 needs 5.7 cycles for those of softmax: vreduceps and vscalefps keep half of its units
+// busy for two cycles each, vcvtne2ps2bf16 takes 4/3.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -87,13 +90,6 @@ inline Vec combined_lanes(const Vec* v, Combine combine) {
   for (int i = 0; i < 2; ++i) eight[i] = combined_halves<4>(four[2 * i], four[2 * i + 1], combine);
   return combined_halves<2>(eight[0], eight[1], combine);
 }
-
-/// Two vectors by turns, of which the upper halves are bf16.
-inline UVec by_turns(UVec even, UVec odd) { return (even >> 16) | (odd & 0xffff0000u); }
-
-/// Rounds to nearest, ties away from zero, in the upper halves. NaNs of which all low bits are set would
-/// become zeros; none arise here.
-inline UVec rounded(Vec v) { return bits_as<UVec>(v) + 0x8000u; }
 
 /// Sums of a part's rows [32, D]: those of the result, or where rows past the part's would be another head's,
 /// sums of its own, which are added to the result at the end.
@@ -197,7 +193,7 @@ class PartSoftmax {
         q = where_seen(seen(keys_.of[i], key + kLanes), q, 0);
       }
       group_[i] += p + q;
-      store_words(to, by_turns(rounded(p), rounded(q)));
+      store_words(to, RoundedTerms(p, q).words());
     }
   }
 
@@ -298,40 +294,38 @@ class PartGradient {
   /// Of the rows of a step, in its group.
   int64_t of_step(int64_t key) const { return (key - keys_.first) % kGroup * kPairPanel; }
 
-  /// 16 keys of two rows, rounded, in their upper halves.
-  struct Vectors {
-    UVec p[2], dscores[2];
+  /// 32 keys of a row.
+  struct Row {
+    RoundedTerms p, dscores;
   };
 
   template <bool all_seen>
-  Vectors vectors(int64_t row, int64_t key, int64_t at) const {
-    Vectors result;
-    for (int r = 0; r < 2; ++r) {
-      const int64_t from = of_step(key) + (row + r) * kStep + at;
-      Vec p = exp2_for_bf16(load(scores_ + from) * t_.scale_log2 - lse_log2_[row + r]);
-      Vec dscores = p * (load(dprobabilities_ + from) - delta_[row + r]);
+  Row row_of(int64_t row, int64_t key) const {
+    Vec p[2], dscores[2];
+    for (int half = 0; half < 2; ++half) {
+      const int64_t from = of_step(key) + row * kStep + half * kLanes;
+      p[half] = exp2_for_bf16(load(scores_ + from) * t_.scale_log2 - lse_log2_[row]);
+      dscores[half] = p[half] * (load(dprobabilities_ + from) - delta_[row]);
       if constexpr (!all_seen) {
-        const UVec mask = seen(keys_.of[row + r], key + at);
-        p = where_seen(mask, p, 0);
-        dscores = where_seen(mask, dscores, 0);
+        const UVec mask = seen(keys_.of[row], key + half * kLanes);
+        p[half] = where_seen(mask, p[half], 0);
+        dscores[half] = where_seen(mask, dscores[half], 0);
       }
-      result.p[r] = rounded(p);
-      result.dscores[r] = rounded(dscores);
     }
-    return result;
+    return {{p[0], p[1]}, {dscores[0], dscores[1]}};
   }
 
   /// 32 keys of all rows.
   template <bool all_seen>
   void block(int64_t key, bf16* p, bf16* dscores) {
     for (int64_t i = 0; i < kPairPanel; i += 2, p += kTerms, dscores += kTerms) {
-      const Vectors a = vectors<all_seen>(i, key, 0), b = vectors<all_seen>(i, key, kLanes);
-      store_words(p, by_turns(a.p[0], a.p[1]));
-      store_words(p + kPairTileElements, by_turns(b.p[0], b.p[1]));
-      store_words(dscores, by_turns(a.dscores[0], a.dscores[1]));
-      store_words(dscores + kPairTileElements, by_turns(b.dscores[0], b.dscores[1]));
-      for (int r = 0; r < 2; ++r)
-        store_words(dscore_rows_ + (i + r) * t_.stride + key, by_turns(a.dscores[r], b.dscores[r]));
+      const Row even = row_of<all_seen>(i, key), odd = row_of<all_seen>(i + 1, key);
+      store_words(p, RoundedTerms::pairs<false>(even.p, odd.p));
+      store_words(p + kPairTileElements, RoundedTerms::pairs<true>(even.p, odd.p));
+      store_words(dscores, RoundedTerms::pairs<false>(even.dscores, odd.dscores));
+      store_words(dscores + kPairTileElements, RoundedTerms::pairs<true>(even.dscores, odd.dscores));
+      store_words(dscore_rows_ + i * t_.stride + key, even.dscores.words());
+      store_words(dscore_rows_ + (i + 1) * t_.stride + key, odd.dscores.words());
     }
   }
 

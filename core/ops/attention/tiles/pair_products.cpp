@@ -26,7 +26,7 @@ int64_t PairProducts::packed_bytes(Operand operand, int64_t count) const {
 void PairProducts::pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const {
   const auto pack = operand == Operand::left         ? products_.rows
                     : operand == Operand::transposed ? products_.transposed
-                    : operand == Operand::right      ? products_.folded
+                    : operand == Operand::right      ? products_.rounded
                                                      : products_.summed;
   // Where rows are pages apart, no processor fetches the next ones by itself.
   const int64_t bytes = t_.tile_bytes(t_.heads.head_dim), between = t_.tile_bytes(stride);
