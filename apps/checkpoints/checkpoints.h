@@ -79,6 +79,8 @@ class Checkpoints {
   bool finish_or_repeat(bool before_last = false);
   /// True while an asynchronous save is not completed.
   bool in_flight() const { return saver_ && saver_->in_flight(); }
+  /// CheckpointSaver::writing_seconds().
+  double writing_seconds() const { return saver_->writing_seconds(); }
   /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
   std::string ways_back(int64_t step);
   /// CheckpointSaver::unfinished_text() of the save in flight.

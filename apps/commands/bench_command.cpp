@@ -24,6 +24,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/ops/matmul/matmul.h"
+#include "core/processor_watch.h"
 #include "core/stopwatch.h"
 #include "core/text/counted.h"
 #include "core/text/gib.h"
@@ -100,6 +101,8 @@ struct SaveTimes {
   std::vector<double> without, with;  ///< steps, ascending
   std::vector<double> begun;          ///< until begin() returned
   std::vector<double> written;        ///< from then on until the checkpoint was complete
+  /// Seconds of processors: of a step without, until begin() returned, and of what wrote and completed.
+  std::vector<double> work_without, work_begun, work_written;
 };
 
 double median_of(std::vector<double>& seconds) {
@@ -110,24 +113,33 @@ double median_of(std::vector<double>& seconds) {
 // Alternately, so that a machine that slows down slows both.
 SaveTimes measure_saves(Trainer& trainer, int saves) {
   SaveTimes out;
+  Checkpoints& checkpoints = trainer.checkpoints();
+  const auto timed = [](std::vector<double>& seconds, std::vector<double>& work, const auto& what) {
+    const ProcessorWatch processors(ProcessorWatch::Of::process);
+    seconds.push_back(seconds_of(what));
+    work.push_back(processors.seconds());
+  };
   for (int i = 0; i < saves; ++i) {
-    out.without.push_back(seconds_of([&] { trainer.step(nullptr); }));
-    out.begun.push_back(
-        seconds_of([&] { trainer.checkpoints().save(trainer.engine(), trainer.state(), false); }));
-    const double beside = seconds_of([&] { trainer.step(nullptr); });
-    out.with.push_back(beside);
-    out.written.push_back(beside + seconds_of([&] { trainer.checkpoints().finish(); }));
+    timed(out.without, out.work_without, [&] { trainer.step(nullptr); });
+    timed(out.begun, out.work_begun, [&] { checkpoints.save(trainer.engine(), trainer.state(), false); });
+    out.with.push_back(seconds_of([&] { trainer.step(nullptr); }));
+    const ProcessorWatch processor(ProcessorWatch::Of::thread);
+    out.written.push_back(out.with.back() + seconds_of([&] { checkpoints.finish(); }));
+    out.work_written.push_back(processor.seconds() + checkpoints.writing_seconds());
   }
   return out;
 }
 
 std::string saves_text(SaveTimes t, const CheckpointConfig& c, int64_t snapshot) {
-  const double with = median_of(t.with), without = median_of(t.without);
+  const double with = median_of(t.with), without = median_of(t.without), step = median_of(t.work_without),
+               begin = median_of(t.work_begun), write = median_of(t.work_written);
   return fmt::format(
       "asynchronous save ({}): step {:.4f} s with one in flight, {:.4f} s without ({:+.1f}%), medians of {}; "
-      "begun in {:.4f} s, complete {:.3f} s later; snapshot {:.3f} GiB",
+      "begun in {:.4f} s, complete {:.3f} s later; snapshot {:.3f} GiB; of processors: {:.4f} s to begin, "
+      "{:.4f} s to write, {:.2f}% of a step's {:.3f} s",
       c.async_mode == CheckpointConfig::Async::async ? "async" : "async_with_pinned_mem", with, without,
-      100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written), gib(snapshot));
+      100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written), gib(snapshot),
+      begin, write, 100 * (begin + write) / step, step);
 }
 
 // The highest utilization that anything reaches, as a fraction.

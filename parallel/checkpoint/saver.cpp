@@ -7,6 +7,7 @@
 
 #include "core/io/folder.h"
 #include "core/log.h"
+#include "core/processor_watch.h"
 #include "core/stopwatch.h"
 #include "core/sum_of.h"
 #include "parallel/checkpoint/checksum.h"
@@ -30,10 +31,12 @@ struct CheckpointSaver::Pending {
   std::atomic<bool> cancel = false, done = false;
   std::thread thread;
   Stopwatch watch;
+  double processor_seconds = 0;
 
   void write(HostSpans* spans) {
     const HostSpans::Scope writing(spans, HostSpans::Track::saves,
                                    fmt::format("write the checkpoint of step {}", checkpoint.step));
+    const ProcessorWatch processor(ProcessorWatch::Of::thread);
     try {
       work.cancel = &cancel;
       checksums = write_shards(work);
@@ -41,6 +44,7 @@ struct CheckpointSaver::Pending {
     } catch (...) {
       error = std::current_exception();
     }
+    processor_seconds = processor.seconds();
     done = true;
   }
 
@@ -186,6 +190,7 @@ void CheckpointSaver::finish() {
   if (!in_flight()) return;
   std::unique_ptr<Pending> pending = std::move(pending_);
   if (pending->thread.joinable()) pending->thread.join();
+  writing_seconds_ = pending->processor_seconds;
   or_discard(*pending, [&] { commit(*pending); });
   if (options_.on_saved) options_.on_saved(pending->checkpoint.step);
 }

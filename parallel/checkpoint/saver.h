@@ -70,6 +70,8 @@ class CheckpointSaver {
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
+  /// Seconds of a processor that this rank's thread took to write the save that was finished last.
+  double writing_seconds() const { return writing_seconds_; }
   /// A text for people: that the save in flight cannot be finished, because of `why`, and which checkpoint is
   /// the newest complete one. Not collective.
   std::string unfinished_text(std::string_view why) const;
@@ -95,6 +97,7 @@ class CheckpointSaver {
   Snapshot snapshot_;
   std::optional<int64_t> set_aside_after_;  ///< until the first save
   std::unique_ptr<Pending> pending_;
+  double writing_seconds_ = 0;
 };
 
 }  // namespace ottava::checkpoint
