@@ -21,7 +21,7 @@ TEST_CASE("the checksum is a sum over elements of XXH64 of their bits, seeded wi
   uint16_t half = 0x3f80;
   CHECK(element_checksum(&half, {2, 7, 1}) == 0xd1d41ed3779db29bu);
   // Vectors of elements and one after the other.
-  std::vector<uint32_t> many(101);
+  std::vector<uint32_t> many(5001);
   for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<uint32_t>(i * 2654435761u);
   for (const size_t bytes : {2u, 4u}) {
     const char* stored = reinterpret_cast<const char*>(many.data());
@@ -29,10 +29,13 @@ TEST_CASE("the checksum is a sum over elements of XXH64 of their bits, seeded wi
     for (size_t i = 0; i < many.size(); ++i)
       one_by_one += element_checksum(stored + i * bytes, {bytes, 9 + static_cast<int64_t>(i), 1});
     CHECK(element_checksum(stored, {bytes, 9, many.size()}) == one_by_one);
-    std::vector<char> copy(many.size() * bytes + 1, 'x');
-    CHECK(copy_with_checksum(copy.data(), stored, {bytes, 9, many.size()}) == one_by_one);
-    CHECK(std::equal(copy.begin(), copy.end() - 1, stored));
-    CHECK(copy.back() == 'x');
+    for (const auto shift : {0, 4}) {  // from the begin of a cache's line
+      std::vector<char> copy(many.size() * bytes + 5, 'x');
+      CHECK(copy_with_checksum(copy.data() + shift, stored, {bytes, 9, many.size()}) == one_by_one);
+      CHECK(std::equal(copy.begin() + shift, copy.end() - 5 + shift, stored));
+      CHECK(std::count(copy.begin(), copy.begin() + shift, 'x') == shift);
+      CHECK(std::count(copy.end() - 5 + shift, copy.end(), 'x') == 5 - shift);
+    }
   }
   CHECK_THROWS_WITH(element_checksum(values, {8, 0, 1}), Contains("elements have 8 bytes"));
   CHECK_THROWS_WITH(copy_with_checksum(values + 2, values, {8, 0, 1}), Contains("elements have 8 bytes"));
