@@ -18,6 +18,7 @@ struct HeldRun {
   bool is_owner = false;  ///< this rank writes it: replica 0, lowest of the ranks that hold the same rows
   std::shared_ptr<Event> arrived = {};    ///< when memory will have its values; null: it has them
   std::optional<uint64_t> checksum = {};  ///< of its elements (checksum.h), where a copy of them was made
+  bool is_finite = false;                 ///< of weights: a copy was made, and all of them were finite
 };
 
 /// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError

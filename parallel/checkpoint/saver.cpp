@@ -111,7 +111,7 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
   auto pending = std::make_unique<Pending>();
   pending->checkpoint = checkpoint;
   pending->temporary = step_folder(options_.folder, checkpoint.step) + ".tmp";
-  pending->writes_small_files = group_.rank() == 0;
+  pending->writes_small_files = pending->work.flushes_all = group_.rank() == 0;
   pending->work.folder = pending->temporary;
   pending->work.copy = checkpoint.parameters.copy;
   group_.together([&] {
@@ -182,11 +182,16 @@ bool CheckpointSaver::poll() {
   uint64_t ready_ranks = ready() ? 1 : 0;
   group_.sum(std::span(&ready_ranks, 1));
   if (ready_ranks != static_cast<uint64_t>(group_.size())) return false;
-  finish();
+  complete();
   return true;
 }
 
 void CheckpointSaver::finish() {
+  complete();
+  rotation_.wait();
+}
+
+void CheckpointSaver::complete() {
   if (!in_flight()) return;
   std::unique_ptr<Pending> pending = std::move(pending_);
   if (pending->thread.joinable()) pending->thread.join();
@@ -218,14 +223,22 @@ void CheckpointSaver::commit(Pending& pending) {
     const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
               bytes * 1e-6, pending.watch.seconds());
+    rotate(pending.checkpoint);
+  });
+}
+
+// The next save waits for it.
+void CheckpointSaver::rotate(const Checkpoint& saved) {
+  const Rotation rotation{options_.keep_latest_k, options_.keep_every, saved.rotate_after};
+  rotation_.start([this, rotation, step = saved.step] {
+    const ProcessorWatch processor(ProcessorWatch::Of::thread);
     try {
-      rotate_steps(options_.folder,
-                   {options_.keep_latest_k, options_.keep_every, pending.checkpoint.rotate_after},
-                   pending.checkpoint.step);
+      rotate_steps(options_.folder, rotation, step);
     } catch (const std::exception& error) {
       // The checkpoint is complete and stays so; only space is lost.
       log::warning("an old checkpoint could not be deleted: {}", error.what());
     }
+    writing_seconds_ += processor.seconds();
   });
 }
 

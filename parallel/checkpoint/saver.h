@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/threads/background_work.h"
 #include "core/trace/host_spans.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/patient_ranks.h"
@@ -42,7 +43,7 @@ struct Checkpoint {
 
 /// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every
 /// rank writes what it owns at its offsets and flushes; when all have, checksums are summed over ranks, rank
-/// 0 writes the manifest, flushes, and renames the folder to `step-N`; then old checkpoints are deleted.
+/// 0 writes the manifest, flushes, and renames the folder to `step-N`; then a thread deletes old checkpoints.
 /// Whatever fails or dies before the rename leaves earlier checkpoints as they were.
 ///
 /// Weights that are not finite are not saved: a NumericsError.
@@ -53,7 +54,7 @@ class CheckpointSaver {
  public:
   /// Throws ConfigError for keep_latest_k 1 or below 0. `group` must outlive this.
   CheckpointSaver(SaveOptions options, PatientRanks& group);
-  /// Stops a save in flight, which leaves `step-N.tmp`.
+  /// Stops a save in flight, which leaves `step-N.tmp`, and waits until old checkpoints are deleted.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
@@ -62,7 +63,8 @@ class CheckpointSaver {
   /// its first save has been written and are then set aside (set_aside_after()).
   void go_on_after(int64_t step) { set_aside_after_ = step; }
 
-  /// Collective. Saves and returns when the checkpoint is complete. Finishes one in flight first.
+  /// Collective. Saves and returns when the checkpoint is complete, and old ones are deleted. Finishes one in
+  /// flight first.
   void save(const Checkpoint& checkpoint);
 
   /// Collective. Copies what this rank owns into host memory (snapshot.h) and returns; a thread writes the
@@ -70,7 +72,8 @@ class CheckpointSaver {
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
-  /// Seconds of a processor that this rank's thread took to write the save that was finished last.
+  /// Seconds of a processor that this rank's threads took to write the save that finish() completed, and to
+  /// delete old ones.
   double writing_seconds() const { return writing_seconds_; }
   /// A text for people: that the save in flight cannot be finished, because of `why`, and which checkpoint is
   /// the newest complete one. Not collective.
@@ -78,7 +81,8 @@ class CheckpointSaver {
   /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. Returns true if no
   /// save is left in flight.
   bool poll();
-  /// Collective. Waits for the save in flight, if there is one, and completes it.
+  /// Collective. Waits for the save in flight, if there is one, completes it, and waits until old checkpoints
+  /// are deleted.
   void finish();
 
  private:
@@ -86,7 +90,9 @@ class CheckpointSaver {
   /// True once this rank's thread has nothing more to do.
   bool ready() const;
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
+  void complete();
   void commit(Pending& pending);
+  void rotate(const Checkpoint& saved);
   void set_later_ones_aside();
   /// Runs `work`. If it fails, deletes what was written, since on a full disk the next save needs the space;
   /// but not if ranks have lost each other, since others may still be writing.
@@ -98,6 +104,7 @@ class CheckpointSaver {
   std::optional<int64_t> set_aside_after_;  ///< until the first save
   std::unique_ptr<Pending> pending_;
   double writing_seconds_ = 0;
+  BackgroundWork rotation_{"the removal of old checkpoints"};  ///< training does not wait for it
 };
 
 }  // namespace ottava::checkpoint

@@ -5,6 +5,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
+#include "core/io/float_cast.h"
 #include "core/sum_of.h"
 #include "core/threads/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
@@ -34,13 +35,15 @@ std::vector<char*> places_of(const Layout& layout, const std::vector<HeldRun>& r
 }
 
 // By all threads, since training waits for it. Checksums are made here too, so that every thread takes its
-// part.
+// part, and weights are looked at while they are in this core's cache: the thread that writes need not read
+// the copies.
 void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::vector<char*>& places) {
-  constexpr int64_t kPiece = 1 << 18;  // elements
+  constexpr int64_t kPiece = 1 << 16;  // elements; they and their copies fit a core's second cache
   struct Piece {
     size_t run;
     TensorRectangle rows;
     uint64_t checksum = 0;
+    bool is_finite = true;
   };
   std::vector<Piece> pieces;
   for (size_t r = 0; r < runs.size(); ++r) {
@@ -53,22 +56,30 @@ void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::v
   parallel_for_index(std::ssize(pieces), 1, [&](int64_t p) {
     Piece& piece = pieces[p];
     const HeldRun& run = runs[piece.run];
+    const StoredTensor& tensor = layout.tensors[run.tensor];
     const size_t element = size_of(run.memory.dtype);
     const TensorRectangle& all = run.rectangle;
     const int64_t before = (piece.rows.row_begin - all.row_begin) * (all.column_end - all.column_begin);
-    for_each_span(
-        layout.tensors[run.tensor].entry.columns(), piece.rows, kPiece, [&](const ElementSpan& span) {
-          const size_t at = static_cast<size_t>(before + span.local) * element;
-          piece.checksum +=
-              copy_with_checksum(places[piece.run] + at, static_cast<const char*>(run.memory.data) + at,
-                                 {element, span.first, static_cast<size_t>(span.count)});
-        });
+    for_each_span(tensor.entry.columns(), piece.rows, kPiece, [&](const ElementSpan& span) {
+      const size_t at = static_cast<size_t>(before + span.local) * element,
+                   count = static_cast<size_t>(span.count);
+      const char* from = static_cast<const char*>(run.memory.data) + at;
+      piece.checksum += copy_with_checksum(places[piece.run] + at, from, {element, span.first, count});
+      if (!tensor.moment) piece.is_finite &= find_non_finite({run.memory.dtype, from}, count) == count;
+    });
   });
-  // If the stored type differs, the checksum would not be that of the stored bits.
-  for (HeldRun& run : runs)
-    if (run.memory.dtype == *layout.tensors[run.tensor].entry.dtype) run.checksum = 0;
-  for (const Piece& piece : pieces)
-    if (runs[piece.run].checksum) *runs[piece.run].checksum += piece.checksum;
+  // If the stored type differs, neither would be that of the stored bits.
+  for (HeldRun& run : runs) {
+    const StoredTensor& tensor = layout.tensors[run.tensor];
+    if (run.memory.dtype != *tensor.entry.dtype) continue;
+    run.checksum = 0;
+    run.is_finite = !tensor.moment;
+  }
+  for (const Piece& piece : pieces) {
+    HeldRun& run = runs[piece.run];
+    if (run.checksum) *run.checksum += piece.checksum;
+    run.is_finite &= piece.is_finite;
+  }
 }
 
 }  // namespace

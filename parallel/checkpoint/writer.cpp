@@ -49,9 +49,9 @@ class Pieces {
       : run_(run), tensor_(tensor), stored_(*tensor.entry.dtype), work_(work) {}
 
   /// Largest piece: pieces that are written from where they are keep a fast device busy.
-  int64_t bytes() const {
-    return work_.copy || run_.memory.dtype != stored_ ? kTransferBytes : 8 * kTransferBytes;
-  }
+  int64_t bytes() const { return are_passing() ? kTransferBytes : 8 * kTransferBytes; }
+  /// Whether a piece is there only until the next.
+  bool are_passing() const { return work_.copy || run_.memory.dtype != stored_; }
   const void* at(const ElementSpan& span) {
     size_t bytes = static_cast<size_t>(span.count) * size_of(run_.memory.dtype);
     const void* piece = static_cast<const char*>(run_.memory.data) +
@@ -76,6 +76,32 @@ class Pieces {
   std::vector<char> host_, cast_;
 };
 
+// Writes pieces that follow one another in memory and in the file together, in whole blocks: written each by
+// itself, a small model's tensors took 0.04 ms of a processor apiece.
+class Stretch {
+ public:
+  explicit Stretch(File& file) : file_(file) {}
+  void add(const void* piece, int64_t bytes, int64_t offset) {
+    if (piece != begin_ + bytes_ || offset != offset_ + bytes_) {
+      flush();
+      begin_ = static_cast<const char*>(piece), offset_ = offset;
+    }
+    bytes_ += bytes;
+    if (bytes_ >= 8 * kTransferBytes) write(bytes_ - (offset_ + bytes_) % File::kBlock);
+  }
+  void flush() { write(bytes_); }
+
+ private:
+  void write(int64_t bytes) {
+    if (bytes > 0) file_.write_uncached(begin_, static_cast<size_t>(bytes), offset_);
+    begin_ += bytes, offset_ += bytes, bytes_ -= bytes;
+  }
+
+  File& file_;
+  const char* begin_ = nullptr;
+  int64_t offset_ = 0, bytes_ = 0;
+};
+
 }  // namespace
 
 void create_files(const Layout& layout, const std::string& folder) {
@@ -83,7 +109,6 @@ void create_files(const Layout& layout, const std::string& folder) {
     File file = File::create(folder + "/" + stored.name);
     file.reserve(stored.bytes);
     file.write_at(stored.header.data(), stored.header.size(), 0);
-    file.sync();
     file.close();
   }
 }
@@ -91,12 +116,20 @@ void create_files(const Layout& layout, const std::string& folder) {
 std::vector<uint64_t> write_shards(const WriteShards& work) {
   const Layout& layout = *work.layout;
   std::vector<uint64_t> checksums(layout.tensors.size(), 0);
+  std::vector<bool> is_flushed(layout.files.size(), false);
   File file;
+  Stretch stretch(file);
   int open_file = -1;
-  auto finish = [&] {
+  const auto open = [&](int index) {
+    file = File::open_for_writing(work.folder + "/" + layout.files[static_cast<size_t>(index)].name);
+    open_file = index;
+  };
+  const auto finish = [&] {
     if (open_file < 0) return;
+    stretch.flush();
     file.sync();
     file.close();
+    is_flushed[static_cast<size_t>(open_file)] = true;
   };
   for (const HeldRun& run : work.runs) {
     if (!run.is_owner) continue;
@@ -105,8 +138,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
     const StoredFile& stored = layout.files[static_cast<size_t>(tensor.file)];
     if (tensor.file != open_file) {
       finish();
-      file = File::open_for_writing(work.folder + "/" + stored.name);
-      open_file = tensor.file;
+      open(tensor.file);
     }
     DType dtype = *tensor.entry.dtype;
     auto element_bytes = static_cast<int64_t>(size_of(dtype));
@@ -117,13 +149,18 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
       if (work.cancel != nullptr && *work.cancel)
         fail<FileError>("checkpoint", "saving into {} was interrupted", work.folder);
       const void* piece = pieces.at(span);
-      if (!tensor.moment) require_finite({dtype, piece}, tensor, span, work.folder);
+      if (!tensor.moment && !run.is_finite) require_finite({dtype, piece}, tensor, span, work.folder);
       if (!run.checksum) checksums[run.tensor] += element_checksum(piece, range_of(dtype, span));
-      file.write_uncached(piece, static_cast<size_t>(span.count * element_bytes),
-                          begin + span.first * element_bytes);
+      stretch.add(piece, span.count * element_bytes, begin + span.first * element_bytes);
+      if (pieces.are_passing()) stretch.flush();
     });
   }
   finish();
+  for (size_t f = 0; work.flushes_all && f < layout.files.size(); ++f) {
+    if (is_flushed[f]) continue;
+    open(static_cast<int>(f));
+    finish();
+  }
   return checksums;
 }
 

@@ -10,8 +10,8 @@
 namespace ottava::checkpoint {
 
 /// Creates (or empties) all files of the layout, writes their headers and reserves their space, so that a
-/// full disk is known before any tensor is written. One rank does this before the others write. Throws
-/// FileError.
+/// full disk is known before any tensor is written. One rank does this before the others write, and flushes
+/// them in write_shards(). Throws FileError.
 void create_files(const Layout& layout, const std::string& folder);
 
 /// Writes the owned runs into the files at their offsets, flushes the files it touched, and returns the
@@ -23,6 +23,7 @@ struct WriteShards {
   const Layout* layout = nullptr;
   std::string folder;
   std::vector<HeldRun> runs;
+  bool flushes_all = false;  ///< this rank has created the files: it flushes those it does not touch, too
   /// See TrainedParameters::copy; empty for host memory.
   std::function<void(void*, const void*, size_t)> copy = {};
   const std::atomic<bool>* cancel = nullptr;

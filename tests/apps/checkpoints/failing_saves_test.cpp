@@ -75,12 +75,10 @@ namespace {
 
 const Overrides kToStepEight{"--training.steps", "8"};
 
-/// Of the flushes of files in whose path `part` is, the first of all succeeds, and so many fail after it: a
-/// file is flushed when it is made, and again when its tensors are written.
-std::function<bool(const std::string&)> failing_after_first(const std::string& part, int count) {
+/// Of the flushes of files in whose path `part` is, so many fail, from the first on.
+std::function<bool(const std::string&)> failing(const std::string& part, int count) {
   return [part, count, flushes = std::make_shared<std::atomic<int>>(0)](const std::string& path) {
-    const int before = has(path, part) ? (*flushes)++ : 0;
-    return before > 0 && before <= count;
+    return has(path, part) && (*flushes)++ < count;
   };
 }
 
@@ -98,7 +96,7 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
   TinyTraining tiny;
   const Everything whole = finish(tiny, "whole", saving);
   const CapturedOutput log;
-  flush_fails = failing_after_first("step-3.tmp/model", 1);
+  flush_fails = failing("step-3.tmp/model", 1);
   CHECK(finish(tiny, "run", saving) == whole);
   CHECK_THAT(log.text(),
              Contains("a checkpoint could not be written, and is tried again: [file] cannot flush ") &&
@@ -108,7 +106,7 @@ TEST_CASE("a save that the system fails to write is made once more, and the run 
   CHECK((steps.front() == 3) == (mode == "disabled"));
   CHECK((steps.front() <= 6 && steps.end()[-2] == 6 && steps.back() == 8));
 
-  flush_fails = failing_after_first("step-", 1'000'000);
+  flush_fails = failing("step-", 1'000'000);
   CHECK_THROWS_AS(tiny.start("other", saving)->run(), IoError);
   CHECK(saved_steps(tiny / "other").empty());
   flush_fails = nullptr;
@@ -118,7 +116,7 @@ TEST_CASE("the error of a save that fails again for what the first failure left 
   const std::string mode = GENERATE("disabled", "async");
   const int code = GENERATE(EIO, ENOSPC);
   flush_code = code;
-  const auto first = failing_after_first("step-3.tmp/model", 1);
+  const auto first = failing("step-3.tmp/model", 1);
   std::atomic<bool> has_failed = false;
   flush_fails = [&](const std::string& path) {
     if (has_failed) return has(path, "/checkpoint");
@@ -149,7 +147,7 @@ TEST_CASE(
   const Everything whole = finish(tiny, "whole", saving);
   const CapturedOutput log;
   flush_code = code;
-  flush_fails = failing_after_first("step-3.tmp/model", 1);
+  flush_fails = failing("step-3.tmp/model", 1);
   CHECK(finish(tiny, "run", saving) == whole);
   CHECK_THAT(log.text(),
              Contains(code == ENOSPC ? "the run goes on without it: make room before the next one is due"
@@ -157,7 +155,7 @@ TEST_CASE(
                  Contains(std::string("step-3.tmp/model.safetensors: ") + std::strerror(code)));
   CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{6, 8});
 
-  flush_fails = failing_after_first("step-", 1'000'000);
+  flush_fails = failing("step-", 1'000'000);
   TinyTraining::Run ends = tiny.start("ends", saving);
   const auto ends_with_its_kind = [code](const TinyTraining::Run& run) {
     if (code == ENOSPC)
@@ -166,10 +164,11 @@ TEST_CASE(
       CHECK_THROWS_AS(run.trainer->run(), NoAccess);
   };
   ends_with_its_kind(ends);
-  CHECK(ends->state().step < 8);
+  // In the background a save of this model takes longer than the steps up to the last one.
+  CHECK((ends->state().step < 8 || mode == "async"));
   CHECK(saved_steps(tiny / "ends").empty());
 
-  flush_fails = failing_after_first("step-8.tmp/model", 1);  // the last
+  flush_fails = failing("step-8.tmp/model", 1);  // the last
   ends_with_its_kind(tiny.start("last", saving));
   CHECK(saved_steps(tiny / "last") == std::vector<int64_t>{3, 6});
   flush_fails = nullptr;
@@ -181,7 +180,7 @@ TEST_CASE("a run whose folder goes while a save writes into it goes on to its ne
   const Overrides saving = kSaving + kToStepEight + Overrides{"--checkpoint.async_mode", mode};
   TinyTraining tiny;
   const Everything whole = finish(tiny, "whole", saving);
-  // What is flushed shows the place: beginning, middle and end of a save.
+  // What is flushed shows the place: after the weights, after the small files and at the end of a save.
   const auto is_gone_at = [&](const std::string& part, int flush) {
     fs::remove_all(tiny / "gone");
     flush_fails = [&, part, flush, flushes = std::make_shared<std::atomic<int>>(0)](const std::string& path) {
@@ -299,13 +298,13 @@ TEST_CASE("a save that has failed is due at any step until one has succeeded") {
     checkpoints.save(run.trainer->engine(), run.trainer->state(), false);
     return checkpoints.finish_or_repeat();
   };
-  flush_fails = failing_after_first("model", 1);
+  flush_fails = failing("model", 1);
   CHECK_FALSE(save());
   CHECK(checkpoints.is_due(1, false));
   CHECK(save());
   CHECK_FALSE(checkpoints.is_due(1, false));
   CHECK(saved_steps(tiny / "run") == std::vector<int64_t>{1});
-  flush_fails = failing_after_first("model", 2);
+  flush_fails = failing("model", 2);
   CHECK_FALSE(save());
   CHECK_THROWS_AS(save(), IoError);
   flush_fails = nullptr;

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <mutex>
 #include <new>
+#include <thread>
 
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -19,7 +21,11 @@
 #include "tests/support/temporary_folder.h"
 
 namespace {
-std::vector<std::string> flushed;  // paths
+std::vector<std::string> flushed, flushed_by_waiting;  // paths; the latter by the thread that makes steps
+std::thread::id waiting;
+std::atomic<int> writes = 0;
+std::atomic<bool> is_removal_held = false;
+std::atomic<int> held_removals = 0;
 std::mutex flushed_mutex;
 std::string immovable;  // a path
 int why_immovable = EBUSY;
@@ -31,10 +37,18 @@ extern "C" int fsync(int descriptor) {
   const std::lock_guard lock(flushed_mutex);
   flushed.push_back(
       std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none).string());
+  if (std::this_thread::get_id() == waiting) flushed_by_waiting.push_back(flushed.back());
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
 }
 
+extern "C" ssize_t pwrite(int descriptor, const void* from, size_t bytes, off_t at) {
+  ++writes;
+  return ::syscall(SYS_pwrite64, descriptor, from, bytes, at);
+}
+
 extern "C" int rename(const char* from, const char* to) noexcept {
+  if (is_removal_held && std::string_view(to).ends_with(".deleted") && std::this_thread::get_id() != waiting)
+    for (++held_removals; is_removal_held;) std::this_thread::yield();
   if (from != immovable) return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
   errno = why_immovable;
   return -1;
@@ -103,6 +117,48 @@ TEST_CASE("whoever makes a run's folders flushes those in which they lie") {
     make(folder / "old/run/checkpoint");
     CHECK(std::ranges::count(flushed, here + "/old/run") == 0);
   }
+}
+
+TEST_CASE("beside the steps: a save's files are flushed and old ones removed while training goes on") {
+  TemporaryFolder folder;
+  PatientRanks group;
+  TinyRank rank(tiny_model());
+  CheckpointSaver saver({.folder = folder.path(), .keep_latest_k = 2}, group);
+  for (int64_t step : {1, 2}) saver.save(checkpoint_of(rank, step));
+  const auto flushed_weights = [](const std::vector<std::string>& paths) {
+    return std::ranges::count_if(paths,
+                                 [](const std::string& path) { return path.ends_with(".safetensors"); });
+  };
+  waiting = std::this_thread::get_id();
+  flushed.clear(), flushed_by_waiting.clear();
+  writes = 0;
+  saver.begin(checkpoint_of(rank, 3));
+  is_removal_held = true;
+  while (!saver.poll()) std::this_thread::yield();
+  const bool was_there = fs::exists(folder / "step-1"), is_saved = fs::exists(folder / "step-3");
+  while (was_there && held_removals == 0) std::this_thread::yield();
+  is_removal_held = false;
+  saver.finish();
+  waiting = {};
+  CHECK(was_there);
+  CHECK(is_saved);
+  CHECK(held_removals == 1);
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"step-2", "step-3"});
+  CHECK(flushed_weights(flushed) == 2);
+  CHECK(flushed_weights(flushed_by_waiting) == 0);
+  CHECK(writes < 3 * 14);  // tensors, which lie one behind the other
+}
+
+TEST_CASE("whoever has made a checkpoint's files flushes them, also where it has nothing to write there") {
+  TemporaryFolder folder;
+  TinyRank rank(tiny_model());
+  const Layout layout = plan_layout(rank.parameters.specs, layout_options_of(rank.parameters));
+  create_files(layout, folder.path());
+  flushed.clear();
+  write_shards({.layout = &layout, .folder = folder.path()});
+  CHECK(flushed.empty());
+  write_shards({.layout = &layout, .folder = folder.path(), .flushes_all = true});
+  CHECK(flushed.size() == layout.files.size());
 }
 
 TEST_CASE("what a job that died left of looking for its ranks is removed at the next start") {

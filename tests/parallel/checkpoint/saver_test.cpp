@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -84,6 +85,7 @@ TEST_CASE("copies on the host lie as in their file, modulo a block, with the che
                                        {element, span.first, static_cast<size_t>(span.count)});
         });
         CHECK(copy.checksum == checksum);
+        CHECK(copy.is_finite == !layout.tensors[run.tensor].moment);
         CHECK(std::memcmp(from, run.memory.data, static_cast<size_t>(run.rectangle.numel()) * element) == 0);
         const int64_t offset =
             layout.files[static_cast<size_t>(layout.tensors[run.tensor].file)].data_begin() + entry.begin +
@@ -95,6 +97,33 @@ TEST_CASE("copies on the host lie as in their file, modulo a block, with the che
       CHECK(next == copies.size());
     }
   }
+}
+
+TEST_CASE("copies on the host know which weights are not finite, wherever in them") {
+  std::vector<ParameterSpec> specs = tiny_model();
+  for (ParameterSpec& spec : specs) spec.columns *= spec.is_vector ? 1 : 64;
+  TinyRank rank(specs);
+  rank.fill(1);
+  const Layout layout = plan_layout(specs, layout_options_of(rank.parameters));
+  Snapshot snapshot(Snapshot::Memory::pageable);
+  const auto broken_weights = [&] {
+    std::vector<std::string> names;
+    for (const HeldRun& run : snapshot.take(layout, held_runs(layout, rank.parameters), rank.parameters))
+      if (!layout.tensors[run.tensor].moment && !run.is_finite)
+        names.push_back(layout.tensors[run.tensor].entry.name);
+    return names;
+  };
+  CHECK(broken_weights().empty());
+  auto* weight = static_cast<float*>(rank.parameters.shards[0].weight.data);
+  for (const int64_t at :
+       {int64_t{0}, int64_t{66'000}, int64_t{56 * 20 * 64 - 1}}) {  // it is copied in pieces
+    const float before = std::exchange(weight[at], std::numeric_limits<float>::infinity());
+    CHECK(broken_weights() == std::vector<std::string>{"model.embed_tokens.weight"});
+    weight[at] = before;
+  }
+  auto* moment = static_cast<float*>(rank.parameters.shards[0].moments[Moment::exp_avg].data);
+  moment[0] = std::numeric_limits<float>::infinity();
+  CHECK(broken_weights().empty());
 }
 
 TEST_CASE("where no thread can be started, the save in the background is made at once") {
