@@ -227,6 +227,9 @@ void add_generate_command(Command& commands) {
       .within(0)
       .option("--top-p", o->sampling.top_p,
               "sample only from the likeliest tokens whose probabilities add up to this; 1: from all")
+      .option("--min-p", o->sampling.min_p,
+              "sample only from tokens at least this many times as likely as the likeliest; 0: from all")
+      .within(0, 1)
       .option("--repetition-penalty", o->repetition_penalty,
               "factor that makes tokens less likely that have already occurred; 1: no penalty")
       .within(1 / kMostPenalty, kMostPenalty)

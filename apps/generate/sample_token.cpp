@@ -36,7 +36,9 @@ int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, doub
     total += weight[i] = std::exp((logits[order[i]] - logits[order[0]]) / s.temperature);
   size_t count = 0;
   double kept = 0;
-  while (count < order.size() && (count == 0 || kept < s.top_p * total)) kept += weight[count++];
+  // The likeliest has weight 1.
+  while (count < order.size() && (count == 0 || (kept < s.top_p * total && weight[count] >= s.min_p)))
+    kept += weight[count++];
   double left = uniform * kept;
   for (size_t i = 0; i < count; ++i) {
     left -= weight[i];

@@ -216,7 +216,7 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
 
   const std::string likeliest = shell(generate + "--prompt 'A cat' --temperature 0");
   CHECK(likeliest != text);
-  for (const char* of_one : {"--top-k 1", "--top-p 1e-9"})
+  for (const char* of_one : {"--top-k 1", "--top-p 1e-9", "--min-p 1"})
     CHECK(shell(generate + "--prompt 'A cat' --seed 1 " + of_one) == likeliest);
   CHECK(shell(generate + "--prompt 'A cat' --seed 1") != text);
 

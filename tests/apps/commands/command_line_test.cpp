@@ -198,6 +198,7 @@ TEST_CASE("numbers out of range are refused by the option's name") {
       {"generate --checkpoint out --temperature -1", "--temperature: expected at least 0, got -1"},
       {"generate --checkpoint out --top-k -1", "--top-k: expected at least 0, got -1"},
       {"generate --checkpoint out --top-p 0", "--top-p is 0, expected a number in (0, 1]"},
+      {"generate --checkpoint out --min-p 1.5", "--min-p: expected 0 to 1, got 1.5"},
       {"generate --checkpoint out --context 100",
        "--system, --chat-template and --context are only for conversations: add --chat"},
       {"generate --checkpoint out --system brief", "are only for conversations: add --chat"},

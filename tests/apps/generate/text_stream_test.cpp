@@ -49,7 +49,7 @@ TEST_CASE("a repetition penalty makes tokens that were there less likely, each o
   CHECK(logits == std::vector<float>{1, -4, 1, 4});
 }
 
-TEST_CASE("a token is drawn by its probability, among those that top_k and top_p leave") {
+TEST_CASE("a token is drawn by its probability, among those that top_k, top_p and min_p leave") {
   std::vector<float> logits;
   for (const double weight : {1, 4, 2, 1}) logits.push_back(static_cast<float>(std::log(weight)));
   const auto drawn = [&](const Sampling& sampling) {
@@ -67,6 +67,11 @@ TEST_CASE("a token is drawn by its probability, among those that top_k and top_p
   CHECK(drawn({.top_p = 0.8}) == Tokens{1, 1, 1, 2, 2, 0, 0, 0});
   CHECK(drawn({.top_p = 0.45}) == Tokens(8, 1));
   CHECK(drawn({.top_k = 3, .top_p = 0.85}) == Tokens{1, 1, 1, 2, 2, 2, 2, 2});  // of 4, 2 and 1 sevenths
+  CHECK(drawn({.min_p = 0.49}) == Tokens{1, 1, 1, 2, 2, 2, 2, 2});              // 2 is half of 4
+  CHECK(drawn({.min_p = 0.51}) == Tokens(8, 1));
+  CHECK(drawn({.min_p = 0.24}) == drawn({}));
+  CHECK(drawn({.top_p = 0.8, .min_p = 0.2}) == drawn({.top_p = 0.8}));
+  CHECK(drawn({.temperature = 0.5, .min_p = 0.26}) == Tokens(8, 1));  // 4 is a quarter of 16
   // Squares: 16, 4, 1 and 1 parts of 22.
   CHECK(drawn({.temperature = 0.5}) == Tokens{1, 1, 1, 2, 2, 2, 2, 3});
   CHECK(drawn({.temperature = 0}) == Tokens(8, 1));
