@@ -1,14 +1,33 @@
 #include "apps/data/resumed_data.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text/counted.h"
+#include "core/text/listed.h"
 
 namespace ottava {
+
+namespace {
+
+using Versions = std::map<std::string, std::string>;
+
+/// The sources of a mixture whose files have other versions now.
+std::string changed_sources(const Versions& before, const Versions& now) {
+  std::string out;
+  for (const auto& [name, version] : before) {
+    const auto found = now.find(name);
+    if (name.empty() || found == now.end() || found->second == version) continue;
+    add_item(out, found->second.starts_with("whole ") ? name : name + " (by their modification times)");
+  }
+  return out;
+}
+
+}  // namespace
 
 void note_data(TrainingState& state, const data::MixedLoader& data) {
   state.mixture = data.order_text(state.data_position);
@@ -21,8 +40,12 @@ void note_files(TrainingState& state, const data::MixedLoader& data) {
 
 std::vector<std::string> changes_of_files(TrainingState& state, const data::MixedLoader& data) {
   std::vector<std::string> out;
-  const auto before = std::exchange(state.data_versions, data.versions(state.data_position));
-  if (state.data_fingerprint != data.fingerprint(state.data_position)) return out;
+  const Versions before = std::exchange(state.data_versions, data.versions(state.data_position));
+  if (state.data_fingerprint != data.fingerprint(state.data_position)) {
+    if (std::string changed = changed_sources(before, state.data_versions); !changed.empty())
+      out.push_back(fmt::format("of the sources, the files of {} are not those of the checkpoint", changed));
+    return out;
+  }
   for (const auto& [name, version] : before) {
     const auto now = state.data_versions.find(name);
     if (now == state.data_versions.end() || now->second == version) continue;
@@ -67,7 +90,8 @@ void check_data_unchanged(TrainingState& state, const data::MixedLoader& data, c
   if (state.data_fingerprint != 0 && state.data_fingerprint != now) {
     log::warning(
         "the training data, tokenizer or seq_len differ from those of the checkpoint, or an earlier version "
-        "made other documents of them: sample {} is not where it stopped",
+        "made other documents of them: it goes on at sample {} of them as they are now, which is not where "
+        "it stopped",
         state.data_position);
   }
   note_data(state, data);

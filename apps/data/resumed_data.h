@@ -14,7 +14,8 @@ void note_data(TrainingState& state, const data::MixedLoader& data);
 /// Notes in the state the versions of the files that it has read so far (data_version.h). For rank 0 only.
 void note_files(TrainingState& state, const data::MixedLoader& data);
 /// To be called on rank 0, after a checkpoint was loaded and before check_data_unchanged(). Returns a warning
-/// for each source whose files are not those of the checkpoint although their sizes and samples are equal;
+/// for each source whose files are not those of the checkpoint although their sizes and samples are equal or,
+/// where check_data_unchanged() will warn that data differ, one that says of which sources of a mixture;
 /// then notes the versions of the present files. Sources of which the checkpoint has no version are not
 /// compared.
 std::vector<std::string> changes_of_files(TrainingState& state, const data::MixedLoader& data);
