@@ -5,18 +5,23 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
+#include "apps/commands/encoded_segment.h"
 #include "apps/commands/given_output.h"
 #include "apps/config/limits.h"
 #include "apps/devices/too_large.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/evaluator.h"
+#include "apps/evaluate/text_loss.h"
 #include "apps/generate/saved_model.h"
+#include "core/data/corpus.h"
+#include "core/data/packing.h"
 #include "core/error.h"
 #include "core/io/json.h"
 #include "core/io/output_file.h"
@@ -34,6 +39,48 @@ Json to_json(const ChoiceScores& s) {
   for (const std::vector<double>& item : s.log_likelihoods)
     likelihoods.push(Json::Array(item.begin(), item.end()));
   return out.set("log_likelihoods", std::move(likelihoods));
+}
+
+Json to_json(const TextLoss& l) {
+  Json out;
+  out.set("name", l.name).set("loss", l.loss()).set("perplexity", l.perplexity());
+  out.set("bits_per_byte", l.bits_per_byte()).set("tokens", l.tokens).set("bytes", l.bytes);
+  return out.set("documents", l.documents);
+}
+
+/// Plain text is one document as far as a block goes, not pieces to be shuffled.
+data::Corpus open_text(const std::string& source) {
+  data::Corpus corpus(data::find_data_files({source}), {.max_text_bytes = data::BlockSizes{}.block_bytes});
+  for (const data::DataFile& file : corpus.files())
+    if (is_tokenized(file.format))
+      fail<ConfigError>("eval",
+                        "'{}' holds token ids, and --text takes text or JSON lines: give what it was made of",
+                        file.path);
+  return corpus;
+}
+
+/// Something stands in front of what is predicted first, whether the tokenizer adds BOS or not.
+data::TextEncoder text_encoder(const std::shared_ptr<const Tokenizer>& tokenizer) {
+  data::TextEncoder encoder = data::make_text_encoder(tokenizer, {.bos = false, .eos = false});
+  encoder.bos_id = tokenizer->bos_id().value_or(tokenizer->eos_id().value_or(0));
+  return encoder;
+}
+
+TextLoss text_loss(const std::string& source, const data::Corpus& corpus,
+                   const data::DocumentEncoder& encoder, int64_t window, const TokenLosses& losses) {
+  TextLoss out{.name = source};
+  for (int64_t block = 0; block < corpus.blocks(); ++block) {
+    data::BlockReader reader(corpus, block);
+    while (!reader.finished()) {
+      data::Segment segment;
+      reader.next(segment);
+      const EncodedSegment encoded = encoded_segment(encoder, segment);
+      out.bytes += encoded.text_bytes;
+      add_documents(encoded.tokens, window, losses, out);
+    }
+  }
+  if (out.tokens == 0) fail<DataError>("eval", "there is no text in '{}'", source);
+  return out;
 }
 
 /// Tasks of equal names get those of their paths.
@@ -66,7 +113,15 @@ void note_length(const SavedModel& model, const std::vector<ChoiceTokens>& token
 
 void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& notes) {
   if (c.max_examples == 0) fail<ConfigError>("eval", "--max-examples is 0, expected -1 (all) or at least 1");
-  require_named_output(c.json, c.tasks);
+  if (c.tasks.empty() && c.texts.empty())
+    fail<ConfigError>("eval",
+                      "there is nothing to score: give questions as --tasks, texts as --text, or both");
+  std::vector<data::Corpus> texts;
+  for (const std::string& source : c.texts) texts.push_back(open_text(source));
+  std::vector<std::string> inputs = c.tasks;
+  for (const data::Corpus& text : texts)
+    for (const data::DataFile& file : text.files()) inputs.push_back(file.path);
+  require_named_output(c.json, inputs);
   const DType compute = compute_dtype("eval", c.dtype);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
@@ -75,7 +130,8 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
   std::vector<ChoiceTokens> tokens;
   for (const ChoiceTask& task : tasks) tokens.push_back(encode_choices(task, *model.tokenizer, c.seq_len));
   note_length(model, tokens, notes);
-  const PassShape pass = smallest_pass(tokens, {.batch = c.batch, .sequence = c.seq_len});
+  const PassShape most{.batch = c.batch, .sequence = c.seq_len},
+      pass = texts.empty() ? smallest_pass(tokens, most) : most;
   const Device device = parse_device(c.device);
   Evaluator evaluator(
       {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence}, device,
@@ -95,20 +151,38 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
     out << to_text(scores) << std::endl;
     results.push(to_json(scores));
   }
+  const int64_t window = std::min(c.seq_len, model.positions);
+  if (!texts.empty() && window < c.seq_len)
+    notes << fmt::format(
+        "texts are predicted in windows of {} tokens, not {}: the model supports no more "
+        "(max_position_embeddings in config.json)\n",
+        window, c.seq_len);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const data::DocumentEncoder encoder(texts[i], text_encoder(model.tokenizer), c.text_key);
+    const TextLoss loss = text_loss(c.texts[i], texts[i], encoder, window, losses);
+    out << to_text(loss) << std::endl;
+    results.push(to_json(loss));
+  }
   if (!c.json.empty()) write_output_file(c.json, results.dump() + "\n");
 }
 
 void add_eval_command(Command& commands) {
   auto o = std::make_shared<EvalCommand>();
-  commands.subcommand("eval", "score a model on multiple-choice questions")
+  commands.subcommand("eval", "score a model on multiple-choice questions and texts")
       .required("model", o->model,
                 "run folder (its newest checkpoint), step-N folder or Hugging Face model folder")
-      .required("--tasks", o->tasks,
-                "JSON lines with query, choices and gold, or in HellaSwag's or ARC's own format (also .gz "
-                "and .zst)")
+      .option("--tasks", o->tasks,
+              "JSON lines with query, choices and gold, or in HellaSwag's or ARC's own format (also .gz and "
+              ".zst)")
+      .option("--text", o->texts,
+              "files, folders or globs of text or JSON lines: the loss, perplexity and bits per byte of each "
+              "of these, as lm-evaluation-harness computes them")
+      .option("--text-key", o->text_key, "key that holds the text in JSON lines")
       .option("--max-examples", o->max_examples, "number of questions of each task; -1: all")
       .within(-1)
-      .option("--seq-len", o->seq_len, "length in tokens of a sequence, which several choices share")
+      .option(
+          "--seq-len", o->seq_len,
+          "length in tokens of a sequence: several choices share one, longer texts are predicted in parts")
       .within(2, kMostTokens)
       .option("--batch", o->batch, "sequences per forward pass")
       .within(1)

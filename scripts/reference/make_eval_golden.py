@@ -6,7 +6,8 @@
 
 The items (80 of query, choices and gold, 60 in the form of HellaSwag, 60 in that of ARC) are made of words drawn by a seed.
 The model has random weights; its tokenizer is that of tests/golden/chat/llama. The harness's own hellaswag.yaml and
-arc_easy.yaml are used, on local files; for the first 80 items a task of the same kind.
+arc_easy.yaml are used, on local files; for the first 80 items a task of the same kind. Four texts, of which two are longer
+than a window of 96 tokens, have the harness's rolling log-likelihood, with one BOS in front (add_bos_token would add another).
 """
 import importlib.metadata
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 import lm_eval
 import torch
 import yaml
+from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks.hellaswag import utils as hellaswag
@@ -120,6 +122,11 @@ def main():
             samples = sorted(out["samples"][name], key=lambda s: s["doc_id"])
             entry["log_likelihoods"] = [[round(float(r[0][0]), 5) for r in s["resps"]] for s in samples]
             golden["tasks"].append(entry)
+    texts = [words(rng, count, count) + end for count, end in ((3, ""), (40, ".\n"), (70, "\n\n"), (230, " über"))]
+    (OUT / "texts.jsonl").write_text("".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts))
+    lm = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=1, max_length=96, add_bos_token=False)
+    requests = [Instance("loglikelihood_rolling", {}, (t,), i) for i, t in enumerate(texts)]
+    golden["texts"] = [round(value, 5) for value in lm.loglikelihood_rolling(requests)]
     (OUT / "golden.json").write_text(json.dumps(golden) + "\n")
 
 
