@@ -25,6 +25,7 @@ struct PairProduct {
   const bf16* b = nullptr;  ///< tiles: terms 32 p to 32 p + 31 of a panel's columns 16 j to 16 j + 15 at
                             ///< p * b_depth + j * b_block
   int64_t b_depth = 0, b_block = 0, b_panel = 0;
+  const bf16* b_after = nullptr;  ///< B of the next product, of which multiply_to() may fetch the first panel
   float* c = nullptr;
   int64_t c_row = 0;
   int64_t m = 0, n = 0, k = 0;

@@ -186,7 +186,7 @@ void multiply_to(const PairProduct& p, const Result* result, Rows block) {
   const bf16* b = p.b;
   LinesAhead first(p.ahead[0], whole_pair_panels(p.n) * whole_pair_panels(p.m) / (kPairPanel * kPairPanel));
   for (int64_t j = 0; j < p.n; j += kPairPanel, b += p.b_panel) {
-    const bf16* next = j + kPairPanel < p.n ? b + p.b_panel : b;
+    const bf16* next = j + kPairPanel < p.n ? b + p.b_panel : p.b_after ? p.b_after : b;
     for (int64_t i = 0; i < p.m; i += kPairRows) {
       if (i % kPairPanel == 0) first.fetch();
       const bf16* a = p.a + i / kPairPanel * p.a_panel + i % kPairPanel * p.a_row;

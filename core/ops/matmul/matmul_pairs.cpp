@@ -12,7 +12,8 @@
 // of A into memory of its own, which stays in the core's L2 cache, and makes one block of columns after
 // another. Where there are more terms than that cache has room for, as for gradients of weights, A is packed
 // chunk by chunk; and where a thread's part of the result fits in its cache, so is B, by each thread for
-// itself. Where results are written from registers, sums are kept there over all terms or 2048 of them.
+// itself. Where results are written from registers, sums are kept there over all terms or 2048 of them; of
+// two such chunks one panel of B after the other is taken, so that but a few sums wait in between.
 namespace ottava::cpu {
 namespace {
 
@@ -24,13 +25,15 @@ constexpr int64_t kChunkTerms = 256, kMostRows = 256;
 constexpr int64_t kBlockColumns = 512, kWideBlockColumns = 1024;
 // Of a task's A, up to which it is packed as a whole: stored by rows, and by terms.
 constexpr int64_t kRowsBytes = int64_t{2} << 20, kTermsBytes = int64_t{1} << 20;
-// Where results are written from registers: 2048 terms of 128 rows take half of an L2 cache of 1 MiB. B's
-// panels come from there too, two lines in 16 cycles, and are fetched meanwhile. With 64 rows sums fit there
-// beside more chunks of A, but of rows that are terms that would be two lines of each.
-constexpr int64_t kRegisterTerms = 2048, kRegisterRows = 128, kChunkRegisterRows = 64,
+// Where results are written from registers: 2048 terms of 128 rows, or 4096 of 64, take half of an L2 cache
+// of 1 MiB. B's panels come from there too, two lines in 16 cycles, and are fetched meanwhile, for which 32
+// rows take too short a time. Where rows are terms, 64 of their columns are packed in less time than 128.
+constexpr int64_t kRegisterTerms = 2048, kRegisterChunks = 2, kRegisterRows = 128, kFewRegisterRows = 64,
                   kMostRegisterColumns = 2048;
 constexpr int64_t kStripBytes = int64_t{32} << 20;  ///< of packed B at a time
-constexpr int64_t kGroup = 8, kTermsGroup = 32;     ///< panels of B that are packed together
+// Panels of B that are packed together: two where lines are fetched before they are written, as of more
+// panels, hundreds of KiB apart, fewer stay in a cache.
+constexpr int64_t kGroup = 8, kTermsGroup = 32, kRegisterTermsGroup = 2;
 constexpr int64_t kFewest = 64;  ///< rows, columns and terms: below it packing costs too much
 
 /// Rows of a task, such that the thread with the most of them has as few as can be: `largest`, or down to
@@ -59,9 +62,9 @@ struct PairBlocks {
         lanes(parallel_threads()) {
     const int64_t panels = pieces_of(p.n, kPairPanel);
     if (from_registers) {
-      a_by_chunk = chunks > 1;
-      columns = whole_pair_panels(a_by_chunk ? std::min(p.n, kMostRegisterColumns) : p.n);
-      rows = even_rows(a_by_chunk && p.a == Stored::plain ? kChunkRegisterRows : kRegisterRows, p.m, lanes);
+      a_by_chunk = chunks > kRegisterChunks;
+      columns = whole_pair_panels(a_by_chunk ? std::min(p.n, kMostRegisterColumns) : chunks > 1 ? 1 : p.n);
+      rows = chunks == 1 && p.a == Stored::plain ? even_rows(kRegisterRows, p.m, lanes) : kFewRegisterRows;
     } else if (const BlockShape block = summed_block(p, lanes); block.rows > 0) {
       a_by_chunk = b_by_chunk = true;
       rows = block.rows;
@@ -80,7 +83,8 @@ struct PairBlocks {
     row_blocks = pieces_of(p.m, rows);
     // A few tasks per thread, so that none waits long for the last; but A by chunks is packed anew for each.
     const int64_t tasks = a_by_chunk ? lanes : 2 * lanes,
-                  part = (from_registers ? std::min(columns, kBlockColumns) : columns) / kPairPanel;
+                  part = from_registers ? pieces_of(std::min(p.n, kBlockColumns), kPairPanel)
+                                        : columns / kPairPanel;
     column_parts = lanes == 1 ? 1 : std::min(pieces_of(tasks, row_blocks), pieces_of(strip, part));
   }
   int64_t chunk_panel() const { return depth * kPairPanel; }
@@ -114,6 +118,7 @@ struct StoredOperand {
   PairProductKernels::Pack* pack;
   int64_t count;          ///< of rows or columns
   int64_t terms_fetched;  ///< while those before are packed; none if another fetches them
+  bool far = false;       ///< packed into memory, of which lines are fetched before they are written
 
   /// Terms [begin, end) of panels from `first` on, `panel` elements apart.
   void pack_panels(int64_t first, int64_t panels, int64_t begin, int64_t end, int64_t panel, bf16* to) const {
@@ -122,9 +127,13 @@ struct StoredOperand {
         for (int64_t i = 0; i < panels; ++i)
           __builtin_prefetch(at + next * stride + (first + i) * kPairPanel, 0, 2);
       }
-      for (int64_t i = 0; i < panels; ++i)
-        pack(at + t * stride + (first + i) * kPairPanel, stride, to + i * panel + (t - begin) * kPairPanel,
+      for (int64_t i = 0; i < panels; ++i) {
+        bf16* target = to + i * panel + (t - begin) * kPairPanel;
+        for (int64_t next = kPairPanel; far && next < 2 * kPairPanel; ++next)
+          __builtin_prefetch(target + next * kPairPanel, 1, 2);
+        pack(at + t * stride + (first + i) * kPairPanel, stride, target,
              {0, std::min(kPairPanel, end - t), std::min(kPairPanel, count - (first + i) * kPairPanel)});
+      }
     }
     for (int64_t i = 0; !rows_are_terms && i < panels; ++i) {
       const int64_t row = (first + i) * kPairPanel;
@@ -159,7 +168,8 @@ class PairMatmul {
            p.b == Stored::plain,
            p.b == Stored::plain ? kernels_.pairs : kernels_.transposed,
            p.n,
-           blocks_.from_registers ? p.k : 0},
+           blocks_.from_registers ? p.k : 0,
+           blocks_.from_registers},
         c_(static_cast<char*>(c)),
         scale_(scale ? *scale : 1.0f),
         packed_b_(static_cast<bf16*>(workspace)),
@@ -181,7 +191,9 @@ class PairMatmul {
  private:
   /// Panels [first, first + panels) of B. Rows that are terms are read a chunk at a time, as far as they go.
   void pack_strip(int64_t first, int64_t panels) const {
-    const int64_t group = b_.rows_are_terms ? kTermsGroup : kGroup,
+    const int64_t group = !b_.rows_are_terms       ? kGroup
+                          : blocks_.from_registers ? kRegisterTermsGroup
+                                                   : kTermsGroup,
                   chunks = b_.rows_are_terms ? blocks_.chunks : 1;
     parallel_for_each(pieces_of(panels, group) * chunks, [&](int64_t task) {
       const int64_t begin = task / chunks * group, term = task % chunks * blocks_.depth,
@@ -212,7 +224,12 @@ class PairMatmul {
                         .c = sums,
                         .c_row = blocks_.stride(),
                         .m = a_.padded(rows)};
-    for (int64_t panel = begin; panel < end; panel += blocks_.columns / kPairPanel) {
+    const auto shared_b = [&](int64_t panel, int64_t chunk) {
+      return packed_b_ + panel * blocks_.panel +
+             chunk * blocks_.depth * (b_.rows_are_terms ? kPairPanel : kPairPanel / 2);
+    };
+    const int64_t step = blocks_.columns / kPairPanel;
+    for (int64_t panel = begin; panel < end; panel += step) {
       const int64_t column = (strip + panel) * kPairPanel;
       const int64_t columns = std::min({blocks_.columns, (end - panel) * kPairPanel, p_.n - column});
       product.n = b_.padded(columns);
@@ -237,7 +254,11 @@ class PairMatmul {
           product.b = own_b;
           product.ahead[1] = b_.lines(column, column + columns, last, next);
         } else {
-          product.b = packed_b_ + panel * blocks_.panel + term * (b_.rows_are_terms ? kPairPanel : 16);
+          product.b = shared_b(panel, chunk);
+          // After the last comes the next task, which mostly begins where this one did.
+          product.b_after = chunk + 1 < blocks_.chunks
+                                ? shared_b(panel, chunk + 1)
+                                : shared_b(panel + step < end ? panel + step : begin, 0);
         }
         product.k = whole_pair_panels(last - term);
         product.accumulate = chunk > 0;

@@ -93,10 +93,10 @@ struct Example {
   std::vector<float> b_by_terms;  ///< [k,n]: the definition reads it in this order
 };
 
-/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last three
-/// have more terms than are packed as a whole, stored by terms and by rows; the result of the first of these
-/// does not fit in one thread's cache, but in those of two, and that of the last has more columns than are
-/// summed at once.
+/// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last two
+/// have more terms than AMX packs as a whole, stored by terms and by rows; the result of the first of these
+/// does not fit in one thread's cache, but in those of two. Without AMX they have two chunks, of which A is
+/// packed as a whole, and three.
 std::vector<GemmProblem> problems() {
   std::vector<GemmProblem> found;
   for (Stored a : {Stored::plain, Stored::transposed}) {
