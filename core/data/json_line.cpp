@@ -143,11 +143,11 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
       return fmt::format(
           "the object has no key \"{}\", only {}: if the lines are conversations, set training.format (or "
           "format of the source in training.mixture or of the set in validation.datasets, or --format of "
-          "data inspect) to {}; tokenizer train, data prepare and init read only plain texts",
+          "data inspect) to {}; tokenizer train, data prepare, eval --text and init read only plain texts",
           key, names, name_of(*chat));
   return fmt::format(
       "the object has no key \"{}\", only {}: set training.text_key (or text_key of the source or validation "
-      "set, or --text-key of init, data and tokenizer) to the key that holds the text",
+      "set, or --text-key of init, data, eval and tokenizer) to the key that holds the text",
       key, names);
 }
 

@@ -127,7 +127,12 @@ TEST_CASE("what is no text, or would be written over, is refused before texts ar
              Contains("shard.bin' holds token ids, and --text takes text or JSON lines"));
   std::ofstream(folder / "a.jsonl") << "{\"text\": \"\"}\n{\"text\": \"\"}\n";
   CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}}), Contains("[eval] there is no text in '"));
-  CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}, .text_key = "body"}), Contains("body"));
+  CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}, .text_key = "body"}),
+             Contains("--text-key of init, data, eval and"));
+  std::ofstream(folder / "chats.jsonl") << R"({"messages": []})"
+                                        << "\n";
+  CHECK_THAT(refusal_of({.texts = {folder / "chats.jsonl"}}),
+             Contains("eval --text and init read only plain texts"));
   std::ofstream(folder / "b.txt") << "words";
   CHECK_THAT(refusal_of({.texts = {folder / "b.txt"}, .json = folder / "b.txt"}), Contains("b.txt"));
   CHECK(read_file(folder / "b.txt") == "words");
