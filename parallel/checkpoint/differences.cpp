@@ -10,7 +10,8 @@ void Differences::refuse(const std::string& folder) const {
   std::string more = count_ > 4 ? fmt::format("; and {} more", count_ - 4) : "";
   fail<ConfigError>(
       "checkpoint",
-      "{} does not fit this model: {}{}; set the section model as it is there, or choose another checkpoint",
+      "{} does not fit this model: {}{}; set the section model as it is there, or choose another checkpoint "
+      "(where the model is that of the folder's own config.json, its files do not belong together)",
       folder, text_, more);
 }
 

@@ -194,7 +194,9 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   place.refuses("--checkpoint.initial_load_path bad", {"cannot open bad/model.safetensors"});
   place.refuses(
       "--checkpoint.initial_load_path " + good + " --model.dim 64",
-      {"does not fit this model", "[2256, 32], expected [2256, 64]", "set the section model as it is there"});
+      {"does not fit this model", "[2256, 32], expected [2256, 64]",
+       "set the section model as it is there, or choose another checkpoint (where the model is that of the "
+       "folder's own config.json, its files do not belong together)"});
   for (const char* key :
        {"dim 64", "n_layers 1", "ffn_dim 32", "n_kv_heads 2", "tie_embeddings true", "qk_norm true"}) {
     const Outcome other =
