@@ -169,6 +169,10 @@ TEST_CASE("each sequence's loss is the sum of what the ranks that share it have"
   TrainingShape whole = whole_step(true);
   whole.sequence_losses = true;
   const LayoutCurve single = train_on(whole, {}, 1);
+  double all = 0;
+  for (const float loss : single.sequence_losses[0]) all += loss;
+  const int64_t tokens = whole.batch * whole.sequence, ignored = (tokens + 12) / 13;  // layout_run.cpp
+  CHECK(all == Approx(single.loss[0] * static_cast<double>(tokens - ignored)).epsilon(1e-5));
   std::vector<float> sums(static_cast<size_t>(whole.batch));
   const LayoutCurve shared = train_on(whole, {.cp = 4}, 1);
   for (const std::vector<float>& losses : shared.sequence_losses) {
