@@ -90,10 +90,12 @@ bool widens(const Stream& stream, const Matmul& args) {
 /// Measured on two cores: with AMX products of 1.5 to 5 GFLOP take 0.85 to 0.95 of oneDNN's time, larger ones
 /// 0.6 to 0.85, smaller ones as long or longer, but for gradients of weights whose result the threads' caches
 /// hold, 0.7 to 0.9. With AVX512-BF16 on Zen 4 those of 4 GFLOP and more take 0.93 to 1.0 of it, smaller ones
-/// 0.95 to 1.06.
+/// 0.95 to 1.06, but gradients of weights from 1 GFLOP on, of one thread, 0.88 to 0.96.
 bool in_pairs(const GemmProblem& p) {
   if (!cpu::pairs_take(p)) return false;
-  const double least = !cpu::multiplies_bf16_by_amx() ? 4e9 : cpu::pairs_sum_in_cache(p) ? 2.5e8 : 1.5e9;
+  const double least = cpu::multiplies_bf16_by_amx()            ? (cpu::pairs_sum_in_cache(p) ? 2.5e8 : 1.5e9)
+                       : p.a == GemmProblem::Stored::transposed ? 1e9
+                                                                : 4e9;
   return 2.0 * p.m * p.n * p.k >= least;
 }
 

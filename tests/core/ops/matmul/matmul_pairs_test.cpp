@@ -204,6 +204,17 @@ TEST_CASE("a large product of bf16 is multiplied in pairs wherever bf16 is multi
             {.input = DType::bf16, .a = Stored::transposed, .m = kO, .n = kK, .k = kN}));
 }
 
+TEST_CASE("a gradient of weights is multiplied in pairs from 1 GFLOP on") {
+  if (!cpu::multiplies_bf16_directly()) return skip("there are no bf16 instructions");
+  constexpr int64_t kN = 2048, kC = 512;
+  set_parallel_threads(1);
+  Stream stream = Stream::cpu();
+  DeviceBuffer x(stream, DType::bf16, {kN, kC}), dw(stream, DType::f32, {kC, kC});
+  CHECK(matmul_workspace_bytes(stream, {.kind = MatmulKind::weight_gradient, .a = x, .b = x, .out = dw}) ==
+        cpu::matmul_pairs_workspace_bytes(
+            {.input = DType::bf16, .a = Stored::transposed, .m = kC, .n = kC, .k = kN}));
+}
+
 TEST_CASE("a large product of bf16 agrees with its definition, whatever multiplies it") {
   constexpr int64_t kN = 2048, kO = 2064, kK = 1024;  // 8.7 GFLOP
   Stream stream = Stream::cpu();
