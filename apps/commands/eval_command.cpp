@@ -136,7 +136,7 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
   Evaluator evaluator(
       {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence}, device,
       [&](const MemoryPlan& plan) {
-        require_memory_for_model("the model with a pass of questions", plan, device, [&](int64_t) {
+        require_memory_for_model("the model with a pass of questions or texts", plan, device, [&](int64_t) {
           return pass.batch > 1 ? "Lower --batch or --seq-len" : "Lower --seq-len";
         });
       });
@@ -175,8 +175,9 @@ void add_eval_command(Command& commands) {
               "JSON lines with query, choices and gold, or in HellaSwag's or ARC's own format (also .gz and "
               ".zst)")
       .option("--text", o->texts,
-              "files, folders or globs of text or JSON lines: the loss, perplexity and bits per byte of each "
-              "of these, as lm-evaluation-harness computes them")
+              "files, folders or globs of text or JSON lines: the loss and perplexity per token and the bits "
+              "per byte of each of these, by the log-likelihoods of lm-evaluation-harness; a longer plain "
+              "text is documents of 4 MiB")
       .option("--text-key", o->text_key, "key that holds the text in JSON lines")
       .option("--max-examples", o->max_examples, "number of questions of each task; -1: all")
       .within(-1)

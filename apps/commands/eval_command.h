@@ -13,7 +13,7 @@ class Command;
 /// how well it predicts texts. Prints one line for each task and source to `out`, and what is odd to `notes`.
 struct EvalCommand {
   std::string model;               ///< step folder of a run, its checkpoint folder, or a Hugging Face folder
-  std::vector<std::string> tasks;  ///< files, one at least: apps/evaluate/choice_task.h
+  std::vector<std::string> tasks;  ///< files: apps/evaluate/choice_task.h
   std::vector<std::string> texts;  ///< files, folders or globs of text or JSON lines
   std::string text_key = "text";
   int64_t max_examples = -1;          ///< of each task

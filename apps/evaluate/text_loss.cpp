@@ -41,8 +41,9 @@ void add_documents(const std::vector<Tokens>& documents, int64_t window, const T
     to.tokens += std::ssize(document) - 1;
     for (Tokens& part : text_windows(document, window)) windows.push_back(std::move(part));
   }
-  const std::vector<double> sums =
-      losses_of_documents(data::pack_whole(windows, {.seq_len = model.sequence}), windows.size(), model);
+  const std::vector<double> sums = losses_of_documents(
+      data::pack_whole(windows, {.seq_len = model.sequence, .share_windows = model.share_windows}),
+      windows.size(), model);
   to.nats = std::accumulate(sums.begin(), sums.end(), to.nats);
 }
 

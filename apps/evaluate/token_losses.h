@@ -16,13 +16,13 @@ namespace ottava {
 struct TokenLosses {
   int64_t batch = 1, sequence = 2048;  ///< rows of a pass and their length
   int rank = 0, ranks = 1;             ///< ranks divide the passes; all make equally many
-  /// documents in a window do not see each other; false: each choice has its own window
+  /// documents in a window do not see each other; false: each has its own window
   bool share_windows = true;
   /// Computes the losses [batch * sequence] of a pass; 0 where they do not count.
   std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
   /// Sums over all ranks that divide or share the tokens; absent: there is one rank.
   std::function<void(std::span<double> sums)> add_up = {};
-  std::optional<bool> add_bos = {};  ///< in front of texts; absent: as the tokenizer's files say
+  std::optional<bool> add_bos = {};  ///< in front of questions; absent: as the tokenizer's files say
 };
 
 /// The sums of the losses of each of `documents` documents that were packed into `whole`: zeros for those

@@ -7,7 +7,7 @@
 
 namespace ottava {
 
-/// Work that nothing waits for, one piece at a time, each in a thread of its own, which logs as the rank of
+/// Work beside training, one piece at a time, each in a thread of its own, which logs as the rank of
 /// the thread that starts it. If the system allows no more threads, start() does the work itself and, the
 /// first time, says so.
 class BackgroundWork {

@@ -38,7 +38,7 @@ std::vector<char*> places_of(const Layout& layout, const std::vector<HeldRun>& r
 // part, and weights are looked at while they are in this core's cache: the thread that writes need not read
 // the copies.
 void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::vector<char*>& places) {
-  constexpr int64_t kPiece = 1 << 16;  // elements; they and their copies fit a core's second cache
+  constexpr int64_t kPiece = 1 << 16;  // elements, which fit a core's second cache
   struct Piece {
     size_t run;
     TensorRectangle rows;

@@ -145,7 +145,7 @@ class Communicator {
   void barrier(Stream& stream, std::string_view label);
   /// Takes now what messages between this rank and each of `peers` need, which the first send(), recv() or
   /// all_to_all() would otherwise take: under NCCL 0.47 GB of the GPU for each peer (3.3 GB were seen for an
-  /// all_to_all of 8 H100). To be called before it is asked what is free. Every rank makes the
+  /// all_to_all of 8 H100). To be called before the free memory is read. Every rank makes the
   /// call, and names the ranks that name it; blocks under NCCL; throws CommError.
   virtual void connect_pairs(const std::vector<int>& peers) {}
 

@@ -30,7 +30,7 @@ class LedgerServer {
     double answer_seconds = 1.5;
     uint64_t token = 0;            ///< of the job: job_token()
     double greeting_seconds = 10;  ///< how long a visitor has to greet
-    /// Called by the server's thread with what LongWaits says; null: it is not asked.
+    /// Called by the server's thread with what LongWaits says; null: nothing is called.
     std::function<void(const std::string&)> on_long_wait = {};
     double long_wait_seconds = 60;
   };

@@ -13,7 +13,8 @@
 // processors twice as long. With AVX2, whose exponential takes 12, D / (D + 7.5) and D / (D + 3) of its peak.
 // Where bf16 is multiplied in pairs (tiles/pair_attention_cpu.cpp), forward takes 10 instructions. With AMX,
 // four times the f32 peak, it can reach D / (D + 20): 44%, 76%, 86%, backward 57%, 84%, 91%; with AVX512-BF16
-// on Zen 4, twice that peak, 62%, 86%, 93% and 73%, 91%, 96%, if its fewer instructions took 5 cycles.
+// on Zen 4, twice that peak, 62%, 86%, 93% and 73%, 91%, 96%, with 5 cycles for softmax; it
+// needs 5.7.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

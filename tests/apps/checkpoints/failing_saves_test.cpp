@@ -164,8 +164,7 @@ TEST_CASE(
       CHECK_THROWS_AS(run.trainer->run(), NoAccess);
   };
   ends_with_its_kind(ends);
-  // In the background a save of this model takes longer than the steps up to the last one.
-  CHECK((ends->state().step < 8 || mode == "async"));
+  if (mode == "disabled") CHECK(ends->state().step < 8);  // in the background the last step may be over
   CHECK(saved_steps(tiny / "ends").empty());
 
   flush_fails = failing("step-8.tmp/model", 1);  // the last

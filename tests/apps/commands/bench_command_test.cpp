@@ -145,7 +145,7 @@ TEST_CASE("bench train: steps with an asynchronous save in flight, of which noth
       CHECK_THAT(said, Contains(std::string("asynchronous save (") + mode + "): step ") &&
                            Contains(" s with one in flight, ") && Contains("%), medians of 3; begun in ") &&
                            Contains(" s later; snapshot 0.00") && !Contains("snapshot 0.000") &&
-                           Contains(" s to begin, ") && !Contains(" 0.0000 s to write") &&
+                           Contains(" s to begin, ") && Contains(" s to write, ") &&
                            Contains("% of a step's "));
     }
     CHECK(std::filesystem::is_empty(tiny / "bench"));

@@ -18,7 +18,7 @@ namespace {
 /// Keys that rows of a part see: [first, last) by any, in whole steps, [all_from, all_to) by all.
 struct PartKeys {
   explicit PartKeys(const ScoreTile& t) {
-    // Most parts see all keys of the tile, and nobody asks what a row of theirs sees.
+    // Most parts see all keys of the tile, and what a row of theirs sees is not looked up.
     if (t.rows == kPairPanel && !t.document_start && t.first_query >= t.first_key + t.keys - 1 &&
         t.keys % kStep == 0) {
       first = 0, last = all_to = t.keys;

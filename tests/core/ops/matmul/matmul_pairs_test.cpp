@@ -96,7 +96,7 @@ struct Example {
 /// Rows and columns at the ends of panels and blocks, terms at the ends of panels and chunks. The last two
 /// have more terms than AMX packs as a whole, stored by terms and by rows; the result of the first of these
 /// does not fit in one thread's cache, but in those of two. Without AMX they have two chunks, of which A is
-/// packed as a whole, and three.
+/// packed as a whole, and three, of which it is packed again for each 2048 columns.
 std::vector<GemmProblem> problems() {
   std::vector<GemmProblem> found;
   for (Stored a : {Stored::plain, Stored::transposed}) {
@@ -105,7 +105,7 @@ std::vector<GemmProblem> problems() {
                              {96, 608, 80},
                              {288, 96, 592},
                              {320, 1088, 2080},
-                             {64, 64, 4112}}) {
+                             {64, 2112, 4112}}) {
         // Only what is stored by rows may end within a tile, and both within a panel.
         m += a == Stored::plain ? 5 : m % 96 == 0 ? 16 : 0;
         n += b == Stored::transposed ? 7 : m % 32 == 0 ? 16 : 0;
