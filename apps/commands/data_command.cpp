@@ -188,15 +188,6 @@ class ShardedOutput {
   DataPrepareTotals totals_;
 };
 
-void refuse_tokenized(const Corpus& corpus) {
-  for (const DataFile& file : corpus.files()) {
-    if (is_tokenized(file.format)) {
-      fail<DataError>(kPrepare, "'{}' is already tokenized ({}); expected text or JSON lines", file.path,
-                      name_of(file.format));
-    }
-  }
-}
-
 BadRecords bad_records_of(const DataPrepareOptions& options) {
   if (options.bad_records == "error") return BadRecords::error;
   if (options.bad_records == "skip") return BadRecords::skip;
@@ -211,22 +202,17 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   TextEncoder text_encoder =
       make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), DocumentMarks{});
   Corpus corpus(find_data_files(options.sources, format_named(options.format)), {.max_text_bytes = 32 << 10});
-  refuse_tokenized(corpus);
+  refuse_tokenized(kPrepare, corpus);
   DocumentEncoder encoder(corpus, text_encoder, options.text_key, bad_records);
   OutputFolder folder(options.output, out);
 
   ShardedOutput shards(folder.path(), text_encoder, options.tokens_per_shard, out);
   int64_t text_bytes = 0;
-  Segment segment;
-  for (int64_t block = 0; block < corpus.blocks(); ++block) {
-    for (BlockReader reader(corpus, block); !reader.finished();) {
-      reader.next(segment);
-      const EncodedSegment encoded = encoded_segment(encoder, segment);
-      text_bytes += encoded.text_bytes;
-      for (const std::vector<int32_t>& tokens : encoded.tokens)
-        if (!tokens.empty()) shards.append(tokens);  // else a bad record, or a text without a token
-    }
-  }
+  for_each_encoded_segment(corpus, encoder, [&](const EncodedSegment& encoded) {
+    text_bytes += encoded.text_bytes;
+    for (const std::vector<int32_t>& tokens : encoded.tokens)
+      if (!tokens.empty()) shards.append(tokens);  // else a bad record, or a text without a token
+  });
   shards.finish();
   DataPrepareTotals totals = shards.totals();
   totals.bytes = text_bytes;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "core/error.h"
 #include "core/threads/parallel_for.h"
 
 namespace ottava {
@@ -32,6 +33,26 @@ EncodedSegment encoded_segment(const data::DocumentEncoder& encoder, const data:
   }
   out.text_bytes = text_bytes;
   return out;
+}
+
+void for_each_encoded_segment(const data::Corpus& corpus, const data::DocumentEncoder& encoder,
+                              const std::function<void(const EncodedSegment&)>& use) {
+  data::Segment segment;
+  for (int64_t block = 0; block < corpus.blocks(); ++block) {
+    for (data::BlockReader reader(corpus, block); !reader.finished();) {
+      reader.next(segment);
+      use(encoded_segment(encoder, segment));
+    }
+  }
+}
+
+void refuse_tokenized(std::string_view command, const data::Corpus& corpus) {
+  for (const data::DataFile& file : corpus.files()) {
+    if (is_tokenized(file.format)) {
+      fail<DataError>(command, "'{}' is already tokenized ({}); expected text or JSON lines", file.path,
+                      name_of(file.format));
+    }
+  }
 }
 
 }  // namespace ottava

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <vector>
 
+#include "core/data/corpus.h"
 #include "core/data/packing.h"
 
 namespace ottava {
@@ -14,5 +17,12 @@ struct EncodedSegment {
 /// All documents of a segment, in order, encoded by all threads of parallel_for(). Throws the encoder's error
 /// for the first document that it refuses.
 EncodedSegment encoded_segment(const data::DocumentEncoder& encoder, const data::Segment& segment);
+
+/// Gives each segment of a corpus to `use`, in order of its files. Throws what reading and encoding throw.
+void for_each_encoded_segment(const data::Corpus& corpus, const data::DocumentEncoder& encoder,
+                              const std::function<void(const EncodedSegment&)>& use);
+
+/// Throws a DataError of `command` if a file holds token ids, not text.
+void refuse_tokenized(std::string_view command, const data::Corpus& corpus);
 
 }  // namespace ottava

@@ -51,34 +51,24 @@ Json to_json(const TextLoss& l) {
 /// Plain text is one document as far as a block goes, not pieces to be shuffled.
 data::Corpus open_text(const std::string& source) {
   data::Corpus corpus(data::find_data_files({source}), {.max_text_bytes = data::BlockSizes{}.block_bytes});
-  for (const data::DataFile& file : corpus.files())
-    if (is_tokenized(file.format))
-      fail<ConfigError>("eval",
-                        "'{}' holds token ids, and --text takes text or JSON lines: give what it was made of",
-                        file.path);
+  refuse_tokenized("eval", corpus);
   return corpus;
 }
 
-/// Something stands in front of what is predicted first, whether the tokenizer adds BOS or not.
+/// With a leading token, whether the tokenizer adds BOS or not.
 data::TextEncoder text_encoder(const std::shared_ptr<const Tokenizer>& tokenizer) {
   data::TextEncoder encoder = data::make_text_encoder(tokenizer, {.bos = false, .eos = false});
-  encoder.bos_id = tokenizer->bos_id().value_or(tokenizer->eos_id().value_or(0));
+  encoder.bos_id = leading_token(*tokenizer);
   return encoder;
 }
 
 TextLoss text_loss(const std::string& source, const data::Corpus& corpus,
                    const data::DocumentEncoder& encoder, int64_t window, const TokenLosses& losses) {
   TextLoss out{.name = source};
-  for (int64_t block = 0; block < corpus.blocks(); ++block) {
-    data::BlockReader reader(corpus, block);
-    while (!reader.finished()) {
-      data::Segment segment;
-      reader.next(segment);
-      const EncodedSegment encoded = encoded_segment(encoder, segment);
-      out.bytes += encoded.text_bytes;
-      add_documents(encoded.tokens, window, losses, out);
-    }
-  }
+  for_each_encoded_segment(corpus, encoder, [&](const EncodedSegment& encoded) {
+    out.bytes += encoded.text_bytes;
+    add_documents(encoded.tokens, window, losses, out);
+  });
   if (out.tokens == 0) fail<DataError>("eval", "there is no text in '{}'", source);
   return out;
 }

@@ -30,7 +30,7 @@ Tokens encode(const Tokenizer& tokenizer, const ChoiceTask& task, int64_t questi
   const Tokens own = tokenizer.encode(context, options);
   size_t masked = own.size();
   if (masked == 0) {  // something must stand in front of what is scored
-    tokens.insert(tokens.begin(), tokenizer.bos_id().value_or(tokenizer.eos_id().value_or(0)));
+    tokens.insert(tokens.begin(), leading_token(tokenizer));
     masked = 1;
   }
   if (masked >= tokens.size()) {  // nothing would be scored, and the choice be a certain one

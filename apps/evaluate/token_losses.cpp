@@ -4,6 +4,10 @@
 
 namespace ottava {
 
+int32_t leading_token(const Tokenizer& tokenizer) {
+  return tokenizer.bos_id().value_or(tokenizer.eos_id().value_or(0));
+}
+
 std::vector<double> losses_of_documents(const data::WholePacked& whole, size_t documents,
                                         const TokenLosses& model) {
   const int64_t windows = whole.packed.windows(model.sequence), row = model.sequence,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/step/step_io.h"
+#include "core/data/tokenizer/tokenizer.h"
 #include "core/data/whole_packing.h"
 
 namespace ottava {
@@ -24,6 +25,10 @@ struct TokenLosses {
   std::function<void(std::span<double> sums)> add_up = {};
   std::optional<bool> add_bos = {};  ///< in front of questions; absent: as the tokenizer's files say
 };
+
+/// What stands in front of what is predicted first: BOS, or where a tokenizer has none EOS, as in
+/// lm-evaluation-harness, or 0.
+int32_t leading_token(const Tokenizer& tokenizer);
 
 /// The sums of the losses of each of `documents` documents that were packed into `whole`: zeros for those
 /// that fit no window.

@@ -152,8 +152,8 @@ void MasterBootstrap::find_master(const Master& master) {
         "rank {} reached {} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
         "same {} ranks{}",
         self_.rank, text_of(master), said, self_.size,
-        said.find(kThisIsRank0) == 1 ? "; ottava launch and torchrun need the same --nnodes and the "
-                                       "same ranks for each machine everywhere"
+        said.find(kThisIsRank0) == 1 ? "; ottava launch and torchrun need the same --nnodes and as "
+                                       "many ranks on each machine"
                                      : "");
   };
   connections_.push_back(

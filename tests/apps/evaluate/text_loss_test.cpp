@@ -124,7 +124,7 @@ TEST_CASE("what is no text, or would be written over, is refused before texts ar
       << std::string("\x88\xd8\x34\x01\x01\x00\x00\x00\x02\x00\x00\x00", 12) << std::string(1012, '\0')
       << "abcd";
   CHECK_THAT(refusal_of({.texts = {folder / "shard.bin"}}),
-             Contains("shard.bin' holds token ids, and --text takes text or JSON lines"));
+             Contains("shard.bin' is already tokenized (llm.c shard); expected text or JSON lines"));
   std::ofstream(folder / "a.jsonl") << "{\"text\": \"\"}\n{\"text\": \"\"}\n";
   CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}}), Contains("[eval] there is no text in '"));
   CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}, .text_key = "body"}),
