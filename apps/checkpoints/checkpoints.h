@@ -70,7 +70,7 @@ class Checkpoints {
   /// If a save in flight copies masters and moments while the next step runs, the end of these copies, before
   /// which the step may not update them; else null.
   const Event* end_of_copies() const;
-  /// Completes an asynchronous save if its writing is done on all ranks; never waits for that.
+  /// CheckpointSaver::poll(), so that an asynchronous save becomes complete beside the steps.
   void poll();
   /// Waits for an asynchronous save and completes it.
   void finish();
@@ -83,8 +83,8 @@ class Checkpoints {
   double writing_seconds() const { return saver_->writing_seconds(); }
   /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
   std::string ways_back(int64_t step);
-  /// CheckpointSaver::unfinished_text() of the save in flight.
-  std::string unfinished_text(std::string_view why) const { return saver_->unfinished_text(why); }
+  /// CheckpointSaver::left_text() of the save in flight.
+  std::string left_text(std::string_view why) const { return saver_->left_text(why); }
 
  private:
   bool excludes(std::string_view what) const;

@@ -109,7 +109,7 @@ void Trainer::finish_save(bool all_are_here) {
   if (!checkpoints_->in_flight()) return;
   if (!all_are_here) {
     if (ranks_.is_first())
-      log::warning("{}", checkpoints_->unfinished_text("finishing it takes all ranks, and not all go on"));
+      log::warning("{}", checkpoints_->left_text("finishing it takes all ranks, and not all go on"));
     return;
   }
   try {

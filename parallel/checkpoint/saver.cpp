@@ -17,7 +17,7 @@ namespace ottava::checkpoint {
 
 namespace fs = std::filesystem;
 
-// A save between its preparation and its commit.
+// A save between its preparation and its end.
 struct CheckpointSaver::Pending {
   Checkpoint checkpoint;
   Layout layout;
@@ -27,8 +27,9 @@ struct CheckpointSaver::Pending {
 
   std::vector<uint64_t> checksums;
   std::vector<Manifest::File> small_files;
-  std::exception_ptr error;
+  std::exception_ptr error;  // of writing; of rank 0's naming, once the ranks have agreed
   std::atomic<bool> cancel = false, done = false;
+  bool is_agreed = false;
   std::thread thread;
   Stopwatch watch;
   double processor_seconds = 0;
@@ -175,75 +176,104 @@ void CheckpointSaver::begin(const Checkpoint& checkpoint) {
   }
 }
 
-bool CheckpointSaver::ready() const { return !pending_ || pending_->done; }
-
 bool CheckpointSaver::poll() {
   if (!in_flight()) return true;
-  uint64_t ready_ranks = ready() ? 1 : 0;
-  group_.sum(std::span(&ready_ranks, 1));
-  if (ready_ranks != static_cast<uint64_t>(group_.size())) return false;
-  complete();
-  return true;
+  uint64_t done_ranks = pending_->done ? 1 : 0;
+  group_.sum(std::span(&done_ranks, 1));
+  if (done_ranks != static_cast<uint64_t>(group_.size())) return false;
+  if (pending_->is_agreed) {
+    complete();
+  } else {
+    agree();
+  }
+  return !in_flight();
 }
 
 void CheckpointSaver::finish() {
-  complete();
-  rotation_.wait();
+  if (in_flight() && !pending_->is_agreed) agree();
+  naming_.wait();
+  if (in_flight()) complete();
 }
 
-void CheckpointSaver::complete() {
-  if (!in_flight()) return;
+void CheckpointSaver::agree() {
   std::unique_ptr<Pending> pending = std::move(pending_);
   if (pending->thread.joinable()) pending->thread.join();
   writing_seconds_ = pending->processor_seconds;
-  or_discard(*pending, [&] { commit(*pending); });
+  or_discard(*pending, [&] {
+    group_.together([&] {
+      if (pending->error) std::rethrow_exception(pending->error);
+    });
+    group_.sum(pending->checksums);
+  });
+  pending->is_agreed = true;
+  pending->done = group_.rank() != 0;
+  pending_ = std::move(pending);
+  if (group_.rank() == 0) naming_.start([this, &pending = *pending_] { name_and_rotate(pending); });
+}
+
+void CheckpointSaver::complete() {
+  const std::unique_ptr<Pending> pending = std::move(pending_);
+  or_discard(*pending, [&] {
+    group_.on_rank_0([&] {
+      if (pending->error) std::rethrow_exception(pending->error);
+    });
+  });
   if (options_.on_saved) options_.on_saved(pending->checkpoint.step);
 }
 
-std::string CheckpointSaver::unfinished_text(std::string_view why) const {
+std::string CheckpointSaver::left_text(std::string_view why) const {
+  if (pending_->is_agreed) {
+    naming_.wait();
+    if (!pending_->error)
+      return fmt::format("the checkpoint of step {} is complete", pending_->checkpoint.step);
+  }
   return fmt::format("the checkpoint of step {} was being written and stays unfinished ({}): {}",
                      pending_->checkpoint.step, why, newest_complete_text(options_.folder));
 }
 
-void CheckpointSaver::commit(Pending& pending) {
-  group_.together([&] {
-    if (pending.error) std::rethrow_exception(pending.error);
-  });
-  group_.sum(pending.checksums);
-  group_.on_rank_0([&] {
-    Manifest manifest = make_manifest(pending.checkpoint.step, pending.layout);
-    manifest.world_size = group_.size();
-    manifest.layout = options_.layout;
-    for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
-    manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
-    write_file_synced(manifest_path(pending.temporary), to_text(manifest));
-    sync_folder(pending.temporary);
-    set_later_ones_aside();
-    commit_step(options_.folder, pending.checkpoint.step);
-    const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);
-    log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
-              bytes * 1e-6, pending.watch.seconds());
-    rotate(pending.checkpoint);
-  });
+// Once it is done, `pending` may be gone.
+void CheckpointSaver::name_and_rotate(Pending& pending) {
+  const ProcessorWatch processor(ProcessorWatch::Of::thread);
+  const int64_t step = pending.checkpoint.step;
+  const Rotation rotation{options_.keep_latest_k, options_.keep_every, pending.checkpoint.rotate_after};
+  bool is_named = false;
+  try {
+    name(pending);
+    is_named = true;
+  } catch (...) {
+    pending.error = std::current_exception();
+  }
+  pending.done = true;
+  if (is_named) rotate(rotation, step);
+  writing_seconds_ += processor.seconds();
 }
 
-// The next save waits for it.
-void CheckpointSaver::rotate(const Checkpoint& saved) {
-  const Rotation rotation{options_.keep_latest_k, options_.keep_every, saved.rotate_after};
-  rotation_.start([this, rotation, step = saved.step] {
-    const ProcessorWatch processor(ProcessorWatch::Of::thread);
-    try {
-      rotate_steps(options_.folder, rotation, step);
-    } catch (const std::exception& error) {
-      // The checkpoint is complete and stays so; only space is lost.
-      log::warning("an old checkpoint could not be deleted: {}", error.what());
-    }
-    writing_seconds_ += processor.seconds();
-  });
+void CheckpointSaver::name(const Pending& pending) {
+  Manifest manifest = make_manifest(pending.checkpoint.step, pending.layout);
+  manifest.world_size = group_.size();
+  manifest.layout = options_.layout;
+  for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
+  manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
+  write_file_synced(manifest_path(pending.temporary), to_text(manifest));
+  sync_folder(pending.temporary);
+  set_later_ones_aside();
+  commit_step(options_.folder, pending.checkpoint.step);
+  const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);
+  log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
+            bytes * 1e-6, pending.watch.seconds());
 }
 
-// Before the commit, so that a job that dies between the two finds the checkpoint that it began with as the
-// newest.
+void CheckpointSaver::rotate(Rotation rotation, int64_t just_saved) {
+  try {
+    rotate_steps(options_.folder, rotation, just_saved);
+  } catch (const std::exception& error) {
+    // The checkpoint is complete and stays so; only space is lost.
+    log::warning("an old checkpoint could not be deleted: {}", error.what());
+  }
+}
+
+// Before the checkpoint gets its name, so that a job that dies between the two finds the checkpoint that it
+// began with as the newest.
 void CheckpointSaver::set_later_ones_aside() {
   if (!set_aside_after_) return;
   const std::vector<std::string> paths = set_aside_after(options_.folder, *set_aside_after_);

@@ -11,6 +11,7 @@
 
 #include "core/threads/background_work.h"
 #include "core/trace/host_spans.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/patient_ranks.h"
 #include "parallel/checkpoint/snapshot.h"
@@ -42,9 +43,9 @@ struct Checkpoint {
 };
 
 /// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every
-/// rank writes what it owns at its offsets and flushes; when all have, checksums are summed over ranks, rank
-/// 0 writes the manifest, flushes, and renames the folder to `step-N`; then a thread deletes old checkpoints.
-/// Whatever fails or dies before the rename leaves earlier checkpoints as they were.
+/// rank writes what it owns at its offsets and flushes; when all have, checksums are summed over ranks; a
+/// thread of rank 0 writes the manifest, flushes, renames the folder to `step-N`, and deletes old
+/// checkpoints. Whatever fails or dies before the rename leaves earlier checkpoints as they were.
 ///
 /// Weights that are not finite are not saved: a NumericsError.
 ///
@@ -54,7 +55,7 @@ class CheckpointSaver {
  public:
   /// Throws ConfigError for keep_latest_k 1 or below 0. `group` must outlive this.
   CheckpointSaver(SaveOptions options, PatientRanks& group);
-  /// Stops a save in flight, which leaves `step-N.tmp`, and waits until old checkpoints are deleted.
+  /// Stops a save in flight, which leaves `step-N.tmp`; but what rank 0's thread has begun it ends.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
@@ -72,14 +73,15 @@ class CheckpointSaver {
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
-  /// Seconds of a processor that this rank's threads took to write the save that finish() completed, and to
-  /// delete old ones.
+  /// Seconds of a processor that this rank's threads took to write the save that finish() completed, to name
+  /// it, and to delete old ones.
   double writing_seconds() const { return writing_seconds_; }
-  /// A text for people: that the save in flight cannot be finished, because of `why`, and which checkpoint is
-  /// the newest complete one. Not collective.
-  std::string unfinished_text(std::string_view why) const;
-  /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. Returns true if no
-  /// save is left in flight.
+  /// A text for people, of rank 0, where not all ranks go on: that the save in flight cannot be finished,
+  /// because of `why`, and which checkpoint is the newest complete one; or that it is complete, if all ranks
+  /// had written, for which it waits. Not collective.
+  std::string left_text(std::string_view why) const;
+  /// Collective, at step boundaries, and waits for no file: once all ranks have written, has rank 0's thread
+  /// name the save in flight; once it has, completes it. Returns true if no save is left in flight.
   bool poll();
   /// Collective. Waits for the save in flight, if there is one, completes it, and waits until old checkpoints
   /// are deleted.
@@ -87,12 +89,15 @@ class CheckpointSaver {
 
  private:
   struct Pending;
-  /// True once this rank's thread has nothing more to do.
-  bool ready() const;
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
+  /// Collective, when a rank's thread has written or is waited for. Begins the naming.
+  void agree();
+  /// Collective, when the save in flight has its name or could not be given it.
   void complete();
-  void commit(Pending& pending);
-  void rotate(const Checkpoint& saved);
+  /// What rank 0's thread does.
+  void name_and_rotate(Pending& pending);
+  void name(const Pending& pending);
+  void rotate(Rotation rotation, int64_t just_saved);
   void set_later_ones_aside();
   /// Runs `work`. If it fails, deletes what was written, since on a full disk the next save needs the space;
   /// but not if ranks have lost each other, since others may still be writing.
@@ -104,7 +109,7 @@ class CheckpointSaver {
   std::optional<int64_t> set_aside_after_;  ///< until the first save
   std::unique_ptr<Pending> pending_;
   double writing_seconds_ = 0;
-  BackgroundWork rotation_{"the removal of old checkpoints"};  ///< training does not wait for it
+  BackgroundWork naming_{"a checkpoint's name and the removal of old ones"};  ///< of rank 0
 };
 
 }  // namespace ottava::checkpoint

@@ -24,20 +24,25 @@ namespace {
 std::vector<std::string> flushed, flushed_by_waiting;  // paths; the latter by the thread that makes steps
 std::thread::id waiting;
 std::atomic<int> writes = 0;
-std::atomic<bool> is_removal_held = false;
-std::atomic<int> held_removals = 0;
+std::atomic<bool> is_removal_held = false, is_naming_held = false;
+std::atomic<int> held_removals = 0, held_namings = 0;
 std::mutex flushed_mutex;
-std::string immovable;  // a path
+std::string unflushable;  // a path
+std::string immovable;    // a path
 int why_immovable = EBUSY;
 }  // namespace
 
 // The C library's, in this program.
 extern "C" int fsync(int descriptor) {
   std::error_code none;
+  const std::string path =
+      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none).string();
+  if (is_naming_held && path.ends_with("/manifest.json"))
+    for (++held_namings; is_naming_held;) std::this_thread::yield();
   const std::lock_guard lock(flushed_mutex);
-  flushed.push_back(
-      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none).string());
-  if (std::this_thread::get_id() == waiting) flushed_by_waiting.push_back(flushed.back());
+  flushed.push_back(path);
+  if (std::this_thread::get_id() == waiting) flushed_by_waiting.push_back(path);
+  if (!unflushable.empty() && path.ends_with(unflushable)) return errno = EIO, -1;
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
 }
 
@@ -133,6 +138,7 @@ TEST_CASE("beside the steps: a save's files are flushed and old ones removed whi
   flushed.clear(), flushed_by_waiting.clear();
   writes = 0;
   saver.begin(checkpoint_of(rank, 3));
+  const size_t flushed_to_begin = flushed_by_waiting.size();
   is_removal_held = true;
   while (!saver.poll()) std::this_thread::yield();
   const bool was_there = fs::exists(folder / "step-1"), is_saved = fs::exists(folder / "step-3");
@@ -146,8 +152,66 @@ TEST_CASE("beside the steps: a save's files are flushed and old ones removed whi
   CHECK(names_in(folder.path()) == std::vector<std::string>{"step-2", "step-3"});
   CHECK(flushed_weights(flushed) == 2);
   CHECK(flushed_weights(flushed_by_waiting) == 0);
+  CHECK(flushed_by_waiting.size() == flushed_to_begin);
   CHECK(writes > 0);
   CHECK(writes < 3 * 14);  // tensors, which lie one behind the other
+}
+
+TEST_CASE("beside the steps: a checkpoint gets its name while training goes on") {
+  TemporaryFolder folder;
+  std::atomic<int> as_expected = 0, saved = 0;
+  std::string text;
+  is_naming_held = true;
+  run_ranks({2, 1, 1}, [&](PatientRanks& group, ShardCoordinates at) {
+    TinyRank rank(tiny_model(), at);
+    rank.fill(1);
+    CheckpointSaver saver({.folder = folder.path(), .on_saved = [&](int64_t) { ++saved; }}, group);
+    saver.begin(checkpoint_of(rank, 1));
+    rank.clear();
+    const auto rank_0_is_held = [&] { return group.of_rank_0(held_namings > 0 ? "held" : "") == "held"; };
+    while (!rank_0_is_held()) as_expected -= saver.poll();
+    for (int step = 0; step < 3; ++step) as_expected += !saver.poll() && saver.in_flight();
+    as_expected += saved == 0 && !fs::exists(folder / "step-1");
+    if (group.rank() == 0) {
+      std::thread waits_for_the_name([&] { text = saver.left_text("why"); });
+      is_naming_held = false;
+      waits_for_the_name.join();
+    }
+    while (!saver.poll()) std::this_thread::yield();
+    as_expected += fs::exists(folder / "step-1");
+  });
+  CHECK(as_expected == 2 * (3 + 1 + 1));
+  CHECK(saved == 2);
+  CHECK(text == "the checkpoint of step 1 is complete");
+  PatientRanks alone;
+  TinyRank whole(tiny_model());
+  load_checkpoint(folder / "step-1", whole.parameters, alone);
+  CHECK(whole.wrong(1) == 0);
+}
+
+TEST_CASE("a checkpoint that cannot be given its name fails on all ranks, and the next one is made") {
+  TemporaryFolder folder;
+  std::vector<std::string> messages(2);
+  for (const bool in_background : {false, true}) {
+    run_ranks({2, 1, 1}, [&](PatientRanks& group, ShardCoordinates at) {
+      TinyRank rank(tiny_model(), at);
+      rank.fill(2);
+      CheckpointSaver saver({.folder = folder.path()}, group);
+      if (group.rank() == 0) unflushable = "/step-1.tmp";
+      group.require_equal("flush", 0);
+      messages[group.rank()] = message_of<IoError>([&] {
+        if (!in_background) return saver.save(checkpoint_of(rank, 1));
+        saver.begin(checkpoint_of(rank, 1));
+        while (!saver.poll()) std::this_thread::yield();
+      });
+      if (group.rank() == 0) unflushable.clear();
+      group.require_equal("flush", 0);
+      saver.save(checkpoint_of(rank, 2));
+    });
+    CHECK_THAT(messages[0], Contains("/step-1.tmp"));
+    CHECK(messages[0] == messages[1]);
+    CHECK(names_in(folder.path()) == std::vector<std::string>{"step-2"});
+  }
 }
 
 TEST_CASE("whoever has made a checkpoint's files flushes them, also where it has nothing to write there") {

