@@ -29,7 +29,14 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "Installing ${missing[*]} needs root: run this script as root, or install sudo." >&2; exit 1; }
   as_root=(sudo)
 fi
-echo "Installing ${missing[*]}"
+echo "Missing packages, which apt installs: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
+unknown=()
+for package in "${missing[@]}"; do apt-cache show "$package" >/dev/null 2>&1 || unknown+=("$package"); done
+if [ ${#unknown[@]} -gt 0 ]; then
+  printf -v list ', %s' "${unknown[@]}"
+  echo "install_dependencies.sh: apt has no package ${list:2}, so nothing was installed: ottava builds on Debian 12 and 13 and on Ubuntu 24.04 and 26.04 (with universe), on other systems with these libraries installed by hand." >&2
+  exit 1
+fi
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
