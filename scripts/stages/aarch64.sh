@@ -4,6 +4,7 @@
 #     scripts/stages/aarch64.sh [ctest options]
 # Needs root, and Debian's packages for arm64 in a folder (build-roots/arm64), which this makes.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 source scripts/stages/debian_root.sh
 need_root

@@ -4,6 +4,7 @@
 # root.
 #     scripts/stages/container.sh [BASE IMAGE]
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 source scripts/stages/debian_root.sh
 need_root

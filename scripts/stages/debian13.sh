@@ -3,6 +3,7 @@
 # that system (build-roots/debian13). Needs root.
 #     scripts/stages/debian13.sh [ctest options]
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 source scripts/stages/debian_root.sh
 need_root

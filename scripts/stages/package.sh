@@ -4,6 +4,7 @@
 # the release before, whose C library is older than the promised one, the loader must say so. Needs root.
 #     scripts/stages/package.sh [BUILD FOLDER]
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 source scripts/stages/debian_root.sh
 need_root

@@ -3,6 +3,7 @@
 # scripts/quickstart.sh for three steps, with the time from the clone to the first, then scripts/test.sh.
 #     scripts/stages/quickstart.sh
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 clone=$(mktemp -d)
 trap 'rm -rf "$clone"' EXIT

@@ -4,6 +4,7 @@
 #     scripts/stages/ubuntu.sh [ctest options]
 #     OTTAVA_UBUNTU_SUITES=resolute scripts/stages/ubuntu.sh      only this one
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 source scripts/stages/debian_root.sh
 need_root
