@@ -17,6 +17,7 @@
 #   ubuntu          so do Ubuntu 24.04 and 26.04
 #   aarch64         cross-compiled: core, fp8, parsers and ranks as threads under qemu-user, and the tarball for aarch64
 #   container       the image of scripts/Containerfile trains
+#   slurm           a Slurm of one node: jobs of the Debian package of build/ save, go on and end as scripts/slurm_example.sbatch says
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set/ { /^set/d; s/^# //p }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
