@@ -51,10 +51,6 @@ def output_of(program, words):
     return subprocess.run([*program, *words], check=True, capture_output=True, text=True, env=environment).stdout
 
 
-def takes_value(row):
-    return bool(re.search(r"\s[A-Z]+", row[0]))
-
-
 def read_command(program, words):
     text = output_of(program, [*words, "--help"])
     command, into = Command(" ".join(["ottava", *words]), []), None

@@ -12,8 +12,6 @@ than a window of 96 tokens, have the harness's rolling log-likelihood, with one 
 import importlib.metadata
 import json
 import random
-import shutil
-import tempfile
 from pathlib import Path
 
 import lm_eval
@@ -21,7 +19,6 @@ import torch
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from lm_eval.tasks.hellaswag import utils as hellaswag
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -85,7 +82,7 @@ def write_model():
     return folder
 
 
-def task_file(folder, name, base, path):
+def task_config(name, base, path):
     """The harness's own task, reading a local file."""
     source = Path(lm_eval.__file__).parent / "tasks" / base if base else None
     class Loader(yaml.SafeLoader):
@@ -108,20 +105,19 @@ def main():
     folder = write_model()
     lm = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=4, add_bos_token=True)
     golden = {"versions": {p: importlib.metadata.version(p) for p in ("lm_eval", "transformers", "torch")}, "tasks": []}
-    with tempfile.TemporaryDirectory() as work:
-        for name, (_, _, base) in kinds.items():
-            config = task_file(Path(work), name, base, OUT / f"{name}.jsonl")
-            task = lm_eval.api.task.ConfigurableTask(config=config)
-            out = lm_eval.evaluate(lm=lm, task_dict={name: task}, log_samples=True, bootstrap_iters=2)
-            got = out["results"][name]
-            entry = {"name": name}
-            for metric in ("acc", "acc_norm", "acc_bytes"):
-                value = got[metric + ",none"]
-                entry[metric], entry[metric + "_stderr"] = value, got[metric + "_stderr,none"]
-                print(name, metric, value, got.get(metric + "_stderr,none"))
-            samples = sorted(out["samples"][name], key=lambda s: s["doc_id"])
-            entry["log_likelihoods"] = [[round(float(r[0][0]), 5) for r in s["resps"]] for s in samples]
-            golden["tasks"].append(entry)
+    for name, (_, _, base) in kinds.items():
+        config = task_config(name, base, OUT / f"{name}.jsonl")
+        task = lm_eval.api.task.ConfigurableTask(config=config)
+        out = lm_eval.evaluate(lm=lm, task_dict={name: task}, log_samples=True, bootstrap_iters=2)
+        got = out["results"][name]
+        entry = {"name": name}
+        for metric in ("acc", "acc_norm", "acc_bytes"):
+            value = got[metric + ",none"]
+            entry[metric], entry[metric + "_stderr"] = value, got[metric + "_stderr,none"]
+            print(name, metric, value, got.get(metric + "_stderr,none"))
+        samples = sorted(out["samples"][name], key=lambda s: s["doc_id"])
+        entry["log_likelihoods"] = [[round(float(r[0][0]), 5) for r in s["resps"]] for s in samples]
+        golden["tasks"].append(entry)
     texts = [words(rng, count, count) + end for count, end in ((3, ""), (40, ".\n"), (70, "\n\n"), (230, " über"))]
     (OUT / "texts.jsonl").write_text("".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts))
     lm = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=1, max_length=96, add_bos_token=False)
