@@ -1,7 +1,6 @@
 #include "core/stream.h"
 
 #include <chrono>
-#include <utility>
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"

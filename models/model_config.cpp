@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "core/config/problems.h"
 #include "core/config/section.h"
 #include "core/contains.h"

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <set>
 
 #include "apps/checkpoints/float8_history.h"

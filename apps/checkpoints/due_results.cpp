@@ -1,7 +1,5 @@
 #include "apps/checkpoints/due_results.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 #include "core/io/attempts.h"
 #include "core/io/file.h"

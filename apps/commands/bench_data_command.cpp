@@ -8,7 +8,6 @@
 #include "apps/commands/command_line.h"
 #include "apps/config/experiment.h"
 #include "apps/data/training_data.h"
-#include "core/error.h"
 #include "core/metrics/step_line.h"
 #include "core/stopwatch.h"
 #include "core/text/counted.h"

@@ -8,7 +8,6 @@
 #include <iostream>
 #include <map>
 #include <string>
-#include <system_error>
 
 #include "apps/commands/command_line.h"
 #include "core/error.h"

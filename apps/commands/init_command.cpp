@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <memory>
+#include <ostream>
 #include <system_error>
 #include <utility>
 

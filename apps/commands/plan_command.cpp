@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <iostream>
 #include <optional>
+#include <ostream>
 #include <span>
 
 #include "apps/commands/command_line.h"

@@ -2,11 +2,10 @@
 
 #include <fmt/ostream.h>
 
-#include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <set>
 
 #include "apps/commands/command_line.h"

@@ -2,10 +2,11 @@
 
 #include <fmt/ostream.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <map>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -18,7 +18,6 @@
 #include "core/config/source.h"
 #include "core/contains.h"
 #include "core/data/data_file.h"
-#include "core/error.h"
 #include "core/optim/lr_schedule.h"
 
 namespace ottava {

@@ -4,7 +4,6 @@
 
 #include "core/data/chat/template_file.h"
 #include "core/data/packing.h"
-#include "core/error.h"
 
 namespace ottava {
 

@@ -6,7 +6,6 @@
 #include "apps/config/float8_ratios.h"
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/operation_times.h"
-#include "core/error.h"
 #include "parallel/comm/agree.h"
 
 namespace ottava {

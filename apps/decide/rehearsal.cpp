@@ -9,7 +9,6 @@
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
-#include "core/error.h"
 #include "core/log.h"
 #include "core/ops/elementwise.h"
 #include "parallel/comm/agree.h"

@@ -1,6 +1,5 @@
 #include "apps/decide/tensor_parallel_overlap.h"
 
-#include <array>
 #include <functional>
 #include <map>
 

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "apps/devices/cgroup_memory.h"
 #include "core/cuda/runtime.h"

@@ -1,7 +1,5 @@
 #include "apps/generate/answer.h"
 
-#include <algorithm>
-
 #include "apps/generate/text_stream.h"
 #include "core/contains.h"
 #include "core/philox.h"

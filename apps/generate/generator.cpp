@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
 
 namespace ottava {

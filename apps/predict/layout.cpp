@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "core/contains.h"
 #include "core/text/shell_word.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <map>
 
 #include "core/ops/host_values.h"
@@ -14,7 +13,6 @@
 namespace ottava {
 namespace {
 
-using fp8::Granularity;
 using fp8::Role;
 
 constexpr Role kRoles[] = {Role::x, Role::w, Role::dy};

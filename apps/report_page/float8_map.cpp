@@ -1,7 +1,6 @@
 #include "apps/report_page/float8_map.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,5 @@
 #include "apps/step/token_pass.h"
 
-#include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
 
 namespace ottava {

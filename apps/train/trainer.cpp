@@ -1,7 +1,6 @@
 #include "apps/train/trainer.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "apps/config/resolved_layout.h"

@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/config/print.h"

@@ -1,7 +1,6 @@
 #include "models/llama/llama_config.h"
 
 #include <algorithm>
-#include <string>
 
 #include "core/error.h"
 #include "core/ops/attention/attention.h"

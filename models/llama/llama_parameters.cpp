@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/error.h"
-
 namespace ottava {
 namespace {
 

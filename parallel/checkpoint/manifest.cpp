@@ -1,7 +1,6 @@
 #include "parallel/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <set>
 
 #include "core/contains.h"
 #include "core/io/folder.h"

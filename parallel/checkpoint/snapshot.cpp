@@ -1,7 +1,6 @@
 #include "parallel/checkpoint/snapshot.h"
 
 #include <algorithm>
-#include <span>
 
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"

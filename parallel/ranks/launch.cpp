@@ -6,7 +6,6 @@
 #include <optional>
 #include <string_view>
 
-#include "core/contains.h"
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/text/counted.h"

@@ -1,7 +1,5 @@
 #include "parallel/sharding/context_parallel.h"
 
-#include <utility>
-
 #include "core/ops/chunk_order.h"
 #include "core/ops/elementwise.h"
 

@@ -1,5 +1,4 @@
 // The gradients of Fsdp: where products put them, how ranks sum them.
-#include <algorithm>
 #include <utility>
 
 #include "core/ops/elementwise.h"

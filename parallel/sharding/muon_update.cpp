@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/ops/elementwise.h"
-#include "core/text/counted.h"
 #include "parallel/comm/all_ranks.h"
 
 namespace ottava {

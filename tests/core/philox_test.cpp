@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <set>
-#include <vector>
 
 #include "tests/support/catch.h"
 

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "fp8/policy_match.h"
 #include "tests/support/catch.h"
 #include "tests/support/golden.h"
 #include "tests/support/message_of.h"

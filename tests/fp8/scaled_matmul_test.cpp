@@ -1,7 +1,6 @@
 #include "fp8/scaled_matmul.h"
 
 #include <cmath>
-#include <functional>
 
 #include "tests/fp8/scaled_matmul_operands.h"
 

@@ -2,7 +2,6 @@
 // or the template of a model's files.
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <string_view>
 

@@ -2,7 +2,6 @@
 // DataError.
 #include <cstdint>
 #include <cstdlib>
-#include <string_view>
 
 #include "apps/evaluate/choice_task.h"
 #include "core/error.h"

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <optional>
-#include <random>
 
 #include "apps/step/step_plan.h"
 #include "core/cuda/fused_attention.h"

@@ -6,7 +6,6 @@
 
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
-#include "core/io/utf8.h"
 
 namespace ottava::data {
 namespace {

@@ -13,7 +13,6 @@
 #include "core/error.h"
 #include "core/host_name.h"
 #include "core/text/split.h"
-#include "parallel/comm/messages/host_communicator.h"
 
 namespace ottava {
 namespace {

@@ -9,7 +9,6 @@
 #include "apps/decide/workbench.h"
 #include "apps/predict/measured_operations.h"
 #include "core/cpu/bf16_products.h"
-#include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/config/resolved_layout.h"
 #include "apps/predict/sample_step.h"
 #include "core/io/file.h"
 #include "core/io/json.h"

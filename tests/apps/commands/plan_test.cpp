@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 
 #include "apps/decide/decide.h"
 #include "apps/predict/sample_step.h"

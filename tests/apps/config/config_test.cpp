@@ -4,11 +4,9 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "apps/commands/config_command.h"
 #include "core/config/section.h"
-#include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/config_of_text.h"
 #include "tests/support/message_of.h"

@@ -1,6 +1,5 @@
 #include "apps/config/decisions.h"
 
-#include "core/error.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "apps/config/config.h"
-#include "core/error.h"
 #include "core/metrics/step_line.h"
 #include "tests/support/catch.h"
 #include "tests/support/config_of_text.h"

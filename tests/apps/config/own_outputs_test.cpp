@@ -1,5 +1,4 @@
 #include <filesystem>
-#include <fstream>
 
 #include "apps/config/config.h"
 #include "apps/config/outputs.h"
@@ -8,7 +7,6 @@
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
-using namespace ottava::test;
 
 TEST_CASE(
     "whatever a run writes is no data where its folder is one of data, also for who does not know the run") {

@@ -1,6 +1,5 @@
 #include "apps/config/resolved_layout.h"
 
-#include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/config_of_text.h"
 #include "tests/support/message_of.h"

@@ -2,7 +2,6 @@
 // behaves so.
 #include <fmt/core.h>
 
-#include <map>
 #include <sstream>
 
 #include "apps/config/config.h"

@@ -1,5 +1,4 @@
 #include <string>
-#include <vector>
 
 #include "apps/config/experiment.h"
 #include "core/io/file.h"

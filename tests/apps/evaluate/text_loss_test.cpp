@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "apps/commands/eval_command.h"
-#include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "tests/support/catch.h"

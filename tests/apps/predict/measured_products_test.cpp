@@ -8,7 +8,6 @@
 #include "apps/predict/planned_machine.h"
 #include "apps/predict/step_time.h"
 #include "apps/step/step_plan.h"
-#include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 

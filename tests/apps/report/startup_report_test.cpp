@@ -4,9 +4,7 @@
 
 #include <fstream>
 
-#include "apps/devices/available_memory.h"
 #include "core/data/tokenizer/tokenizer.h"
-#include "core/error.h"
 #include "core/log.h"
 #include "tests/apps/report/report_at_start.h"
 #include "tests/support/captured_output.h"

@@ -10,7 +10,6 @@
 #include "apps/report_page/page.h"
 #include "apps/report_page/page_assets.h"
 #include "apps/report_page/run_history.h"
-#include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"

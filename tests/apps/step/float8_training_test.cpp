@@ -1,6 +1,5 @@
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 
 #include "tests/support/catch.h"

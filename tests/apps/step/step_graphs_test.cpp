@@ -1,8 +1,6 @@
 #include "apps/step/step_graphs.h"
 
 #include <algorithm>
-#include <limits>
-#include <mutex>
 
 #include "core/ops/cross_entropy.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"

@@ -1,6 +1,5 @@
 #include "apps/step/training_state.h"
 
-#include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 

@@ -12,7 +12,6 @@
 #include "apps/generate/stop_tokens.h"
 #include "core/data/chat/masked_token.h"
 #include "core/data/chat/template_file.h"
-#include "core/error.h"
 #include "core/io/file.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/chat_training.h"

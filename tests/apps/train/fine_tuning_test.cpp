@@ -4,7 +4,6 @@
 
 #include "apps/generate/saved_model.h"
 #include "apps/train/prompt_samples.h"
-#include "core/error.h"
 #include "core/io/file.h"
 #include "core/log.h"
 #include "tests/apps/train/training_runs.h"

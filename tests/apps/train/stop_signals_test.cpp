@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <initializer_list>
-#include <string>
 #include <thread>
 
 #include "core/log.h"

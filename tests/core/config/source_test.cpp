@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"

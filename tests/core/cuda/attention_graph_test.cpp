@@ -1,6 +1,5 @@
 #include "core/cuda/attention_graph.h"
 
-#include <cmath>
 #include <set>
 
 #include "core/cuda/cudnn_graphs.h"

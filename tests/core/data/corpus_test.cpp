@@ -1,8 +1,5 @@
 #include "core/data/corpus.h"
 
-#include <numeric>
-#include <set>
-
 #include "core/philox.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"

@@ -1,7 +1,6 @@
 #include "core/data/data_check.h"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 
 #include "tests/core/data/compress.h"

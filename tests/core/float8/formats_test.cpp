@@ -2,7 +2,6 @@
 
 #include <cfloat>
 #include <cmath>
-#include <limits>
 #include <random>
 
 #include "tests/fp8/reference.h"

@@ -13,8 +13,6 @@
 namespace ottava {
 namespace {
 
-using Catch::Matchers::Contains;
-
 TEST_CASE("what is at a path is told from what has its name, and from what the system cannot tell") {
   TemporaryFolder folder;
   std::ofstream(folder / "file") << "x";

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/error.h"
 #include "core/io/crc32c.h"
 #include "core/io/folder.h"
 #include "tests/support/catch.h"

@@ -1,7 +1,5 @@
 #include "core/ops/chunk_order.h"
 
-#include <numeric>
-
 #include "core/cost.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

@@ -1,9 +1,7 @@
 #include "core/ops/elementwise.h"
 
 #include <array>
-#include <cstring>
 #include <deque>
-#include <limits>
 
 #include "core/cost.h"
 #include "tests/support/catch.h"

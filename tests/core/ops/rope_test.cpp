@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstring>
-#include <numbers>
 
 #include "core/cost.h"
 #include "tests/support/catch.h"

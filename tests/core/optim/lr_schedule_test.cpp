@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "core/error.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

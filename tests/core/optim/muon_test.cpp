@@ -1,7 +1,6 @@
 #include "core/optim/muon.h"
 
 #include <cmath>
-#include <memory>
 #include <optional>
 
 #include "core/cost.h"

@@ -4,7 +4,6 @@
 #include <string>
 #include <thread>
 
-#include "core/error.h"
 #include "core/log.h"
 #include "core/threads/start_thread.h"
 #include "tests/support/captured_output.h"

@@ -1,5 +1,4 @@
 #include "core/cost.h"
-#include "core/error.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
 #include "core/trace/chrome_trace.h"

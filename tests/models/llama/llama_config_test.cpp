@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "models/llama/llama_parameters.h"
 #include "tests/support/catch.h"
 

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "core/cost.h"
 #include "parallel/comm/all_ranks.h"
 #include "tests/parallel/comm/communicator_conformance.h"

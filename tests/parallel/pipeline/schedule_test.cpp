@@ -1,6 +1,5 @@
 #include "parallel/pipeline/schedule.h"
 
-#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>

@@ -1,6 +1,5 @@
 #include "parallel/pipeline/stage_split.h"
 
-#include "core/error.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

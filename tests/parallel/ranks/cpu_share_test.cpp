@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "core/threads/allowed_cpus.h"
 #include "tests/support/catch.h"
 

@@ -9,7 +9,6 @@
 #include "tests/support/catch.h"
 
 using namespace ottava;
-using Catch::Contains;
 
 namespace {
 

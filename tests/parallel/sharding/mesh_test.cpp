@@ -1,7 +1,5 @@
 #include "parallel/sharding/mesh.h"
 
-#include <set>
-
 #include "core/error.h"
 #include "tests/support/catch.h"
 

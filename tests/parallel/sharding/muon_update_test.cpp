@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "core/cost.h"
-#include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "parallel/sharding/mesh.h"

@@ -1,5 +1,4 @@
 #include <cstring>
-#include <functional>
 
 #include "core/bf16.h"
 #include "memory.h"

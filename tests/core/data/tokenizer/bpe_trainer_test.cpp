@@ -5,7 +5,6 @@
 
 #include "core/data/tokenizer/pair_counts.h"
 #include "core/data/tokenizer/tokenizer.h"
-#include "core/error.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;

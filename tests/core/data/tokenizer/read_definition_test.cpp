@@ -1,7 +1,5 @@
 #include "core/data/tokenizer/definition.h"
 
-#include <functional>
-
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "tests/core/data/tokenizer/small_tokenizer.h"

@@ -24,7 +24,6 @@
 using namespace ottava;
 using namespace ottava::test;
 using namespace ottava::conformance;
-using cuda_host::Streams;
 
 namespace {
 
