@@ -2,7 +2,6 @@
 #include <xxhash.h>
 
 #include <array>
-#include <utility>
 
 #include "core/data/chat/chat_template.h"
 
@@ -56,15 +55,6 @@ constexpr std::string_view kLlama32 =
 // The same without the comment, by which the two can be told apart.
 constexpr std::string_view kLlama31 = kLlama32.substr(kLlama32.find('\n') + 1);
 
-constexpr std::string_view kChatml =
-    R"({%- for message in messages %}
-    {{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-{%- endif %}
-)";
-
 constexpr std::string_view kQwen25 =
     R"({%- if messages[0]['role'] != 'system' %}
     {{- '<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}
@@ -76,6 +66,9 @@ constexpr std::string_view kQwen25 =
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}
 )";
+
+// The same without the system's words.
+constexpr std::string_view kChatml = kQwen25.substr(kQwen25.find("{%- for"));
 
 constexpr std::string_view kQwen3 =
     R"({%- set ns = namespace(query=messages | length - 1, found=false) %}
