@@ -112,7 +112,6 @@ class Inputs {
  public:
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
-  void need(const std::string& key, const std::string& path) { need(key, look_for(config_, away_, path)); }
   void need(const std::string& key, const Found& found) {
     lacks_more_ |= !found.missing.empty();
     add(key, found);

@@ -76,7 +76,6 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
 
   FirstConfig out;
   out.model = *model;
-  out.vocabulary = vocabulary;
   out.parameters = parameter_count(out.model);
   out.sequence = out.parameters < 2'000'000 ? 256 : out.parameters < 30'000'000 ? 512 : 1024;
   out.local_batch = std::max<int64_t>(4096 / out.sequence, 1);

@@ -19,7 +19,6 @@ struct FirstConfigInputs {
 /// useful.
 struct FirstConfig {
   LlamaConfig model;
-  int64_t vocabulary = 0;
   int64_t sequence = 0, local_batch = 0, global_batch = 0, steps = 0, warmup = 0;
   double learning_rate = 0;
   int64_t parameters = 0;

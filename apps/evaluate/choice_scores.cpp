@@ -87,10 +87,6 @@ PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most) {
   return out;
 }
 
-ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
-  return score_choices(task, encode_choices(task, tokenizer, model.sequence, model.add_bos), model);
-}
-
 ChoiceScores score_choices(const ChoiceTask& task, const ChoiceTokens& tokens, const TokenLosses& model) {
   ChoiceScores out{.name = task.name, .items = std::ssize(task.items), .cut = tokens.cut};
   const data::WholePacked whole =

@@ -37,7 +37,11 @@ struct ChoiceTokens {
   std::vector<int64_t> document_of;  ///< each choice
   int64_t cut = 0;                   ///< how many were longer than a window: their beginning is left out
 };
-/// Encodes choices for windows of `sequence` + 1 tokens. Throws as score_choices() does.
+/// Encodes choices for windows of `sequence` + 1 tokens, as the harness does: white space at the end of the
+/// context moves to delimiter and choice. Context and choice are encoded together; of the resulting tokens,
+/// as many as the context has by itself are replaced by the context's own. BOS comes first, as add_bos says,
+/// or without it the tokenizer's files; special tokens in the context are recognised. Throws DataError for a
+/// choice of which no token would be scored, because it became one token with the end of the context.
 ChoiceTokens encode_choices(const ChoiceTask& task, const Tokenizer& tokenizer, int64_t sequence,
                             std::optional<bool> add_bos = {});
 
@@ -49,14 +53,8 @@ struct PassShape {
 /// is always computed whole. The sequence is a multiple of 64, or that of `most`.
 PassShape smallest_pass(std::span<const ChoiceTokens> tasks, PassShape most);
 
-/// Asks a model to choose. A choice is scored as by the harness: white space at the end of the context moves
-/// to delimiter and choice. Context and choice are encoded together; of the resulting tokens, as many as the
-/// context has by itself are replaced by the context's own. BOS comes first, as add_bos says; special tokens
-/// in the context are recognised. Choices share windows. Of equal scores the first choice's counts, as in the
-/// harness; equal choices have equal scores. Throws DataError for a choice of which no token
-/// would be scored, because it became one token with the end of the context.
-ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model);
-/// The same for choices that are already encoded.
+/// Asks a model to choose. Choices share windows. Of equal scores the first choice's counts, as in the
+/// harness; equal choices have equal scores.
 ChoiceScores score_choices(const ChoiceTask& task, const ChoiceTokens& tokens, const TokenLosses& model);
 
 /// "hellaswag: acc 31.1% +- 0.5, acc_norm 33.0% +- 0.5, acc_bytes 32.8% +- 0.5 (10042 items)".

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,7 +22,6 @@ struct TokenLosses {
   std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
   /// Sums over all ranks that divide or share the tokens; absent: there is one rank.
   std::function<void(std::span<double> sums)> add_up = {};
-  std::optional<bool> add_bos = {};  ///< in front of questions; absent: as the tokenizer's files say
 };
 
 /// What stands in front of what is predicted first: BOS, or where a tokenizer has none EOS, as in

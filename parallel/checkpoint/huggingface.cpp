@@ -127,7 +127,7 @@ void check_checksums(const Manifest& manifest, const std::string& folder, const 
 
 HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameters& into,
                                  PatientRanks& group) {
-  HuggingFaceLoad result{.folder = path};
+  HuggingFaceLoad result;
   std::unique_ptr<SafetensorsFolder> folder;
   std::optional<Manifest> manifest;
   Layout layout;

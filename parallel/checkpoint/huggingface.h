@@ -9,7 +9,6 @@
 namespace ottava::checkpoint {
 
 struct HuggingFaceLoad {
-  std::string folder;
   /// Tensors in the folder that are not needed: rotary frequencies of older files; lm_head of a tied model if
   /// it equals the embedding.
   std::vector<std::string> ignored;

@@ -8,7 +8,6 @@
 #include "apps/commands/eval_command.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/choice_task.h"
-#include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/threads/parallel_for.h"
@@ -45,6 +44,10 @@ void losses_by_place(const HostTokens& t, std::span<float> losses) {
     losses[i] = t.targets[i] < 0 ? 0.0F
                                  : static_cast<float>(t.targets[i] % 13 + t.inputs[i] % 7) +
                                        0.25F * static_cast<float>(t.positions[i] % 5);
+}
+
+ChoiceScores scores_of(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
+  return score_choices(task, encode_choices(task, tokenizer, model.sequence), model);
 }
 
 std::string refusal(std::string_view line) {
@@ -98,11 +101,10 @@ TEST_CASE("a pass is no larger than the choices need, and their scores are the s
   CHECK(shape(few, {.batch = 4, .sequence = 100}).second == 100);
   CHECK(shape(all, {.batch = 4, .sequence = 256}) == std::pair(int64_t{4}, int64_t{256}));
   const ChoiceScores smallest =
-      score_choices(few, *tokenizer, {.batch = one, .sequence = needed, .pass = losses_by_place});
+      scores_of(few, *tokenizer, {.batch = one, .sequence = needed, .pass = losses_by_place});
   CHECK(smallest.items == 2);
   CHECK(smallest.log_likelihoods ==
-        score_choices(few, *tokenizer, {.batch = 4, .sequence = 16384, .pass = losses_by_place})
-            .log_likelihoods);
+        scores_of(few, *tokenizer, {.batch = 4, .sequence = 16384, .pass = losses_by_place}).log_likelihoods);
 
   std::map<std::pair<int64_t, int64_t>, std::string> scores;
   for (const auto& [sequence, batch] : {std::pair<int64_t, int64_t>{needed, 1}, {16384, 4}}) {
@@ -133,8 +135,7 @@ TEST_CASE("equal choices have equal scores wherever they would lie, and the firs
     for (size_t i = 0; i < losses.size(); ++i)
       losses[i] = t.targets[i] < 0 ? 0.0F : static_cast<float>(losses.size() - i);
   };
-  const ChoiceScores scores =
-      score_choices(task, *tokenizer, {.batch = 2, .sequence = 256, .pass = by_window});
+  const ChoiceScores scores = scores_of(task, *tokenizer, {.batch = 2, .sequence = 256, .pass = by_window});
   CHECK(scores.choices == 6);
   for (const std::vector<double>& of_item : scores.log_likelihoods) {
     REQUIRE(of_item.size() == 3);
@@ -198,7 +199,7 @@ TEST_CASE("ranks that divide the windows find the same scores as one") {
   const ChoiceTask task = read_choice_task(kGolden + "own.jsonl");
   const auto tokenizer = Tokenizer::load(kGolden + "model");
   TokenLosses model{.batch = 2, .sequence = 150, .pass = losses_by_place};
-  const ChoiceScores one = score_choices(task, *tokenizer, model);
+  const ChoiceScores one = scores_of(task, *tokenizer, model);
   CHECK(one.items == 80);
   CHECK(one.cut == 0);
   std::vector<std::vector<double>> parts;
@@ -210,13 +211,12 @@ TEST_CASE("ranks that divide the windows find the same scores as one") {
         if (!is_second) return parts.emplace_back(sums.begin(), sums.end()), void();
         for (size_t i = 0; i < sums.size(); ++i) sums[i] = parts[0][i] + parts[1][i] + parts[2][i];
       };
-      const ChoiceScores scores = score_choices(task, *tokenizer, model);
+      const ChoiceScores scores = scores_of(task, *tokenizer, model);
       if (is_second) CHECK(scores.log_likelihoods == one.log_likelihoods);
     }
   }
   // What is longer than a window loses its beginning, and that is said.
-  const ChoiceScores cut =
-      score_choices(task, *tokenizer, {.batch = 2, .sequence = 40, .pass = losses_by_place});
+  const ChoiceScores cut = scores_of(task, *tokenizer, {.batch = 2, .sequence = 40, .pass = losses_by_place});
   CHECK(cut.cut > 0);
   CHECK_THAT(to_text(cut), Contains("too long, with the beginning left out"));
 }
@@ -228,7 +228,8 @@ TEST_CASE("questions begin with BOS as is asked for, else as the tokenizer's fil
   const auto first_of = [&](std::optional<bool> add_bos) {
     std::vector<int32_t> firsts;
     const auto pass = [&](const HostTokens& tokens, std::span<float>) { firsts.push_back(tokens.inputs[0]); };
-    score_choices(task, *tokenizer, {.batch = 1, .sequence = 256, .pass = pass, .add_bos = add_bos});
+    score_choices(task, encode_choices(task, *tokenizer, 256, add_bos),
+                  {.batch = 1, .sequence = 256, .pass = pass});
     return firsts.at(0);
   };
   CHECK(first_of({}) == *tokenizer->bos_id());
@@ -244,7 +245,7 @@ TEST_CASE("answers with log-likelihoods that are not finite are wrong ones, and 
     const auto pass = [&](const HostTokens& tokens, std::span<float> losses) {
       for (size_t i = 0; i < losses.size(); ++i) losses[i] = tokens.targets[i] < 0 ? 0.0F : loss;
     };
-    const ChoiceScores scores = score_choices(task, *tokenizer, {.batch = 1, .sequence = 256, .pass = pass});
+    const ChoiceScores scores = scores_of(task, *tokenizer, {.batch = 1, .sequence = 256, .pass = pass});
     CHECK(scores.not_finite == 3);
     CHECK(scores.acc.value == 0);
     CHECK_THAT(to_text(scores), Contains("the log-likelihoods of 3 questions are not finite"));
@@ -266,7 +267,7 @@ TEST_CASE("a choice that the tokenizer joins to the context is refused: no token
       .name = "joined",
       .items = {{.context = pair.substr(0, 1), .choices = {pair.substr(1)}, .delimiter = "", .gold = 0}}};
   const auto none = [](const HostTokens&, std::span<float>) {};
-  CHECK_THAT(message_of([&] { score_choices(task, *tokenizer, {.sequence = 64, .pass = none}); }),
+  CHECK_THAT(message_of([&] { scores_of(task, *tokenizer, {.sequence = 64, .pass = none}); }),
              Contains("[evaluation] question 1 of joined: the tokenizer merges the choice '" +
                       pair.substr(1) + "' with the end of the context"));
 }
