@@ -1,5 +1,7 @@
 #pragma once
 
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,12 @@ using Overrides = std::vector<std::string>;
 inline Overrides operator+(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+/// The words of `line`, of which none holds a space.
+inline Overrides words(const std::string& line) {
+  std::istringstream in(line);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 struct ModelSize {

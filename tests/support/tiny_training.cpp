@@ -63,35 +63,17 @@ Overrides TinyTraining::model_and_text(const std::string& run) const {
 }
 
 Overrides TinyTraining::validation() const {
-  return {"--validation.enable",
-          "true",
-          "--validation.freq",
-          "2",
-          "--validation.steps",
-          "1",
-          "--validation.local_batch_size",
-          "1",
-          "--validation.seq_len",
-          "16",
-          "--validation.dataset_path",
-          text_};
+  return words(
+             "--validation.enable true --validation.freq 2 --validation.steps 1 "
+             "--validation.local_batch_size 1 --validation.seq_len 16") +
+         Overrides{"--validation.dataset_path", text_};
 }
 
 Config TinyTraining::config(const std::string& run, const Overrides& overrides) const {
-  const Overrides own{"--model.rope_scaling.factor",
-                      "8",
-                      "--training.steps",
-                      "8",
-                      "--training.mixed_precision_param",
-                      "float32",
-                      "--training.dataloader.num_workers",
-                      "1",
-                      "--lr_scheduler.warmup_steps",
-                      "2",
-                      "--activation_checkpoint.mode",
-                      "none",
-                      "--metrics.log_freq",
-                      "1"};
+  const Overrides own = words(
+      "--model.rope_scaling.factor 8 --training.steps 8 --training.mixed_precision_param float32 "
+      "--training.dataloader.num_workers 1 --lr_scheduler.warmup_steps 2 --activation_checkpoint.mode none "
+      "--metrics.log_freq 1");
   return load_config("", model_and_text(run) + own + overrides);
 }
 

@@ -36,9 +36,7 @@ TEST_CASE("what is asked after a step follows from its number, and evaluation al
   const TemporaryFolder folder;
   Config c = validating(folder);
   const std::vector<std::string> sets{"validation_metrics/books/loss", "validation_metrics/web/loss"},
-      asked{"evaluation_metrics/riddles/acc", "samples"};
-  std::vector<std::string> all = sets;
-  all.insert(all.end(), asked.begin(), asked.end());
+      asked{"evaluation_metrics/riddles/acc", "samples"}, all{sets[0], sets[1], asked[0], asked[1]};
   CHECK(results_due(c, 1) == all);
   CHECK(results_due(c, 2) == sets);
   CHECK(results_due(c, 3).empty());

@@ -26,22 +26,11 @@ constexpr int kSaved = 3, kSteps = 8;
 
 /// FP8 with a history of amaxes, bf16 moments, tied embeddings: every kind of state that a checkpoint holds.
 Overrides settings() {
-  return kSaving + Overrides{"--model.dim",
-                             "16",
-                             "--model.n_layers",
-                             "1",
-                             "--model.tie_embeddings",
-                             "true",
-                             "--training.mixed_precision_param",
-                             "bfloat16",
-                             "--optimizer.state_dtype",
-                             "bfloat16",
-                             "--model.converters",
-                             "quantize.linear.float8",
-                             "--quantize.linear.float8.recipe_name",
-                             "delayed",
-                             "--quantize.linear.float8.amax_history_length",
-                             "3"};
+  return kSaving +
+         words(
+             "--model.dim 16 --model.n_layers 1 --model.tie_embeddings true --training.mixed_precision_param "
+             "bfloat16 --optimizer.state_dtype bfloat16 --model.converters quantize.linear.float8 "
+             "--quantize.linear.float8.recipe_name delayed --quantize.linear.float8.amax_history_length 3");
 }
 
 std::string machine() {

@@ -113,14 +113,9 @@ TEST_CASE("a plan refuses what a run on such a device refuses at its start") {
     return message_of([&] { printed({.overrides = changed_to(base, keys), .world_size = ranks}); });
   };
   const Overrides cpu = small_model({}), gpu = small_model_on_gpu({});
-  const Overrides stages{"--parallelism.pipeline_parallel_degree",
-                         "2",
-                         "--training.local_batch_size",
-                         "2",
-                         "--training.cuda_graphs",
-                         "on",
-                         "--comm.backend",
-                         "nccl"};
+  const Overrides stages = words(
+      "--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 2 --training.cuda_graphs on "
+      "--comm.backend nccl");
   CHECK_THAT(refusal(cpu, {"--training.cuda_graphs", "on"}, 1),
              Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
   CHECK(refusal(gpu, {"--training.cuda_graphs", "on"}, 1) == "no error");

@@ -34,8 +34,7 @@ inline Overrides changed_to(const Overrides& overrides, const Overrides& changed
     if (std::ranges::find(changed, overrides[i]) == changed.end())
       all.insert(all.end(), {overrides[i], overrides[i + 1]});
   }
-  all.insert(all.end(), changed.begin(), changed.end());
-  return all;
+  return all + changed;
 }
 
 inline StepPlan planned(const Experiment& e, const TrainingShape& shape, int rank) {

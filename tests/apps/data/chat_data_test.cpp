@@ -6,7 +6,6 @@
 #include "apps/commands/data_command.h"
 #include "apps/commands/generate_command.h"
 #include "apps/data/training_data.h"
-#include "core/error.h"
 #include "core/io/gzip.h"
 #include "core/log.h"
 #include "tests/apps/train/chat_training.h"
@@ -30,15 +29,8 @@ TEST_CASE("sets of validation say for themselves what their files hold") {
     texts << fmt::format("{{\"body\": \"{}\"}}\n", generated_text(1, static_cast<uint32_t>(i)).substr(0, 80));
   texts.close();
   const auto sets = [&](const std::string& of_chats) {
-    return Overrides{"--validation.enable",
-                     "true",
-                     "--validation.seq_len",
-                     std::to_string(kSequence),
-                     "--validation.local_batch_size",
-                     "2",
-                     "--training.steps",
-                     "1",
-                     "--validation.datasets",
+    return words("--validation.enable true --validation.local_batch_size 2 --training.steps 1") +
+           Overrides{"--validation.seq_len", std::to_string(kSequence), "--validation.datasets",
                      "[{name: chats, path: " + chats.path + of_chats + "}, {name: texts, path: " +
                          (chats / "texts.jsonl") + ", format: json_lines, text_key: body}]"};
   };

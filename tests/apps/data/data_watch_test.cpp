@@ -169,18 +169,13 @@ TEST_CASE(
   for (const std::string& path : {first, second}) std::ofstream(path) << text;
   const int ranks = GENERATE(1, 2);
   const bool at_the_end = GENERATE(false, true);
-  const Overrides overrides = kSaving + Overrides{"--training.steps",
-                                                  at_the_end ? "4" : "8",
-                                                  "--checkpoint.interval",
-                                                  "1000",
-                                                  "--validation.enable",
-                                                  "true",
-                                                  "--validation.freq",
-                                                  "4",
-                                                  "--validation.seq_len",
-                                                  "32",
-                                                  "--parallelism.data_parallel_replicate_degree",
-                                                  std::to_string(ranks)};
+  const Overrides overrides =
+      kSaving +
+      words(
+          "--checkpoint.interval 1000 --validation.enable true --validation.freq 4 "
+          "--validation.seq_len 32") +
+      Overrides{"--training.steps", at_the_end ? "4" : "8", "--parallelism.data_parallel_replicate_degree",
+                std::to_string(ranks)};
   const std::string& changed = ranks == 1 ? first : second;
   std::vector<std::string> errors(ranks);
   const auto run_all = [&](const std::string& more) {
@@ -217,12 +212,9 @@ TEST_CASE(
   for (const std::string& path : {first, second}) std::ofstream(path) << text;
   const int ranks = GENERATE(1, 2);
   // The text is read ahead, once for each time that training goes through it.
-  const Overrides overrides = kSaving + Overrides{"--training.steps",
-                                                  "300",
-                                                  "--checkpoint.interval",
-                                                  "1000",
-                                                  "--parallelism.data_parallel_replicate_degree",
-                                                  std::to_string(ranks)};
+  const Overrides overrides =
+      kSaving + words("--training.steps 300 --checkpoint.interval 1000") +
+      Overrides{"--parallelism.data_parallel_replicate_degree", std::to_string(ranks)};
   const auto run_all = [&](const std::string& name, const std::function<void(Trainer&, int rank)>& work) {
     run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
       Config c = tiny.config(name, overrides);

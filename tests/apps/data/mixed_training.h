@@ -23,9 +23,7 @@ class MixedTraining : public TinyTraining {
     };
     const std::string all =
         "[" + source("web", web) + ", " + source("books", books) + ", " + source("notes", notes) + "]";
-    Overrides out{"--training.dataset_path", "[]", "--training.mixture", all};
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
+    return Overrides{"--training.dataset_path", "[]", "--training.mixture", all} + more;
   }
 };
 

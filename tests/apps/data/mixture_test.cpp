@@ -5,7 +5,6 @@
 
 #include "apps/commands/bench_data_command.h"
 #include "apps/data/training_data.h"
-#include "core/error.h"
 #include "parallel/sharding/rank_groups.h"
 #include "tests/apps/data/mixed_training.h"
 #include "tests/support/catch.h"
@@ -175,9 +174,7 @@ TEST_CASE("data that grew under a mixture without weights is what a resumed run 
   const Overrides longer{"--training.steps", "12"};
   mixed.start("run", repeats)->run();
   std::ofstream(mixed / "notes.txt", std::ios::app) << "\n\n" << generated_text(40, 14);
-  Overrides resumed = repeats;
-  resumed.insert(resumed.end(), longer.begin(), longer.end());
-  const std::string message = message_of([&] { mixed.start("run", resumed); });
+  const std::string message = message_of([&] { mixed.start("run", repeats + longer); });
   CHECK_THAT(message, Contains("the weights that follow from repeat and the size of the sources differ") &&
                           Contains("restore it, or give each source the weight that it had there"));
   // What it asks for goes on.
@@ -186,23 +183,21 @@ TEST_CASE("data that grew under a mixture without weights is what a resumed run 
   for (const auto& [name, weight] :
        {std::pair{"web ", &weights[0]}, {"books ", &weights[1]}, {"notes ", &weights[2]}})
     *weight = fmt::format("weight: {}", std::stoi(there.substr(there.find(name) + std::string(name).size())));
-  Overrides given = mixed.of(weights[0], weights[1], weights[2], {"--checkpoint.enable", "true"});
-  given.insert(given.end(), longer.begin(), longer.end());
-  CHECK(mixed.start("run", given)->run() == Trainer::End::completed);
+  const Overrides given = mixed.of(weights[0], weights[1], weights[2], {"--checkpoint.enable", "true"});
+  CHECK(mixed.start("run", given + longer)->run() == Trainer::End::completed);
 }
 
 TEST_CASE("stages of a mixture begin at their steps, whatever the run has read before") {
   MixedTraining mixed;
   const auto with = [&](int steps, int batch, const Overrides& more = {}) {
-    Overrides out = mixed.of(
-        "weight: 3", "weight: 1", "weight: 0",
-        {"--training.mixture_stages",
-         "[{from_step: 4, weights: [1, 0, 1]}, {from_step: 8, weights: [0, 0, 1]}]",
-         "--lr_scheduler.total_steps", "10", "--checkpoint.enable", "true", "--checkpoint.interval", "1",
-         "--checkpoint.keep_latest_k", "0", "--checkpoint.last_save_model_only", "false", "--training.steps",
-         std::to_string(steps), "--training.local_batch_size", std::to_string(batch)});
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
+    return mixed.of("weight: 3", "weight: 1", "weight: 0",
+                    {"--training.mixture_stages",
+                     "[{from_step: 4, weights: [1, 0, 1]}, {from_step: 8, weights: [0, 0, 1]}]",
+                     "--lr_scheduler.total_steps", "10", "--checkpoint.enable", "true",
+                     "--checkpoint.interval", "1", "--checkpoint.keep_latest_k", "0",
+                     "--checkpoint.last_save_model_only", "false", "--training.steps", std::to_string(steps),
+                     "--training.local_batch_size", std::to_string(batch)}) +
+           more;
   };
   const std::string first = "0: web 49152, books 16384", second = "web 32768, notes 32768",
                     third = "notes 65536";
@@ -235,13 +230,12 @@ TEST_CASE("stages of a mixture begin at their steps, whatever the run has read b
 TEST_CASE("data that is left out leaves a mixture's stages at their steps") {
   MixedTraining mixed;
   auto with = [&](int steps, const Overrides& more) {
-    Overrides out =
-        mixed.of("weight: 3", "weight: 1", "weight: 0",
-                 {"--training.mixture_stages", "[{from_step: 6, weights: [1, 1, 2]}]",
-                  "--lr_scheduler.total_steps", "8", "--checkpoint.enable", "true", "--checkpoint.interval",
-                  "1", "--checkpoint.keep_latest_k", "0", "--training.steps", std::to_string(steps)});
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
+    return mixed.of(
+               "weight: 3", "weight: 1", "weight: 0",
+               {"--training.mixture_stages", "[{from_step: 6, weights: [1, 1, 2]}]",
+                "--lr_scheduler.total_steps", "8", "--checkpoint.enable", "true", "--checkpoint.interval",
+                "1", "--checkpoint.keep_latest_k", "0", "--training.steps", std::to_string(steps)}) +
+           more;
   };
   mixed.start("run", with(3, {}))->run();
   // Steps 3 and 4 of the data are left out: step 3 reads what step 5 would.
@@ -276,11 +270,7 @@ TEST_CASE("validation sets by name have a loss each") {
   MixedTraining mixed;
   const Overrides common{"--validation.enable",           "true", "--validation.seq_len", "32",
                          "--validation.local_batch_size", "2",    "--validation.freq",    "8"};
-  auto with = [&](const Overrides& more) {
-    Overrides out = common;
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
-  };
+  auto with = [&](const Overrides& more) { return common + more; };
   mixed
       .start("named",
              with({"--validation.datasets", "[{name: web, path: " + (mixed / "web.txt") +

@@ -36,22 +36,9 @@ class StandIn {
   ~StandIn() { ::unsetenv("OTTAVA_CUDA_HOST_CUDNN"); }
 };
 
-const TinyTraining::Overrides kRun = {"--training.steps",
-                                      "6",
-                                      "--training.global_batch_size",
-                                      "4",
-                                      "--training.mixed_precision_param",
-                                      "bfloat16",
-                                      "--checkpoint.enable",
-                                      "true",
-                                      "--checkpoint.interval",
-                                      "4"};
-
-TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
-  TinyTraining::Overrides all = kRun;
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
+const TinyTraining::Overrides kRun = words(
+    "--training.steps 6 --training.global_batch_size 4 --training.mixed_precision_param bfloat16 "
+    "--checkpoint.enable true --checkpoint.interval 4");
 
 Experiment settled(const TinyTraining& tiny, const TinyTraining::Overrides& overrides, Device device) {
   const Config c = tiny.config("unused", overrides);
@@ -91,14 +78,17 @@ TEST_CASE("under auto the faster attention is taken, and the reason is a decisio
                Contains("cudnn: forward and backward of a layer: flash ") && Contains(" ms, cudnn 0.0"));
     CHECK(e.decisions.find("attention.library")->value == "cuDNN 9.99.0 on host execution layer");
     CHECK(e.shape.model_options.fused_attention->size() == 2);
-    CHECK(settled(tiny, with({"--attention.backend", "flash"}), kGpu).decisions.entries.empty());
-    CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+    CHECK(settled(tiny, kRun + TinyTraining::Overrides{"--attention.backend", "flash"}, kGpu)
+              .decisions.entries.empty());
+    CHECK(settled(tiny, kRun + TinyTraining::Overrides{"--attention.backend", "cudnn"}, kGpu)
+              .shape.model_options.fused_attention);
   }
   {
     const StandIn slow("slow");
     CHECK_THAT(chosen(settled(tiny, kRun, kGpu)),
                Contains("flash: forward and backward of a layer: flash ") && Contains(" ms, cudnn 10.0"));
-    CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+    CHECK(settled(tiny, kRun + TinyTraining::Overrides{"--attention.backend", "cudnn"}, kGpu)
+              .shape.model_options.fused_attention);
   }
 }
 
@@ -123,8 +113,8 @@ TEST_CASE("where cuDNN cannot compute attention, auto says why and cudnn is refu
   for (const Case& c : cases) {
     INFO(c.reason);
     const StandIn stand_in(c.stand_in);
-    CHECK_THAT(chosen(settled(tiny, with(c.overrides), kGpu)), Contains("flash: ") && Contains(c.reason));
-    TinyTraining::Overrides asked = with(c.overrides);
+    CHECK_THAT(chosen(settled(tiny, kRun + c.overrides, kGpu)), Contains("flash: ") && Contains(c.reason));
+    TinyTraining::Overrides asked = kRun + c.overrides;
     asked.insert(asked.end(), {"--attention.backend", "cudnn"});
     CHECK_THROWS_WITH(settled(tiny, asked, kGpu), Contains("[attention] backend is cudnn, but ") &&
                                                       Contains(c.reason) &&
@@ -138,11 +128,11 @@ TEST_CASE("ranks that share sequences choose their attention as others do, and d
   auto shared = [&](const TinyTraining::Overrides& more) {
     std::unique_ptr<Experiment> settled_by[2];
     run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
-      TinyTraining::Overrides overrides =
-          with({"--training.seq_len", "512", "--training.global_batch_size", "1",
-                "--training.local_batch_size", "1", "--parallelism.context_parallel_degree", "2"});
-      overrides.insert(overrides.end(), more.begin(), more.end());
-      const Config c = tiny.config("unused", overrides);
+      const Config c = tiny.config(
+          "unused", kRun +
+                        words("--training.seq_len 512 --training.global_batch_size 1 "
+                              "--training.local_batch_size 1 --parallelism.context_parallel_degree 2") +
+                        more);
       Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
       RankGroups ranks = groups_over(world, e.mesh);
       settle_decisions(e, ranks, {DeviceType::cuda, world.rank()}, DecisionSource::checkpoint);
@@ -167,9 +157,11 @@ TEST_CASE("a workspace is judged by the step's memory, and can be asked for") {
   const StandIn ravenous("ravenous");
   CHECK_THAT(chosen(settled(tiny, kRun, kGpu)), Contains("flash: with its workspace the step takes 1024.") &&
                                                     Contains(" GiB, of ") && Contains(" free"));
-  CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+  CHECK(settled(tiny, kRun + TinyTraining::Overrides{"--attention.backend", "cudnn"}, kGpu)
+            .shape.model_options.fused_attention);
   // The other backward needs no such workspace.
-  const Experiment free = settled(tiny, with({"--attention.deterministic", "false"}), kGpu);
+  const Experiment free =
+      settled(tiny, kRun + TinyTraining::Overrides{"--attention.deterministic", "false"}, kGpu);
   CHECK_THAT(chosen(free), Contains("cudnn: ") && Contains(", cudnn, not deterministic 0.0") &&
                                Contains("; with its workspace the step takes 1024."));
   CHECK(free.decisions.find("attention.deterministic")->value == "false");
@@ -180,11 +172,12 @@ TEST_CASE("a backward that need not repeat its bits is taken only where it is al
   using Backward = cuda::FusedAttention::Backward;
   const TinyTraining tiny;
   auto backward = [&](const TinyTraining::Overrides& more) {
-    return settled(tiny, with(more), kGpu).shape.model_options.fused_attention->backward();
+    return settled(tiny, kRun + more, kGpu).shape.model_options.fused_attention->backward();
   };
   const StandIn uneven("uneven");
   CHECK_THAT(chosen(settled(tiny, kRun, kGpu)), !Contains("not deterministic"));
-  const Experiment both = settled(tiny, with({"--attention.deterministic", "false"}), kGpu);
+  const Experiment both =
+      settled(tiny, kRun + TinyTraining::Overrides{"--attention.deterministic", "false"}, kGpu);
   CHECK_THAT(chosen(both), Contains("cudnn: forward and backward of a layer: flash ") &&
                                Contains(" ms, cudnn, not deterministic 0.0") && Contains(" ms, cudnn 10.0"));
   REQUIRE(both.decisions.find("attention.deterministic"));
@@ -201,7 +194,7 @@ TEST_CASE(
   const TinyTraining tiny;
   auto losses = [&](const std::string& run) { return logged(tiny / run, "loss_metrics/global_avg_loss"); };
   auto train = [&](const std::string& run, const TinyTraining::Overrides& more) {
-    auto trainer = tiny.start_on(kGpu, run, with(more));
+    auto trainer = tiny.start_on(kGpu, run, kRun + more);
     CHECK(trainer->engine().graphs().is_enabled() == (run != "plain"));
     CHECK(trainer->run() == Trainer::End::completed);
     return chosen(trainer->experiment());
@@ -219,7 +212,7 @@ TEST_CASE(
   // Slower now, and followed all the same.
   {
     const StandIn slow("slow");
-    auto again = tiny.start_on(kGpu, "graphs", with({"--checkpoint.load_step", "4"}));
+    auto again = tiny.start_on(kGpu, "graphs", kRun + TinyTraining::Overrides{"--checkpoint.load_step", "4"});
     CHECK_THAT(chosen(again->experiment()), Contains("cudnn: "));
     CHECK(again->run() == Trainer::End::completed);
     CHECK(losses("graphs").back() == losses("plain").back());

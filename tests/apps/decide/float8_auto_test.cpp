@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/overrides.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
@@ -55,21 +56,13 @@ class Job {
 
   std::vector<std::string> options(const std::string& decisions,
                                    const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all{"--job.dump_folder",
-                                 folder_.path(),
-                                 "--checkpoint.enable",
-                                 "true",
-                                 "--training.seq_len",
-                                 std::to_string(kTokens),
-                                 "--training.local_batch_size",
-                                 "1",
-                                 "--model.converters",
-                                 "[quantize.linear.float8]",
-                                 "--quantize.linear.float8.auto",
-                                 "true"};
+    Overrides all =
+        words(
+            "--checkpoint.enable true --training.local_batch_size 1 "
+            "--model.converters [quantize.linear.float8] --quantize.linear.float8.auto true") +
+        Overrides{"--job.dump_folder", folder_.path(), "--training.seq_len", std::to_string(kTokens)};
     if (!decisions.empty()) all.insert(all.end(), {"--quantize.linear.float8.auto_decisions", decisions});
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return all + more;
   }
   Config config(const std::string& decisions, const std::vector<std::string>& more = {}) const {
     return load_config("", options(decisions, more));

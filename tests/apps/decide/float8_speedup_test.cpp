@@ -10,6 +10,7 @@
 #include "apps/decide/decide.h"
 #include "core/held_memory.h"
 #include "tests/support/devices.h"
+#include "tests/support/overrides.h"
 #include "tests/support/tiny_training.h"
 
 // quantize.linear.float8.auto on a GPU, which measures. What ratios mean and where else they come from:
@@ -44,26 +45,12 @@ TEST_CASE("every recipe that the GPU multiplies is timed by the operations of a 
   const TinyTraining tiny;
   for (const fp8::RecipeName recipe : fp8::recipes_of_compute_capability(cuda::compute_capability(0))) {
     INFO(fp8::name_of(recipe));
-    const Config c = tiny.config("run", {"--training.mixed_precision_param",
-                                         "bfloat16",
-                                         "--model.converters",
-                                         "[quantize.linear.float8]",
-                                         "--quantize.linear.float8.auto",
-                                         "true",
-                                         "--quantize.linear.float8.recipe_name",
-                                         std::string(fp8::name_of(recipe)),
-                                         "--model.dim",
-                                         "128",
-                                         "--model.ffn_dim",
-                                         "128",
-                                         "--model.n_kv_heads",
-                                         "2",
-                                         "--model.n_layers",
-                                         "1",
-                                         "--training.seq_len",
-                                         "128",
-                                         "--training.local_batch_size",
-                                         "1"});
+    const Config c = tiny.config(
+        "run", words("--training.mixed_precision_param bfloat16 --model.converters [quantize.linear.float8] "
+                     "--quantize.linear.float8.auto true --model.dim 128 --model.ffn_dim 128 "
+                     "--model.n_kv_heads 2 --model.n_layers 1 --training.seq_len 128 "
+                     "--training.local_batch_size 1") +
+                   Overrides{"--quantize.linear.float8.recipe_name", std::string(fp8::name_of(recipe))});
     RankGroups ranks = solo_rank_groups();
     const int64_t held = held_memory(kGpu).now;
     const auto measured =

@@ -88,15 +88,10 @@ TEST_CASE("maxima of amaxes in recorded steps are timed, among the ranks of a pi
     return out;
   };
   const std::vector<std::string> float8{"--model.converters", "[quantize.linear.float8]"};
-  std::vector<std::string> stages{"--parallelism.pipeline_parallel_degree",
-                                  "2",
-                                  "--model.n_layers",
-                                  "2",
-                                  "--training.local_batch_size",
-                                  "2"};
+  const Overrides stages =
+      words("--parallelism.pipeline_parallel_degree 2 --model.n_layers 2 --training.local_batch_size 2");
   CHECK(waited(2, {}) == std::vector<double>(2, 0.0));
   CHECK(std::ranges::min(waited(2, float8)) > 0);
   CHECK(waited(4, stages) == std::vector<double>(4, 0.0));
-  stages.insert(stages.end(), float8.begin(), float8.end());
-  CHECK(std::ranges::min(waited(4, stages)) > 0);
+  CHECK(std::ranges::min(waited(4, stages + float8)) > 0);
 }

@@ -1,10 +1,11 @@
 #include "apps/decide/recompute_by_rank.h"
 
 #include "apps/decide/decide.h"
-#include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
 using Catch::EndsWith;
 
@@ -13,23 +14,15 @@ namespace {
 constexpr const char* kMode = "activation_checkpoint.mode";
 
 Experiment pipeline_of(const std::vector<std::string>& more) {
-  std::vector<std::string> options{"--model.flavor",
-                                   "debugmodel",
-                                   "--training.seq_len",
-                                   "64",
-                                   std::string("--") + kMode,
-                                   "auto",
-                                   "--training.local_batch_size",
-                                   "8",
-                                   "--parallelism.pipeline_parallel_microbatch_size",
-                                   "1"};
-  options.insert(options.end(), more.begin(), more.end());
+  const Overrides options =
+      words(
+          "--model.flavor debugmodel --training.seq_len 64 --training.local_batch_size 8 "
+          "--parallelism.pipeline_parallel_microbatch_size 1") +
+      Overrides{std::string("--") + kMode, "auto"} + more;
   return resolve_experiment(load_config("", options), nullptr, 4);
 }
 Experiment four_ranks(const std::vector<std::string>& more = {}) {
-  std::vector<std::string> options{"--parallelism.pipeline_parallel_degree", "4", "--model.n_layers", "32"};
-  options.insert(options.end(), more.begin(), more.end());
-  return pipeline_of(options);
+  return pipeline_of(words("--parallelism.pipeline_parallel_degree 4 --model.n_layers 32") + more);
 }
 
 int64_t work(Recompute r) { return static_cast<int64_t>(r); }

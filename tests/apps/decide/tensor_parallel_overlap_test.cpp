@@ -27,20 +27,12 @@ std::string name_of(const char* layer) {
 }
 
 Experiment experiment(const Overrides& more = {}) {
-  const Overrides all = model_of({.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 96}) +
-                        Overrides{"--model.vocab_size",
-                                  "256",
-                                  "--training.seq_len",
-                                  "64",
-                                  "--training.local_batch_size",
-                                  "1",
-                                  "--training.device",
-                                  "cpu",
-                                  "--parallelism.tensor_parallel_degree",
-                                  "2",
-                                  "--parallelism.enable_async_tensor_parallel",
-                                  "true"} +
-                        more;
+  const Overrides all =
+      model_of({.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 96}) +
+      words(
+          "--model.vocab_size 256 --training.seq_len 64 --training.local_batch_size 1 --training.device cpu "
+          "--parallelism.tensor_parallel_degree 2 --parallelism.enable_async_tensor_parallel true") +
+      more;
   return resolve_experiment(load_config("", all), nullptr, 2);
 }
 

@@ -26,16 +26,9 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const Overrides kValidating{"--validation.enable",
-                            "true",
-                            "--validation.freq",
-                            "4",
-                            "--validation.steps",
-                            "3",
-                            "--validation.seq_len",
-                            "32",
-                            "--validation.local_batch_size",
-                            "2"};
+const Overrides kValidating = words(
+    "--validation.enable true --validation.freq 4 --validation.steps 3 --validation.seq_len 32 "
+    "--validation.local_batch_size 2");
 
 const std::string kLost = "[comm] rank 1 is gone";
 
@@ -273,20 +266,11 @@ TEST_CASE("prompts are continued during training as ottava generate continues th
   for (const std::string recipe : {"tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"}) {
     INFO(recipe);
     const Overrides validating = kValidating + Overrides{"--validation.dataset_path", tiny.text_path()};
-    const Overrides fp8 = Overrides{"--model.converters",
-                                    "[quantize.linear.float8]",
-                                    "--quantize.linear.float8.recipe_name",
-                                    recipe,
-                                    "--model.dim",
-                                    "128",
-                                    "--model.n_heads",
-                                    "4",
-                                    "--model.n_kv_heads",
-                                    "4",
-                                    "--model.ffn_dim",
-                                    "256",
-                                    "--training.mixed_precision_param",
-                                    "bfloat16"};
+    const Overrides fp8 = words(
+                              "--model.converters [quantize.linear.float8] --model.dim 128 "
+                              "--model.n_heads 4 --model.n_kv_heads 4 --model.ffn_dim 256 "
+                              "--training.mixed_precision_param bfloat16") +
+                          Overrides{"--quantize.linear.float8.recipe_name", recipe};
     const Everything both = finish(tiny, recipe, asking + validating + fp8);
     REQUIRE(samples_of(recipe).size() == 3);
     CHECK(samples_of(recipe).at(8)[0].size() > 3);

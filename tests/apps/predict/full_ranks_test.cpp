@@ -17,24 +17,10 @@ using namespace ottava::test;
 namespace {
 
 Overrides model(const Overrides& more) {
-  Overrides all{"--model.dim",
-                "512",
-                "--model.n_layers",
-                "4",
-                "--model.n_heads",
-                "8",
-                "--model.head_dim",
-                "16",
-                "--model.n_kv_heads",
-                "2",
-                "--model.ffn_dim",
-                "2048",
-                "--training.seq_len",
-                "128",
-                "--activation_checkpoint.mode",
-                "full"};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
+  return words(
+             "--model.dim 512 --model.n_layers 4 --model.n_heads 8 --model.head_dim 16 --model.n_kv_heads 2 "
+             "--model.ffn_dim 2048 --training.seq_len 128 --activation_checkpoint.mode full") +
+         more;
 }
 
 const Overrides kMuon{"--optimizer.name", "Muon"};

@@ -191,14 +191,9 @@ TEST_CASE("mode auto is no move where it changes nothing") {
 }
 
 TEST_CASE("a move of a pipeline says what its mean rank computes, since mode auto lets ranks differ") {
-  const Overrides overrides{"--activation_checkpoint.mode",
-                            "none",
-                            "--parallelism.pipeline_parallel_degree",
-                            "2",
-                            "--training.global_batch_size",
-                            "4",
-                            "--training.seq_len",
-                            "512"};
+  const Overrides overrides = words(
+      "--activation_checkpoint.mode none --parallelism.pipeline_parallel_degree 2 "
+      "--training.global_batch_size 4 --training.seq_len 512");
   const Planned p(overrides, 2);
   const double limit = (gib_of(p, kModeOp) + gib_of(p, kModeAllButAttention)) / 2;
   const Moves m = moves_within(p, limit);

@@ -7,22 +7,16 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
 
 using namespace ottava;
 
 namespace {
 
 double planned_tokens_per_second(const Json& row) {
-  std::vector<std::string> overrides{"--training.device",
-                                     "cuda",
-                                     "--model.vocab_size",
-                                     "128256",
-                                     "--training.seq_len",
-                                     "8192",
-                                     "--model.name",
-                                     "llama3",
-                                     "--activation_checkpoint.selective_ac_option",
-                                     "op"};
+  test::Overrides overrides = test::words(
+      "--training.device cuda --model.vocab_size 128256 --training.seq_len 8192 --model.name llama3 "
+      "--activation_checkpoint.selective_ac_option op");
   for (const auto& [key, value] : row.at("keys", "row").as_object("keys"))
     overrides.insert(overrides.end(), {"--" + key, value.as_string("value")});
   const std::string& name = row.at("device", "row").as_string("device");

@@ -85,9 +85,7 @@ TEST_CASE("where mode auto recomputes less than any mode that fits, a search fin
     int won = 0;
     for (const auto& [ranks, keys] : cases) {
       for (const bool float8 : {false, true}) {
-        Overrides all = float8 ? kFloat8 : Overrides{};
-        all.insert(all.end(), keys.begin(), keys.end());
-        const Planned p(all, ranks, 4);
+        const Planned p((float8 ? kFloat8 : Overrides{}) + keys, ranks, 4);
         const double limit = limit_between(p, less, more);
         const std::optional<RecordedLayout> best = best_by_hand(p, limit);
         REQUIRE(best);

@@ -233,9 +233,7 @@ TEST_CASE("a pipeline that the file does not have is tried where it is asked for
 
 TEST_CASE("a search tries pipelines between machines, and ranks that share sequences within them") {
   const auto tried = [](const Overrides& more, int ranks, int64_t Layout::*axis) {
-    Overrides overrides{"--training.global_batch_size", "32", "--model.n_layers", "6"};
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    const Planned p(overrides, ranks, 4);
+    const Planned p(words("--training.global_batch_size 32 --model.n_layers 6") + more, ranks, 4);
     std::set<int64_t> degrees;
     for (const Layout& l : all_layouts(p.planned, p.machine)) {
       CHECK(l.ranks() == ranks);

@@ -5,13 +5,12 @@
 #include <vector>
 
 #include "apps/predict/planned_machine.h"
+#include "tests/support/overrides.h"
 
 // A model that is quickly recorded, planned for any number of H100. They communicate without NCCL, which
 // would take more memory than the model.
 
 namespace ottava::test {
-
-using Overrides = std::vector<std::string>;
 
 inline Config small_config(const Overrides& more) {
   Overrides overrides{
@@ -20,8 +19,7 @@ inline Config small_config(const Overrides& more) {
       "--training.device", "cuda", "--comm.backend",     "tcp", "--training.local_batch_size", "1"};
   if (std::ranges::find(more, "--model.n_layers") == more.end())
     overrides.insert(overrides.end(), {"--model.n_layers", "9"});
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return load_config("", overrides);
+  return load_config("", overrides + more);
 }
 
 struct Planned {
@@ -35,11 +33,8 @@ struct Planned {
                                 find_device("h100_sxm"), planned)) {}
 };
 
-inline const Overrides kFloat8{"--model.converters",
-                               "[quantize.linear.float8]",
-                               "--quantize.linear.float8.recipe_name",
-                               "rowwise",
-                               "--quantize.linear.float8.enable_fsdp_float8_all_gather",
-                               "true"};
+inline const Overrides kFloat8 = words(
+    "--model.converters [quantize.linear.float8] --quantize.linear.float8.recipe_name rowwise "
+    "--quantize.linear.float8.enable_fsdp_float8_all_gather true");
 
 }  // namespace ottava::test

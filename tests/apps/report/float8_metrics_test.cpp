@@ -21,16 +21,10 @@ using Catch::Contains;
 namespace {
 
 TinyTraining::Overrides in_float8(const TinyTraining::Overrides& more) {
-  TinyTraining::Overrides all{"--training.mixed_precision_param",
-                              "bfloat16",
-                              "--model.converters",
-                              "[quantize.linear.float8]",
-                              "--training.steps",
-                              "3",
-                              "--metrics.enable_tensorboard",
-                              "true"};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
+  return words(
+             "--training.mixed_precision_param bfloat16 --model.converters [quantize.linear.float8] "
+             "--training.steps 3 --metrics.enable_tensorboard true") +
+         more;
 }
 
 std::string events_of(const std::string& run_folder) {

@@ -6,15 +6,14 @@
 #include "apps/report/startup_report.h"
 #include "core/log.h"
 #include "tests/support/captured_output.h"
+#include "tests/support/overrides.h"
 #include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
 namespace ottava::test {
 
 inline Config config_with(const std::vector<std::string>& more) {
-  std::vector<std::string> options{"--training.seq_len", "64", "--training.local_batch_size", "1"};
-  options.insert(options.end(), more.begin(), more.end());
-  return load_config("", options);
+  return load_config("", words("--training.seq_len 64 --training.local_batch_size 1") + more);
 }
 
 /// What rank 0 of `ranks` says at start; with `recompute`, if that was decided so.

@@ -1,10 +1,8 @@
 #include <bit>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
 #include "apps/step/non_finite.h"
-#include "core/ops/elementwise.h"
 #include "fp8/amax_history.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
@@ -26,14 +24,9 @@ Overrides recipe(const char* name) {
       "--quantize.linear.float8.recipe_name", name,       "--training.steps",   "6"};
 }
 const Overrides kHistory{"--quantize.linear.float8.amax_history_length", "3"};
-const Overrides kSaving{"--checkpoint.enable",
-                        "true",
-                        "--checkpoint.interval",
-                        "2",
-                        "--checkpoint.keep_latest_k",
-                        "0",
-                        "--checkpoint.last_save_model_only",
-                        "false"};
+const Overrides kSaving = words(
+    "--checkpoint.enable true --checkpoint.interval 2 --checkpoint.keep_latest_k 0 "
+    "--checkpoint.last_save_model_only false");
 
 struct History {
   int64_t steps = 0;

@@ -145,24 +145,13 @@ TEST_CASE(
     "sequence-parallel activations travel in half of bf16's bytes where the configuration asks for it") {
   constexpr int64_t kTokens = 32, kDim = 64, kLayers = 2;
   auto traffic = [](const char* recipe, const char* gathers) {
-    const Overrides overrides{"--model.vocab_size",
-                              "320",
-                              "--training.seq_len",
-                              "32",
-                              "--training.local_batch_size",
-                              "1",
-                              "--parallelism.tensor_parallel_degree",
-                              "2",
-                              "--model.converters",
-                              "[quantize.linear.float8]",
-                              "--activation_checkpoint.mode",
-                              "none",
-                              "--quantize.linear.float8.recipe_name",
-                              recipe,
-                              "--quantize.linear.float8.enable_tp_float8_all_gather",
-                              gathers};
     const Config config = load_config(
-        "", model_of({.dim = kDim, .layers = kLayers, .heads = 4, .kv_heads = 2, .ffn = 192}) + overrides);
+        "", model_of({.dim = kDim, .layers = kLayers, .heads = 4, .kv_heads = 2, .ffn = 192}) +
+                words("--model.vocab_size 320 --training.seq_len 32 --training.local_batch_size 1 "
+                      "--parallelism.tensor_parallel_degree 2 --model.converters [quantize.linear.float8] "
+                      "--activation_checkpoint.mode none") +
+                Overrides{"--quantize.linear.float8.recipe_name", recipe,
+                          "--quantize.linear.float8.enable_tp_float8_all_gather", gathers});
     return train_on(resolve_experiment(config, nullptr, 2).shape, {.tp = 2}, 1);
   };
   auto calls = [](const LayoutCurve& curve, Collective collective) {

@@ -1,5 +1,3 @@
-#include <filesystem>
-
 #include "core/ops/cross_entropy.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
@@ -107,17 +105,11 @@ TEST_CASE(
 
 TEST_CASE("vocabulary: chunks of the loss that FP8 products do not fit are refused with the arithmetic") {
   TinyTraining tiny;
-  const TinyTraining::Overrides base{"--training.mixed_precision_param",
-                                     "bfloat16",
-                                     "--model.converters",
-                                     "[quantize.linear.float8]",
-                                     "--quantize.linear.float8.policy",
-                                     "[{match: output, recipe: tensorwise}]"};
-  auto with = [&](const char* chunk, const TinyTraining::Overrides& more = {}) {
-    TinyTraining::Overrides all = base;
-    all.insert(all.end(), {"--model.loss_chunk_tokens", chunk});
-    all.insert(all.end(), more.begin(), more.end());
-    const Config config = tiny.config("run", all);
+  const Overrides base =
+      words("--training.mixed_precision_param bfloat16 --model.converters [quantize.linear.float8]") +
+      Overrides{"--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"};
+  auto with = [&](const char* chunk, const Overrides& more = {}) {
+    const Config config = tiny.config("run", base + Overrides{"--model.loss_chunk_tokens", chunk} + more);
     return resolve_experiment(config, load_tokenizer(config), 1).shape.float8.output.float8.has_value();
   };
   CHECK(with("32"));

@@ -2,7 +2,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "apps/decide/rehearsal.h"
 #include "core/cuda/runtime.h"
 #include "parallel/checkpoint/snapshot.h"
 #include "tests/support/captured_output.h"
@@ -17,18 +16,11 @@ using namespace ottava::test;
 
 namespace {
 
-const TinyTraining::Overrides kRun = {"--training.steps",
-                                      "6",
-                                      "--training.global_batch_size",
-                                      "6",
-                                      "--evaluation.enable",
-                                      "true",
-                                      "--evaluation.freq",
-                                      "3",
-                                      "--evaluation.prompts",
-                                      "[the text, a]",
-                                      "--evaluation.max_new_tokens",
-                                      "4"};
+const TinyTraining::Overrides kRun =
+    words(
+        "--training.steps 6 --training.global_batch_size 6 --evaluation.enable true --evaluation.freq 3 "
+        "--evaluation.max_new_tokens 4") +
+    TinyTraining::Overrides{"--evaluation.prompts", "[the text, a]"};
 
 /// What prompts were continued with, step after step.
 std::string samples(const std::string& run_folder) {
@@ -36,12 +28,6 @@ std::string samples(const std::string& run_folder) {
   for (const Json& line : logged_lines(run_folder))
     if (const Json* found = line.find("samples")) texts += found->dump();
   return texts;
-}
-
-TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
-  TinyTraining::Overrides all = kRun;
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
 }
 
 }  // namespace
@@ -56,13 +42,13 @@ TEST_CASE(
   auto losses = [&](const std::string& run) { return logged(tiny / run, "loss_metrics/global_avg_loss"); };
   auto norms = [&](const std::string& run) { return logged(tiny / run, "grad_norm"); };
 
-  auto cpu = tiny.start("cpu", with(validation));
+  auto cpu = tiny.start("cpu", kRun + validation);
   CHECK(cpu->run() == Trainer::End::completed);
 
-  TinyTraining::Overrides saves = with(validation);
   // The fifth step runs beside the copies of what the fourth left.
-  saves.insert(saves.end(), {"--checkpoint.enable", "true", "--checkpoint.interval", "4",
-                             "--checkpoint.async_mode", "async_with_pinned_mem"});
+  const TinyTraining::Overrides saves =
+      kRun + validation +
+      words("--checkpoint.enable true --checkpoint.interval 4 --checkpoint.async_mode async_with_pinned_mem");
   {
     auto graphs = tiny.start_on(gpu, "graphs", saves);
     CHECK(graphs->run() == Trainer::End::completed);
@@ -206,18 +192,12 @@ TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is fu
     std::vector<double> loss[2], norm[2];
     for (const char* graphs : {"on", "off"}) {
       const std::string name = std::string(recipe) + graphs;
-      TinyTraining::Overrides o = {"--training.steps",
-                                   "6",
-                                   "--training.global_batch_size",
-                                   "6",
-                                   "--training.mixed_precision_param",
-                                   "bfloat16",
-                                   "--model.converters",
-                                   "quantize.linear.float8",
-                                   "--quantize.linear.float8.recipe_name",
-                                   recipe,
-                                   "--training.cuda_graphs",
-                                   graphs};
+      TinyTraining::Overrides o =
+          words(
+              "--training.steps 6 --training.global_batch_size 6 --training.mixed_precision_param bfloat16 "
+              "--model.converters quantize.linear.float8") +
+          TinyTraining::Overrides{"--quantize.linear.float8.recipe_name", recipe, "--training.cuda_graphs",
+                                  graphs};
       if (recipe == std::string("delayed"))
         o.insert(o.end(), {"--quantize.linear.float8.amax_history_length", "2"});
       auto run = tiny.start_on({DeviceType::cuda, 0}, name, o);

@@ -113,16 +113,10 @@ TEST_CASE(
     "matrices that AdamW takes over from Muon begin as in a new run: the first update is the learning rate") {
   TinyTraining tiny;
   const CapturedOutput captured;
-  const Overrides saving = kSaving + Overrides{"--lr_scheduler.total_steps",
-                                               "40",
-                                               "--lr_scheduler.warmup_steps",
-                                               "0",
-                                               "--optimizer.beta2",
-                                               "0.999",
-                                               "--optimizer.weight_decay",
-                                               "0",
-                                               "--training.mixed_precision_param",
-                                               "float32"};
+  const Overrides saving =
+      kSaving + words(
+                    "--lr_scheduler.total_steps 40 --lr_scheduler.warmup_steps 0 --optimizer.beta2 0.999 "
+                    "--optimizer.weight_decay 0 --training.mixed_precision_param float32");
   const auto until = [](const char* steps) { return Overrides{"--training.steps", steps}; };
   finish(tiny, "run", saving + kMuon + until("6"));
   const auto masters = [](Trainer& trainer) {

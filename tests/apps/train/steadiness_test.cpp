@@ -31,14 +31,9 @@ TEST_CASE("the z-loss is logged by itself, and a run without it logs none") {
 TEST_CASE(
     "a step far above those before is skipped, counted by itself, and moves nothing but data and schedule") {
   TinyTraining tiny;
-  const Overrides rule{"--training.skip_spikes.window",
-                       "8",
-                       "--training.skip_spikes.sigma",
-                       "6",
-                       "--training.steps",
-                       "40",
-                       "--training.loss_scale",
-                       "dynamic"};
+  const Overrides rule = words(
+      "--training.skip_spikes.window 8 --training.skip_spikes.sigma 6 --training.steps 40 "
+      "--training.loss_scale dynamic");
   TinyTraining::Run run = tiny.start("run", rule);
   for (int i = 0; i < 10; ++i) REQUIRE_FALSE(run->step(nullptr).skipped);
   float* weights = master(*run.trainer, 0);

@@ -28,13 +28,8 @@ inline float* master(Trainer& trainer, int parameter) {
   return trainer.engine().parameters().shard(parameter).master.as<float>();
 }
 
-inline const Overrides kSaving{"--checkpoint.enable",
-                               "true",
-                               "--checkpoint.interval",
-                               "3",
-                               "--checkpoint.keep_latest_k",
-                               "0",
-                               "--checkpoint.last_save_model_only",
-                               "false"};
+inline const Overrides kSaving = words(
+    "--checkpoint.enable true --checkpoint.interval 3 --checkpoint.keep_latest_k 0 "
+    "--checkpoint.last_save_model_only false");
 
 }  // namespace ottava::test

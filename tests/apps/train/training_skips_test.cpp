@@ -33,12 +33,9 @@ namespace {
 const Overrides kOneToken =
     kSaving + Overrides{"--training.seq_len", "1", "--training.local_batch_size", "1"};
 /// The gradient of one token and its z-loss, times 8e37, leaves FP32's range. The fifth such step ends a run.
-const Overrides kOverflowing = kOneToken + Overrides{"--training.loss_scale",
-                                                     "8e37",
-                                                     "--training.z_loss_weight",
-                                                     "1",
-                                                     "--training.max_consecutive_skipped_steps",
-                                                     "4"};
+const Overrides kOverflowing =
+    kOneToken +
+    words("--training.loss_scale 8e37 --training.z_loss_weight 1 --training.max_consecutive_skipped_steps 4");
 
 /// The events of a run, each with its step: "start 0, saved 3".
 std::string events_of(const std::string& folder) {

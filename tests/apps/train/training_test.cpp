@@ -217,18 +217,10 @@ TEST_CASE(
 TEST_CASE("the validation loss is that of the text's windows in order") {
   TinyTraining tiny;
   std::ofstream(tiny / "v.txt") << generated_text(12, 7);
-  const Overrides validating{"--validation.enable",
-                             "true",
-                             "--validation.dataset_path",
-                             tiny / "v.txt",
-                             "--validation.freq",
-                             "4",
-                             "--validation.seq_len",
-                             "40",
-                             "--validation.local_batch_size",
-                             "1",
-                             "--training.seed",
-                             "3"};
+  const Overrides validating = words(
+                                   "--validation.enable true --validation.freq 4 --validation.seq_len 40 "
+                                   "--validation.local_batch_size 1 --training.seed 3") +
+                               Overrides{"--validation.dataset_path", tiny / "v.txt"};
   finish(tiny, "all", validating);
   finish(tiny, "three", validating + Overrides{"--validation.steps", "3"});
   const std::vector<double> all = logged(tiny / "all", "validation_metrics/loss"),
