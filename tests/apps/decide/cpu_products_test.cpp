@@ -1,11 +1,6 @@
 #include "apps/decide/cpu_products.h"
 
-#include <filesystem>
-#include <fstream>
-
-#include "core/log.h"
 #include "tests/apps/decide/settled_by_two.h"
-#include "tests/support/temporary_folder.h"
 
 // How two ranks settle in which way bf16 is multiplied on the CPU.
 
@@ -18,38 +13,12 @@ namespace {
 constexpr const char *kMatmul = "cpu.bf16_matmul", *kAttention = "cpu.bf16_attention";
 constexpr DecisionSource kSaved = DecisionSource::checkpoint, kAfresh = DecisionSource::afresh;
 
-class Job {
+class Job : public test::JobOfTwo {
  public:
-  Job() { log::set_level(log::Level::warning); }
-  Config config(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> options{"--job.dump_folder",
-                                     folder_.path(),
-                                     "--checkpoint.enable",
-                                     "true",
-                                     "--model.flavor",
-                                     "debugmodel",
-                                     "--training.seq_len",
-                                     "1024",
-                                     "--training.local_batch_size",
-                                     "1"};
-    options.insert(options.end(), more.begin(), more.end());
-    return load_config("", options);
-  }
-  /// The experiment of rank 0. Both ranks settle the same.
-  Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
-    return test::settled_by_two(config(more), source);
-  }
-  /// As if a checkpoint of these circumstances had been saved with those decisions.
+  Job() : JobOfTwo({"--model.flavor", "debugmodel", "--training.seq_len", "1024"}) {}
   void save(const std::string& matmul, const std::string& attention) const {
-    const std::string path = folder_ / "checkpoint/step-4";
-    std::filesystem::create_directories(path);
-    std::ofstream(path + "/decisions.json")
-        << to_json({.made_for = settle(kAfresh).decisions.made_for,
-                    .entries = {{kMatmul, matmul, "before"}, {kAttention, attention, "before"}}});
+    JobOfTwo::save(4, {{kMatmul, matmul, "before"}, {kAttention, attention, "before"}});
   }
-
- private:
-  TemporaryFolder folder_;
 };
 
 }  // namespace

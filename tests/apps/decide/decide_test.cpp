@@ -1,52 +1,30 @@
 #include "apps/decide/decide.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 
 #include "apps/step/step_plan.h"
-#include "core/log.h"
 #include "tests/apps/decide/settled_by_two.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/support/thread_groups.h"
 
 // What two ranks settle: for a model that fits any machine, and for one that fits none. Only `meta` runs.
 
 using namespace ottava;
+using namespace ottava::test;
 using Catch::Contains;
-namespace fs = std::filesystem;
 
 namespace {
 
 constexpr const char* kKey = "parallelism.fsdp_reduce_every_microbatch";
 
-class Job {
+class Job : public JobOfTwo {
  public:
   enum class Size { small, impossible };
-  explicit Job(Size size) : size_(size) { log::set_level(log::Level::warning); }
+  explicit Job(Size size)
+      : JobOfTwo({"--model.flavor", size == Size::small ? "debugmodel" : "405B", "--training.seq_len", "64",
+                  "--training.global_batch_size", "4"}) {}
 
-  Config config(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> options{"--job.dump_folder",
-                                     folder_.path(),
-                                     "--checkpoint.enable",
-                                     "true",
-                                     "--model.flavor",
-                                     size_ == Size::small ? "debugmodel" : "405B",
-                                     "--training.seq_len",
-                                     "64",
-                                     "--training.local_batch_size",
-                                     "1",
-                                     "--training.global_batch_size",
-                                     "4"};
-    options.insert(options.end(), more.begin(), more.end());
-    return load_config("", options);
-  }
-  /// The experiment of a rank, with what was settled. Both ranks must agree.
-  Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
-    return test::settled_by_two(config(more), source);
-  }
   std::string value(DecisionSource source, const std::vector<std::string>& more = {}) const {
     const Experiment e = settle(source, more);
     REQUIRE(e.decisions.find(kKey));
@@ -54,20 +32,7 @@ class Job {
     CHECK(e.shape.parameters.reduce_every_micro_batch == (value == "true"));
     return value;
   }
-  /// As if a checkpoint of these circumstances had been saved with that decision.
-  void save(int step, const std::string& value) const {
-    write(step, to_json({.made_for = settle(DecisionSource::afresh).decisions.made_for,
-                         .entries = {{kKey, value, "before"}}}));
-  }
-  void write(int step, const std::string& text) const {
-    const std::string path = folder_ / ("checkpoint/step-" + std::to_string(step));
-    fs::create_directories(path);
-    std::ofstream(path + "/decisions.json") << text;
-  }
-
- private:
-  Size size_;
-  TemporaryFolder folder_;
+  void save(int step, const std::string& value) const { JobOfTwo::save(step, {{kKey, value, "before"}}); }
 };
 
 constexpr DecisionSource kSaved = DecisionSource::checkpoint, kAfresh = DecisionSource::afresh;
@@ -215,23 +180,18 @@ TEST_CASE("mode auto recomputes norms and activations before it gives up whole g
 TEST_CASE("what mode auto recomputes leaves room for what the checkpoint's run decided") {
   const Job job(Job::Size::small);
   const auto with_batch = [](int64_t batch) {
-    return std::vector<std::string>{"--activation_checkpoint.mode",
-                                    "auto",
-                                    "--model.n_layers",
-                                    "24",
-                                    "--model.converters",
-                                    "[quantize.linear.float8]",
-                                    "--training.local_batch_size",
-                                    std::to_string(batch),
-                                    "--training.global_batch_size",
-                                    std::to_string(4 * batch)};
+    return words(
+               "--activation_checkpoint.mode auto --model.n_layers 24 "
+               "--model.converters [quantize.linear.float8]") +
+           Overrides{"--training.local_batch_size", std::to_string(batch), "--training.global_batch_size",
+                     std::to_string(4 * batch)};
   };
   // As many sequences as take 2.5 times what is free, of which a seventh is enough if blocks keep no
   // more than their input.
   std::vector<int64_t> batches(2);
-  test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(job.config(with_batch(64)), nullptr, 2);
-    RankGroups ranks = test::groups_over(world, e.mesh);
+    RankGroups ranks = groups_over(world, e.mesh);
     const MemoryNeed need = tightest(memory_needs(e, e.shape, ranks, {DeviceType::cpu, 0}));
     batches[static_cast<size_t>(world.rank())] = 160 * need.available / need.bytes;
   });
@@ -257,10 +217,10 @@ TEST_CASE("what memory allows is what will be decided, and is not recorded") {
     std::vector<FsdpOptions> allowed(2);
     std::vector<size_t> recorded(2);
     std::vector<std::optional<Experiment>> planned(2);
-    test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       const auto rank = static_cast<size_t>(world.rank());
       const Experiment open = resolve_experiment(job.config(fp8), nullptr, 2);
-      RankGroups ranks = test::groups_over(world, open.mesh);
+      RankGroups ranks = groups_over(world, open.mesh);
       const Experiment e = as_memory_allows(open, ranks, {DeviceType::cpu, 0});
       allowed[rank] = e.shape.parameters;
       recorded[rank] = e.decisions.entries.size();

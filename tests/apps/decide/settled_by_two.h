@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,7 +9,10 @@
 
 #include "apps/decide/decide.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "tests/support/catch.h"
+#include "tests/support/overrides.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/thread_groups.h"
 #include "tests/support/thread_ranks.h"
 
@@ -37,5 +42,32 @@ inline Experiment settled_by_two(const Config& config, DecisionSource source) {
   CHECK(first.model_options.recompute == second.model_options.recompute);
   return std::move(*settled[0]);
 }
+
+/// A job of `options` in a folder of its own, with checkpoints and one sequence per micro-batch.
+class JobOfTwo {
+ public:
+  explicit JobOfTwo(Overrides options) : options_(std::move(options)) { log::set_level(log::Level::warning); }
+  Config config(const Overrides& more = {}) const {
+    return load_config("", Overrides{"--job.dump_folder", folder_.path(), "--checkpoint.enable", "true",
+                                     "--training.local_batch_size", "1"} +
+                               options_ + more);
+  }
+  Experiment settle(DecisionSource source, const Overrides& more = {}) const {
+    return settled_by_two(config(more), source);
+  }
+  /// As if a checkpoint of these circumstances had been saved with those decisions.
+  void save(int step, const std::vector<Decisions::Entry>& entries) const {
+    write(step, to_json({.made_for = settle(DecisionSource::afresh).decisions.made_for, .entries = entries}));
+  }
+  void write(int step, const std::string& text) const {
+    const std::string path = folder_ / ("checkpoint/step-" + std::to_string(step));
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/decisions.json") << text;
+  }
+
+ private:
+  Overrides options_;
+  TemporaryFolder folder_;
+};
 
 }  // namespace ottava::test

@@ -14,9 +14,7 @@
 #include "core/io/gzip.h"
 #include "core/trace/time_split.h"
 #include "parallel/checkpoint/manifest.h"
-#include "tests/apps/step/small_job.h"
-#include "tests/support/catch.h"
-#include "tests/support/launched.h"
+#include "tests/apps/step/launched_job.h"
 
 // Traces of the program's own runs, read back as a tool reads them.
 
@@ -61,12 +59,6 @@ struct Trace {
     return out;
   }
 };
-
-void run(const std::string& command) {
-  const Outcome o = run_command(command);
-  INFO(command << "\n" << o.output);
-  REQUIRE(o.exit_code == 0);
-}
 
 std::string trace_path(const Job& job, int step, int rank) {
   return fmt::format("{}/profile_traces/iteration_{}/rank{}_trace.json.gz", job.out(), step, rank);

@@ -7,20 +7,16 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "tests/support/catch.h"
+#include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
+using namespace ottava::test;
 using namespace ottava::data;
 
 namespace {
 
 const std::string kFolder = OTTAVA_SOURCE_DIR "/tests/golden/chat/";
-
-std::vector<int32_t> ids_of(const Json& array) {
-  std::vector<int32_t> ids;
-  for (const Json& id : array.as_array("ids")) ids.push_back(static_cast<int32_t>(id.as_integer("id")));
-  return ids;
-}
 
 }  // namespace
 

@@ -1,11 +1,12 @@
+#include "tests/support/golden.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "core/io/utf8.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
+using namespace ottava::test;
 
 namespace {
 
@@ -13,12 +14,6 @@ const std::string kFolder = OTTAVA_SOURCE_DIR "/tests/golden/tokenizer/";
 
 std::string folder_of(const std::string& name) {
   return name.starts_with("en-") ? OTTAVA_SOURCE_DIR "/configs/tokenizers/" + name : kFolder + name;
-}
-
-std::vector<int32_t> ids_of(const Json& array) {
-  std::vector<int32_t> ids;
-  for (const Json& id : array.as_array("ids")) ids.push_back(static_cast<int32_t>(id.as_integer("id")));
-  return ids;
 }
 
 }  // namespace

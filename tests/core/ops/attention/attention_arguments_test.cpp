@@ -141,27 +141,7 @@ TEST_CASE("attention without enough workspace says how much it needs") {
   Problem problem(stream, DType::bf16, c, normal_values(c.tokens() * c.layout().row(), 1), false);
   for (Pass pass : {Pass::forward, Pass::backward}) {
     const int64_t needed = problem.bytes(stream, pass);
-    auto call = [&](Tensor workspace) {
-      if (pass == Pass::forward) {
-        attention_forward(stream, {.qkv = problem.qkv,
-                                   .out = problem.out,
-                                   .lse = problem.lse,
-                                   .workspace = workspace,
-                                   .heads = c.layout(),
-                                   .batch = 1,
-                                   .sequence = 40});
-      } else {
-        attention_backward(stream, {.qkv = problem.qkv,
-                                    .out = problem.out,
-                                    .lse = problem.lse,
-                                    .dout = problem.dout,
-                                    .dqkv = problem.dqkv,
-                                    .workspace = workspace,
-                                    .heads = c.layout(),
-                                    .batch = 1,
-                                    .sequence = 40});
-      }
-    };
+    auto call = [&](const Tensor& workspace) { problem.run(stream, pass, workspace); };
     const std::string op = pass == Pass::forward ? "[attention_forward] " : "[attention_backward] ";
     const std::string expected = ", expected u8 with at least " + std::to_string(needed) +
                                  " elements: attention_workspace_bytes says how many";

@@ -41,35 +41,42 @@ struct Problem {
         fused(fused) {
     starts.upload_as<int32_t>(document_starts(c));
   }
-  void forward(Stream& stream) {
-    DeviceBuffer workspace(stream, DType::u8, {bytes(stream, Pass::forward)});
-    attention_forward(stream, {.qkv = qkv,
-                               .out = out,
-                               .lse = lse,
-                               .document_start = documents ? starts.tensor() : Tensor{},
-                               .workspace = workspace,
-                               .heads = c.layout(),
-                               .batch = c.batch,
-                               .sequence = c.sequence,
-                               .fused = fused});
-  }
-  void backward(Stream& stream) {
-    DeviceBuffer workspace(stream, DType::u8, {bytes(stream, Pass::backward)});
+  void run(Stream& stream, Pass pass, const Tensor& workspace, const SeparateKeys& keys = {}) {
+    const Tensor document_start = documents ? starts.tensor() : Tensor{};
+    if (pass == Pass::forward) {
+      return attention_forward(stream, {.qkv = qkv,
+                                        .out = out,
+                                        .lse = lse,
+                                        .document_start = document_start,
+                                        .workspace = workspace,
+                                        .heads = c.layout(),
+                                        .batch = c.batch,
+                                        .sequence = c.sequence,
+                                        .keys = keys,
+                                        .fused = fused});
+    }
     attention_backward(stream, {.qkv = qkv,
                                 .out = out,
                                 .lse = lse,
                                 .dout = dout,
                                 .dqkv = dqkv,
-                                .document_start = documents ? starts.tensor() : Tensor{},
+                                .document_start = document_start,
                                 .workspace = workspace,
                                 .heads = c.layout(),
                                 .batch = c.batch,
                                 .sequence = c.sequence,
+                                .keys = keys,
                                 .fused = fused});
   }
-  int64_t bytes(Stream& stream, Pass pass) const {
-    return attention_workspace_bytes(stream, pass, qkv.tensor().dtype, c.layout(), c.batch, c.sequence,
-                                     fused);
+  void run(Stream& stream, Pass pass, const SeparateKeys& keys = {}) {
+    DeviceBuffer workspace(stream, DType::u8, {bytes(stream, pass, keys)});
+    run(stream, pass, workspace, keys);
+  }
+  void forward(Stream& stream) { run(stream, Pass::forward); }
+  void backward(Stream& stream) { run(stream, Pass::backward); }
+  int64_t bytes(Stream& stream, Pass pass, const SeparateKeys& keys = {}) const {
+    return attention_workspace_bytes(stream, pass, qkv.tensor().dtype, c.layout(), c.batch, c.sequence, fused,
+                                     keys);
   }
 
   Case c;

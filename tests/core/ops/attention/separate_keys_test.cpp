@@ -45,36 +45,9 @@ struct Part {
     problem.starts.upload_as<int32_t>(rows_of_sequences(document_starts(whole.c), whole.c, first, kChunk));
     problem.dout.upload(rows_of_sequences(whole.dout.floats(), whole.c, first, kChunk));
   }
-  void run(Stream& stream, const SeparateKeys& keys, bool backward) {
-    const Pass pass = backward ? Pass::backward : Pass::forward;
-    DeviceBuffer workspace(stream, DType::u8,
-                           {attention_workspace_bytes(stream, pass, problem.qkv.tensor().dtype, c.layout(),
-                                                      c.batch, kChunk, problem.fused, keys)});
-    const Tensor starts = problem.documents ? problem.starts.tensor() : Tensor{};
-    if (!backward) {
-      return attention_forward(stream, {.qkv = problem.qkv,
-                                        .out = problem.out,
-                                        .lse = problem.lse,
-                                        .document_start = starts,
-                                        .workspace = workspace,
-                                        .heads = c.layout(),
-                                        .batch = c.batch,
-                                        .sequence = kChunk,
-                                        .keys = keys,
-                                        .fused = problem.fused});
-    }
-    attention_backward(stream, {.qkv = problem.qkv,
-                                .out = problem.out,
-                                .lse = problem.lse,
-                                .dout = problem.dout,
-                                .dqkv = problem.dqkv,
-                                .document_start = starts,
-                                .workspace = workspace,
-                                .heads = c.layout(),
-                                .batch = c.batch,
-                                .sequence = kChunk,
-                                .keys = keys,
-                                .fused = problem.fused});
+  void run(Stream& stream, const SeparateKeys& keys) {
+    problem.run(stream, Pass::forward, keys);
+    problem.run(stream, Pass::backward, keys);
   }
 
   Case c;
@@ -129,11 +102,7 @@ std::vector<std::unique_ptr<Part>> run_parts(Stream& stream, const Whole& whole,
     DeviceBuffer keys(stream, whole.problem.qkv.tensor().dtype, {c.tokens(), 2 * width}, values);
     DeviceBuffer gradients(stream, DType::f32, {c.tokens(), 2 * width},
                            std::vector<float>(values.size(), kBefore));
-    for (auto& part : parts) {
-      const SeparateKeys apart{keys, gradients, head, part->first};
-      part->run(stream, apart, false);
-      part->run(stream, apart, true);
-    }
+    for (auto& part : parts) part->run(stream, {keys, gradients, head, part->first});
     const std::vector<float> sums = gradients.floats();
     for (size_t i = 0; i < sums.size(); ++i) {
       const int64_t at = static_cast<int64_t>(i);
@@ -220,8 +189,7 @@ TEST_CASE("attention has the same bits where keys of a sequence leave no room fo
       DeviceBuffer gradients(stream, DType::f32, {all.tokens(), width},
                              std::vector<float>(values.size(), kBefore));
       Part part(stream, whole, 0, nullptr);
-      part.run(stream, {keys, gradients}, false);
-      part.run(stream, {keys, gradients}, true);
+      part.run(stream, {keys, gradients});
       return Results{part.problem.out.floats(), part.problem.lse.floats(),
                      columns(part.problem.dqkv.floats(), row, 0, q_width),
                      rows_of_sequences(gradients.floats(), all, 0, kChunk)};

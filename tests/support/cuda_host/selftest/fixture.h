@@ -37,6 +37,23 @@ void for_each_order(F&& body) {
   settings = before;
 }
 
+/// Runs body with every way in which work of streams may run, random ones twice.
+template <class F>
+void for_each_policy(F&& body) {
+  using cuda_host::Streams;
+  auto& settings = cuda_host::settings();
+  const auto before = settings;
+  for (Streams policy : {Streams::eager, Streams::lazy, Streams::random, Streams::random}) {
+    settings.streams = policy;
+    body();
+  }
+  settings = before;
+}
+
+inline __global__ void affine(float* x, float factor, float offset) {
+  x[threadIdx.x] = x[threadIdx.x] * factor + offset;
+}
+
 template <class T>
 T* device_pointer(const DeviceBuffer& buffer) {
   return buffer.tensor().as<T>();

@@ -10,24 +10,8 @@
 using namespace ottava;
 using namespace ottava::cuda;
 using namespace ottava::test;
-using cuda_host::Streams;
 
 namespace {
-
-__global__ void affine(float* x, float factor, float offset) {
-  x[threadIdx.x] = x[threadIdx.x] * factor + offset;
-}
-
-template <class F>
-void for_each_policy(F&& body) {
-  auto& settings = cuda_host::settings();
-  const auto before = settings;
-  for (Streams policy : {Streams::eager, Streams::lazy, Streams::random, Streams::random}) {
-    settings.streams = policy;
-    body();
-  }
-  settings = before;
-}
 
 void apply(Stream& stream, const DeviceBuffer& x, float factor, float offset) {
   launch("affine", stream, {.grid = 1, .block = 32}, affine, device_pointer<float>(x), factor, offset);

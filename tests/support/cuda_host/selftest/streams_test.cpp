@@ -9,26 +9,12 @@ using cuda_host::Streams;
 
 namespace {
 
-__global__ void affine(float* x, float factor, float offset) {
-  x[threadIdx.x] = x[threadIdx.x] * factor + offset;
-}
 [[maybe_unused]] __global__ void copy_value(const float* from, float* to) { *to = *from; }
-
-template <class F>
-void for_each_policy(F&& body) {
-  auto& settings = cuda_host::settings();
-  const auto before = settings;
-  for (Streams policy : {Streams::eager, Streams::lazy, Streams::random, Streams::random}) {
-    settings.streams = policy;
-    body(policy);
-  }
-  settings = before;
-}
 
 }  // namespace
 
 TEST_CASE("a stream keeps its order, and an event carries it to another stream") {
-  for_each_policy([](Streams) {
+  for_each_policy([] {
     Stream a = Stream::cuda(0), b = Stream::cuda(0);
     DeviceBuffer x(a, DType::f32, {32}, std::vector<float>(32, 1.0f));
     Event done(a.device());
@@ -67,7 +53,7 @@ TEST_CASE("without an event the other stream may be late, and lazy streams are")
 #endif
 
 TEST_CASE("an event waits for its latest record only, and a new one for nothing") {
-  for_each_policy([](Streams) {
+  for_each_policy([] {
     Stream a = Stream::cuda(0), b = Stream::cuda(0);
     Event never(a.device()), event(a.device()), later(a.device());
     never.wait(b);
@@ -106,7 +92,7 @@ TEST_CASE("an event belongs to a GPU, and tells a time once it has come") {
 }
 
 TEST_CASE("an error is reported once, by the stream that it happened on") {
-  for_each_policy([](Streams) {
+  for_each_policy([] {
     Stream a = Stream::cuda(0), b = Stream::cuda(0);
     launch(
         "trap", a, {.grid = 1, .block = 1}, +[] { __trap(); });
@@ -117,7 +103,7 @@ TEST_CASE("an error is reported once, by the stream that it happened on") {
 }
 
 TEST_CASE("copies between host and device follow the stream") {
-  for_each_policy([](Streams) {
+  for_each_policy([] {
     Stream a = Stream::cuda(0);
     DeviceBuffer x(a, DType::f32, {32});
     float* pinned = static_cast<float*>(cuda::allocate_pinned(32 * sizeof(float)));
