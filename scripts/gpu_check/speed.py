@@ -7,7 +7,7 @@ import time
 
 from check import ROOT, Failed, NotMeasured, TimedOut, json_lines, tail
 from gpu_clocks import watched_clocks
-from models import recipes_of
+from models import RECIPES, recipes_of
 from report import table
 from shapes import DEBUG, PRECISIONS, benchmark_of
 
@@ -39,6 +39,7 @@ def torch_attention(c):
     return lines[-1] if lines else {"error": f"no figures: {tail(out, 1)}"}
 
 
+DEBUGMODEL = "debugmodel"
 KERNEL_COLUMNS = ["operation", "MB", "GFLOP", "us", "planned us", "rate", "of the peak", "calls"]
 
 
@@ -72,11 +73,13 @@ def kernel_rows(report, torch):
     return rows
 
 
-def step_kernels(c, recipe, seconds):
-    """Operations of a step of one 8B block with two sequences of 8192, in BF16 or with FP8 of a recipe."""
+def step_kernels(c, what, seconds):
+    """Operations of a step of one 8B block with two sequences of 8192, in BF16 (None) or with FP8 of a recipe; or, in BF16, of the debug
+    model (DEBUGMODEL), whose rows are short enough for kernels of their own."""
     size = (["--model.n_layers", "1", "--training.seq_len", "256", "--training.local_batch_size", "1"] if c.dry else
+            ["--training.seq_len", "2048", "--training.local_batch_size", "16"] if what == DEBUGMODEL else
             ["--model.flavor", "8B", "--model.n_layers", "1", "--model.vocab_size", "128256", "--training.seq_len", "8192", "--training.local_batch_size", "2"])
-    float8 = ["--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name", recipe] if recipe else []
+    float8 = ["--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name", what] if what in RECIPES else []
     file = c.work / "kernels.json"
     file.unlink(missing_ok=True)
     out = c.run([c.program("ottava"), "bench", "kernels", "--seconds", str(seconds), "--json", str(file), "configs/debug.yaml",
@@ -98,18 +101,19 @@ def kernels(c):
         kept = 0 if c.has_torch() is False else TORCH_ATTENTION_SECONDS
         return 1.5 if c.dry else min(max((c.seconds_left() - kept) / runs - START_SECONDS, 1.5), 8)
 
-    report = step_kernels(c, None, seconds(1 + len(recipes)))
-    for i, recipe in enumerate(recipes):
+    others = recipes if c.dry else [*recipes, DEBUGMODEL]
+    report = step_kernels(c, None, seconds(1 + len(others)))
+    for i, what in enumerate(others):
         known = {(k["name"], k["operands"]) for k in report["kernels"]}
         try:
-            more = step_kernels(c, recipe, seconds(len(recipes) - i))["kernels"]
+            more = step_kernels(c, what, seconds(len(others) - i))["kernels"]
         except Failed as e:  # what was measured stands
-            report["kernels"].append({"name": f"all, {recipe}", "operands": "", "bound": "gemm", "bytes": 0, "flops": 0, "calls": 0,
+            report["kernels"].append({"name": f"all, {what}", "operands": "", "bound": "gemm", "bytes": 0, "flops": 0, "calls": 0,
                                       "error": tail(str(e), 1)})
             if isinstance(e, TimedOut):
                 break
             continue
-        report["kernels"] += [{**k, "name": f"{k['name']}, {recipe}"} for k in more if (k["name"], k["operands"]) not in known]
+        report["kernels"] += [{**k, "name": f"{k['name']}, {what}"} for k in more if (k["name"], k["operands"]) not in known]
     report["torch_attention"] = torch_attention(c)
     measured = sum("seconds" in k for k in report["kernels"])
     text = (f"{measured} of {len(report['kernels'])} operations were measured. Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
