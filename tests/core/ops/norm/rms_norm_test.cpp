@@ -63,6 +63,59 @@ Gradients reference_backward(const std::vector<double>& dy, const std::vector<do
   return r;
 }
 
+void check_backward(Stream& stream, DType dtype, Size size, bool with_residual) {
+  const auto [rows, cols] = size;
+  INFO("rows " << rows << " cols " << cols << " residual " << with_residual);
+  auto dy = normal_values(rows * cols, 1, dtype), h = normal_values(rows * cols, 2, dtype, 2.0f);
+  auto weight = normal_values(cols, 3, dtype), through = normal_values(rows * cols, 4, dtype);
+  auto before = normal_values(cols, 5);
+  std::vector<double> exact_rstd;
+  reference_forward(as_double(h), as_double(weight), kEps, &exact_rstd);
+  auto rstd = as_float(exact_rstd);
+  Gradients want = reference_backward(as_double(dy), as_double(h), as_double(weight), as_double(rstd));
+  for (size_t i = 0; with_residual && i < want.dx.size(); ++i) {
+    want.dx[i] += through[i];
+    want.dx_size[i] += std::abs(through[i]);
+  }
+  for (size_t c = 0; c < before.size(); ++c) {
+    want.dweight[c] += before[c];
+    want.dweight_size[c] += std::abs(before[c]);
+  }
+
+  Shape shape{rows, cols};
+  DeviceBuffer dy_NC(stream, dtype, shape, dy), h_NC(stream, dtype, shape, h),
+      weight_C(stream, dtype, {cols}, weight), rstd_N(stream, DType::f32, {rows}, rstd),
+      through_NC(stream, dtype, shape, through), dx(stream, dtype, shape),
+      dweight(stream, DType::f32, {cols}, before), amax(stream, DType::u32, {1}),
+      workspace(stream, DType::f32, rms_norm_workspace(stream, cols));
+  amax.upload_as<uint32_t>(std::array{0u});
+  RmsNormBackward args{.dy = dy_NC,
+                       .x = h_NC,
+                       .weight = weight_C,
+                       .rstd = rstd_N,
+                       .dx = dx,
+                       .dweight = dweight,
+                       .workspace = workspace,
+                       .amax = amax};
+  if (with_residual) args.dresidual = through_NC;
+  rms_norm_backward(stream, args);
+  check_close(dx.floats(), want.dx, tolerance(dtype, 8, cols), want.dx_size);
+  check_close(dweight.floats(), want.dweight, tolerance(DType::f32, 4, rows), want.dweight_size);
+  CHECK(amax.download_as<uint32_t>()[0] == largest_bits(dx.floats()));
+
+  // dx may be written over dy or over the gradient that comes past the norm.
+  auto apart = dx.floats();
+  if (with_residual) {
+    args.dx = through_NC;
+    rms_norm_backward(stream, args);
+    CHECK((through_NC.floats() == apart));
+    through_NC.upload(through);
+  }
+  args.dx = dy_NC;
+  rms_norm_backward(stream, args);
+  CHECK((dy_NC.floats() == apart));
+}
+
 }  // namespace
 
 TEST_CASE("rms_norm: the FP64 reference's backward is the derivative of its forward") {
@@ -136,60 +189,26 @@ TEST_CASE("rms_norm_forward adds the residual, rounds the sum as stored and norm
 
 TEST_CASE("rms_norm_backward agrees with the reference") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
-    for (auto [rows, cols] : kSizes) {
-      for (bool with_residual : {false, true}) {
-        INFO("rows " << rows << " cols " << cols << " residual " << with_residual);
-        auto dy = normal_values(rows * cols, 1, dtype), h = normal_values(rows * cols, 2, dtype, 2.0f);
-        auto weight = normal_values(cols, 3, dtype), through = normal_values(rows * cols, 4, dtype);
-        auto before = normal_values(cols, 5);
-        std::vector<double> exact_rstd;
-        reference_forward(as_double(h), as_double(weight), kEps, &exact_rstd);
-        auto rstd = as_float(exact_rstd);
-        Gradients want = reference_backward(as_double(dy), as_double(h), as_double(weight), as_double(rstd));
-        for (size_t i = 0; with_residual && i < want.dx.size(); ++i) {
-          want.dx[i] += through[i];
-          want.dx_size[i] += std::abs(through[i]);
-        }
-        for (size_t c = 0; c < before.size(); ++c) {
-          want.dweight[c] += before[c];
-          want.dweight_size[c] += std::abs(before[c]);
-        }
-
-        Shape shape{rows, cols};
-        DeviceBuffer dy_NC(stream, dtype, shape, dy), h_NC(stream, dtype, shape, h),
-            weight_C(stream, dtype, {cols}, weight), rstd_N(stream, DType::f32, {rows}, rstd),
-            through_NC(stream, dtype, shape, through), dx(stream, dtype, shape),
-            dweight(stream, DType::f32, {cols}, before), amax(stream, DType::u32, {1}),
-            workspace(stream, DType::f32, rms_norm_workspace(stream, cols));
-        amax.upload_as<uint32_t>(std::array{0u});
-        RmsNormBackward args{.dy = dy_NC,
-                             .x = h_NC,
-                             .weight = weight_C,
-                             .rstd = rstd_N,
-                             .dx = dx,
-                             .dweight = dweight,
-                             .workspace = workspace,
-                             .amax = amax};
-        if (with_residual) args.dresidual = through_NC;
-        rms_norm_backward(stream, args);
-        check_close(dx.floats(), want.dx, tolerance(dtype, 8, cols), want.dx_size);
-        check_close(dweight.floats(), want.dweight, tolerance(DType::f32, 4, rows), want.dweight_size);
-        CHECK(amax.download_as<uint32_t>()[0] == largest_bits(dx.floats()));
-
-        // dx may be written over dy or over the gradient that comes past the norm.
-        auto apart = dx.floats();
-        if (with_residual) {
-          args.dx = through_NC;
-          rms_norm_backward(stream, args);
-          CHECK(through_NC.floats() == apart);
-          through_NC.upload(through);
-        }
-        args.dx = dy_NC;
-        rms_norm_backward(stream, args);
-        CHECK(dy_NC.floats() == apart);
-      }
+    for (const Size& size : kSizes) {
+      for (bool with_residual : {false, true}) check_backward(stream, dtype, size, with_residual);
     }
   });
+}
+
+TEST_CASE("rms_norm_backward agrees with the reference where blocks of a GPU walk over many rows") {
+  if (!has_gpu()) return skip("there is no GPU");
+  Stream stream = Stream::cuda(0);
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    INFO(name_of(dtype));
+    // More rows than are on the way at once, so that a place for one is used again: rows of a warp, of a
+    // block with two and with four packs a thread, of a large block; then of elements one by one, some of
+    // which have no register for their sum.
+    const int64_t pack = 16 / size_of(dtype);
+    for (const Size& size : {Size{8453, pack}, Size{1061, 130 * pack}, Size{795, 516 * pack},
+                             Size{269, 1028 * pack}, Size{600, 1037}}) {
+      for (bool with_residual : {false, true}) check_backward(stream, dtype, size, with_residual);
+    }
+  }
 }
 
 TEST_CASE("rms_norm is bitwise the same for any number of threads, and from run to run") {
