@@ -6,7 +6,9 @@
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/io/json.h"
+#include "core/text/listed.h"
 #include "models/hf_family.h"
+#include "models/rope_members.h"
 
 namespace ottava {
 namespace {
@@ -125,49 +127,78 @@ struct Rope {
   std::optional<RopeScaling> scaling;  // nothing where frequencies are not scaled
 };
 
-constexpr std::string_view kOriginal = "original_max_position_embeddings";
 constexpr std::string_view kRopeMembers[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-constexpr std::string_view kScalingMembers[] = {"factor", "low_freq_factor", "high_freq_factor", kOriginal};
+constexpr std::string_view kMscales[] = {"mscale", "mscale_all_dim"};
 
-// {rope_type | type, rope_theta, factor, ...}
-Rope read_rope_object(const Json& object, const std::string& name) {
-  Reader rope(object, name);
-  for (const char* member : {"rope_type", "rope_theta"}) rope.refuse_null(member);
-  std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (std::string other = rope.text("type", type); other != type)
+// Absent for "default".
+std::optional<RopeScaling::Type> rope_type(const Reader& rope, const std::string& name) {
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  if (const std::string other = rope.text("type", type); other != type)
     fail<FileError>(name, "rope_type is '{}' but type is '{}': remove one of them", type, other);
+  if (type == "default") return std::nullopt;
+  const auto known = std::ranges::find(kRopeTypes, type, &RopeTypeName::name);
+  if (known == std::end(kRopeTypes)) {
+    fail<FileError>(name, "rope type is '{}', expected default, {}: others are not supported", type,
+                    listed(kRopeTypes, [](const RopeTypeName& one) { return one.name; }));
+  }
+  return known->type;
+}
+
+void refuse_other_members(const Json& object, const std::string& name,
+                          std::optional<RopeScaling::Type> type) {
+  const auto is_of = [](RopeScaling::Type of, const std::string& member) {
+    return contains(rope_members(of), member) ||
+           (of == RopeScaling::Type::yarn && contains(kMscales, member));
+  };
   for (const auto& [member, value] : object.as_object(name)) {
     if (value.is_object())
       fail<FileError>(
           name, "{} is an object: separate RoPE settings for some of the layers are not supported", member);
-  }
-  if (type != "default" && type != "llama3") {
-    fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not supported",
-                    type);
-  }
-  for (const auto& [member, value] : object.as_object(name)) {
-    if (value.is_null() || contains(kRopeMembers, member)) continue;
-    if (!contains(kScalingMembers, member)) {
-      fail<FileError>(name, "has '{}', which is not supported: remove it if the model was trained without it",
-                      member);
+    if (value.is_null() || contains(kRopeMembers, member) || (type && is_of(*type, member))) continue;
+    if (std::ranges::any_of(kRopeTypes, [&](const auto& one) { return is_of(one.type, member); })) {
+      fail<FileError>(name, "has '{}', which rope type '{}' does not use: correct rope_type, or remove it",
+                      member, type ? name_of(*type) : "default");
     }
-    if (type == "default") {
-      fail<FileError>(
-          name, "has '{}', but rope type 'default' does not scale: set rope_type to 'llama3', or remove it",
-          member);
-    }
+    fail<FileError>(name, "has '{}', which is not supported: remove it if the model was trained without it",
+                    member);
   }
+}
+
+// Where it is not given, transformers takes it from both mscales, if both are there and not 0.
+std::optional<double> attention_factor(const Reader& rope, double factor) {
+  if (rope.find("attention_factor")) return rope.positive("attention_factor");
+  double sizes[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const Json* mscale = rope.find(kMscales[i]);
+    if (!mscale || mscale->as_number(rope.what(kMscales[i])) == 0) return std::nullopt;
+    sizes[i] = 1 + 0.1 * rope.positive(kMscales[i]) * std::log(std::max(factor, 1.0));
+  }
+  return sizes[0] / sizes[1];
+}
+
+// {rope_type | type, rope_theta, factor, ...}. `original`: where it has no original length.
+Rope read_rope_object(const Json& object, const std::string& name, double original) {
+  Reader rope(object, name);
+  for (const char* member : {"rope_type", "rope_theta", "truncate"}) rope.refuse_null(member);
+  const std::optional<RopeScaling::Type> type = rope_type(rope, name);
+  refuse_other_members(object, name, type);
   refuse_partial_rotary(rope, name);
   Rope out;
   if (rope.find("rope_theta")) out.theta = rope.positive("rope_theta");
-  if (type == "default") return out;
-  out.scaling = {.factor = rope.positive("factor"),
-                 .low_freq_factor = rope.positive("low_freq_factor"),
-                 .high_freq_factor = rope.positive("high_freq_factor"),
-                 .original_max_position_embeddings = rope.positive(kOriginal)};
-  if (out.scaling->high_freq_factor <= out.scaling->low_freq_factor) {
-    fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
-                    out.scaling->high_freq_factor, out.scaling->low_freq_factor);
+  if (!type) return out;
+  RopeScaling& scaling = out.scaling.emplace();
+  scaling.type = *type;
+  scaling.factor = rope.positive("factor");
+  if (*type != RopeScaling::Type::linear)
+    scaling.original_max_position_embeddings = rope.positive(kOriginalLength, original);
+  if (*type == RopeScaling::Type::llama3) {
+    scaling.low_freq_factor = rope.positive("low_freq_factor");
+    scaling.high_freq_factor = rope.positive("high_freq_factor");
+  } else if (*type == RopeScaling::Type::yarn) {
+    scaling.beta_fast = rope.positive("beta_fast", scaling.beta_fast);
+    scaling.beta_slow = rope.positive("beta_slow", scaling.beta_slow);
+    scaling.attention_factor = attention_factor(rope, scaling.factor);
+    scaling.truncate = !rope.find("truncate") || rope.boolean("truncate");
   }
   return out;
 }
@@ -179,10 +210,11 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   std::optional<Rope> read;
   std::optional<double> theta;
   if (r.find("rope_theta")) theta = r.positive("rope_theta");
+  const double original = r.positive(kOriginalLength, static_cast<double>(config.max_position_embeddings));
   for (const char* form : {"rope_scaling", "rope_parameters"}) {
     const Json* object = r.find(form);
     if (!object) continue;
-    const Rope rope = read_rope_object(*object, r.what(form));
+    const Rope rope = read_rope_object(*object, r.what(form), original);
     if ((theta && rope.theta && theta != rope.theta) || (read && read->scaling != rope.scaling)) {
       fail<FileError>(where,
                       "{} contradicts rope_theta or rope_scaling: keep only those that the model was trained "
@@ -192,15 +224,18 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
     if (rope.theta) theta = rope.theta;
     read = rope;
     // Beside the object it is read by some versions of transformers only, and there takes precedence.
-    if (rope.scaling && r.find(kOriginal) &&
-        r.positive(kOriginal) != rope.scaling->original_max_position_embeddings) {
+    if (rope.scaling && rope.scaling->type != RopeScaling::Type::linear && r.find(kOriginalLength) &&
+        original != rope.scaling->original_max_position_embeddings) {
       fail<FileError>(where, "has {} {}, but {} has {}: keep only the one that the model was trained with",
-                      kOriginal, r.positive(kOriginal), form, rope.scaling->original_max_position_embeddings);
+                      kOriginalLength, original, form, rope.scaling->original_max_position_embeddings);
     }
   }
   if (!theta) r.refuse_null("rope_theta");
   config.rope_theta = theta.value_or(config.rope_theta);
-  if (read) config.rope_scaling = read->scaling;
+  if (!read || !read->scaling) return;
+  config.rope_scaling = read->scaling;
+  if (const std::string wrong = what_is_wrong(*config.rope_scaling, config.rope_theta); !wrong.empty())
+    fail<FileError>(where, "{}", wrong);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ struct HfConfig {
   int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000;
-  std::optional<RopeScaling> rope_scaling;  ///< rope type "llama3"; empty for "default"
+  std::optional<RopeScaling> rope_scaling;  ///< empty for rope type "default"
   bool tie_word_embeddings = false;
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;

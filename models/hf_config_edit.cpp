@@ -5,6 +5,7 @@
 #include "core/contains.h"
 #include "core/io/json.h"
 #include "models/hf_family.h"
+#include "models/rope_members.h"
 
 // A config.json as it is written: anew, or from the one that a model was made from.
 namespace ottava {
@@ -24,15 +25,23 @@ constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
 /// What a config.json may leave out; it is then taken from the family or from other sizes.
 constexpr std::string_view kDerivedSizes[] = {"num_key_value_heads", "head_dim", "max_position_embeddings"};
 
+constexpr std::string_view kRopeForms[] = {"rope_parameters", "rope_scaling"};
+
 Json scaling_json(const std::optional<RopeScaling>& scaling) {
   if (!scaling) return {};
-  return Json()
-      .set("rope_type", "llama3")
-      .set("factor", scaling->factor)
-      .set("low_freq_factor", scaling->low_freq_factor)
-      .set("high_freq_factor", scaling->high_freq_factor)
-      .set("original_max_position_embeddings",
-           static_cast<int64_t>(scaling->original_max_position_embeddings));
+  Json json;
+  json.set("rope_type", name_of(scaling->type)).set("factor", scaling->factor);
+  if (scaling->type == RopeScaling::Type::llama3) {
+    json.set("low_freq_factor", scaling->low_freq_factor).set("high_freq_factor", scaling->high_freq_factor);
+  }
+  if (scaling->type != RopeScaling::Type::linear)
+    json.set(kOriginalLength, static_cast<int64_t>(scaling->original_max_position_embeddings));
+  if (scaling->type == RopeScaling::Type::yarn) {
+    json.set("beta_fast", scaling->beta_fast).set("beta_slow", scaling->beta_slow);
+    if (scaling->attention_factor) json.set("attention_factor", *scaling->attention_factor);
+    if (!scaling->truncate) json.set("truncate", false);
+  }
+  return json;
 }
 
 // transformers writes 9.999999747378752e-06 where 1e-05 was meant.
@@ -73,11 +82,24 @@ class Editor {
   std::vector<std::string> changes_;
 };
 
+// Whether a scaling's original length stands elsewhere than in its object: it is max_position_embeddings if
+// it is left out, and would change with that.
+bool lacks_original(const Json& root, const std::optional<RopeScaling>& scaling) {
+  if (!scaling || scaling->type == RopeScaling::Type::linear) return false;
+  return std::ranges::none_of(kRopeForms, [&](std::string_view form) {
+    const Json* object = root.find(form);
+    const Json* original = object ? object->find(kOriginalLength) : nullptr;
+    return original && !original->is_null();
+  });
+}
+
 void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Editor& edit) {
-  if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling) return;
-  edit.erase("original_max_position_embeddings");  // it stands in the object too
+  const bool completes = lacks_original(root, now.rope_scaling),
+             would_move = completes && was.max_position_embeddings != now.max_position_embeddings;
+  if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling && !would_move) return;
+  edit.erase(kOriginalLength);  // it stands in the object too
   // Where rope_theta is inside of one of these, it stays there.
-  for (const std::string_view form : {"rope_parameters", "rope_scaling"}) {
+  for (const std::string_view form : kRopeForms) {
     const Json* object = root.find(form);
     if (!object || object->is_null() || (form == "rope_scaling" && !object->find("rope_theta"))) continue;
     Json json = now.rope_scaling ? scaling_json(now.rope_scaling) : Json().set("rope_type", "default");
@@ -88,7 +110,7 @@ void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Edito
     return;
   }
   edit.replace("rope_theta", was.rope_theta, now.rope_theta);
-  if (was.rope_scaling != now.rope_scaling) {
+  if (was.rope_scaling != now.rope_scaling || completes) {
     const Json json = scaling_json(now.rope_scaling);
     edit.put("rope_scaling", json, scaling_json(was.rope_scaling).dump(), json.dump());
   }

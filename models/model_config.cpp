@@ -6,27 +6,54 @@
 #include "core/config/section.h"
 #include "core/contains.h"
 #include "core/ops/attention/attention.h"
+#include "models/rope_members.h"
 
 namespace ottava {
 
 void declare(config::Section& s, RopeScalingConfig& c) {
   s.meaning(
-      "RoPE scaling for longer contexts, as in Llama 3.1; null: that of config.json or of the flavor, which "
-      "setting dim turns off; for a model without scaling, setting one key turns it on with Llama 3.1's "
-      "values for the others");
-  s.field("factor", c.factor, "factor by which long wavelengths are stretched; 1: no scaling")
+      "RoPE scaling for longer contexts; null: that of config.json or of the flavor, which setting dim turns "
+      "off; for a model without scaling, setting one key turns it on, of type llama3 with Llama 3.1's values "
+      "for the others");
+  std::vector<std::pair<std::string, RopeScaling::Type>> types;
+  for (const RopeTypeName& one : kRopeTypes) types.emplace_back(one.name, one.type);
+  s.choice(
+      "rope_type", c.rope_type, types,
+      "how frequencies are scaled; llama3: long wavelengths, as in Llama 3.1; linear: all alike; yarn: those "
+      "of few rotations within the original length, and cosines and sines grow; null: that of config.json, "
+      "else llama3; linear needs factor, yarn also original_max_position_embeddings, where config.json has "
+      "another type");
+  s.field("factor", c.factor,
+          "factor by which long wavelengths are stretched, or all (linear); 1: no scaling")
       .range(1, 1 << 16);
   s.field("low_freq_factor", c.low_freq_factor,
-          "wavelengths longer than original_max_position_embeddings / low_freq_factor are stretched by the "
-          "full factor")
+          "llama3: wavelengths longer than original_max_position_embeddings / low_freq_factor are stretched "
+          "by the full factor")
       .above(0);
   s.field("high_freq_factor", c.high_freq_factor,
-          "wavelengths shorter than original_max_position_embeddings / high_freq_factor are left as they are")
+          "llama3: wavelengths shorter than original_max_position_embeddings / high_freq_factor are left as "
+          "they are")
       .above(0);
   s.field("original_max_position_embeddings", c.original_max_position_embeddings,
-          "context length before scaling")
+          "llama3 and yarn: context length before scaling")
       .range(1, 1 << 30)
       .unit("tokens");
+  s.field("beta_fast", c.beta_fast,
+          "yarn: what turns more often than this within the original length is left as it is; null: that of "
+          "config.json, else 32")
+      .above(0);
+  s.field("beta_slow", c.beta_slow,
+          "yarn: what turns less often than this within the original length is stretched by the full factor; "
+          "null: that of config.json, else 1")
+      .above(0);
+  s.field("attention_factor", c.attention_factor,
+          "yarn: factor of cosines and sines, so that scores grow by its square; null: that of config.json "
+          "(or of its mscale and mscale_all_dim), else 1 + ln(factor) / 10")
+      .above(0);
+  s.field(
+      "truncate", c.truncate,
+      "yarn: what lies between beta_fast and beta_slow begins and ends at whole pairs of dimensions; null: "
+      "that of config.json, else true");
 }
 
 namespace {
@@ -125,6 +152,10 @@ void check(const RopeScalingConfig& rope, config::Problems& problems) {
     problems.add("model.rope_scaling.high_freq_factor",
                  "high_freq_factor {} must be greater than low_freq_factor {}", *rope.high_freq_factor,
                  *rope.low_freq_factor);
+  }
+  if (rope.beta_fast && rope.beta_slow && *rope.beta_fast < *rope.beta_slow) {
+    problems.add("model.rope_scaling.beta_fast", "beta_fast {} must be at least beta_slow {}",
+                 *rope.beta_fast, *rope.beta_slow);
   }
 }
 

@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "core/config/declare.h"
+#include "core/ops/rope.h"
 
 namespace ottava {
 
-/// Llama 3.1's stretching of RoPE frequencies. Unset members are the flavor's.
+/// Scaling of RoPE frequencies (core/ops/rope.h). Unset members are those of the flavor or of config.json.
 struct RopeScalingConfig {
+  std::optional<RopeScaling::Type> rope_type;
   std::optional<double> factor;  ///< 1: no scaling
   std::optional<double> low_freq_factor, high_freq_factor;
   std::optional<int64_t> original_max_position_embeddings;
+  std::optional<double> beta_fast, beta_slow, attention_factor;
+  std::optional<bool> truncate;
   bool operator==(const RopeScalingConfig&) const = default;
 };
 

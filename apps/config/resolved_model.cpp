@@ -66,7 +66,8 @@ int64_t longest_sequence(const Config& c, const LlamaConfig& model) {
     return parse_hf_config(read_file(*path), *path).max_position_embeddings;
   // Frequencies that are scaled are made for sequences of up to factor times the original length.
   const std::optional<RopeScaling>& scaling = model.rope_scaling;
-  const double made_for = scaling ? scaling->factor * scaling->original_max_position_embeddings : 0;
+  const bool is_known = scaling && scaling->type != RopeScaling::Type::linear;
+  const double made_for = is_known ? scaling->factor * scaling->original_max_position_embeddings : 0;
   return std::max(static_cast<int64_t>(std::min<double>(made_for, kMostTokens)), c.training.seq_len);
 }
 

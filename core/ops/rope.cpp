@@ -1,8 +1,11 @@
 #include "core/ops/rope.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <numbers>
+#include <string_view>
+#include <utility>
 
 #include "core/check.h"
 #include "core/ops/rope_kernels.h"
@@ -13,15 +16,34 @@
 namespace ottava {
 namespace {
 
+// How much of a frequency is kept, 0 to 1; the rest is divided by the factor.
+double kept_as_in_llama3(double f, const RopeScaling& s) {
+  const double wavelength = 2 * std::numbers::pi / f,
+               rotations = s.original_max_position_embeddings / wavelength;
+  return std::clamp((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
+}
+
+double kept_as_in_yarn(int64_t i, int64_t head_dim, double theta, const RopeScaling& s) {
+  // The pair, if fractions of one existed, that turns so often within the original length.
+  const auto pair_of = [&](double rotations) {
+    return head_dim * std::log(s.original_max_position_embeddings / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(theta));
+  };
+  double low = pair_of(s.beta_fast), high = pair_of(s.beta_slow);
+  if (s.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1.0);  // not half of it: so does transformers
+  if (low == high) high += 0.001;
+  return 1 - std::clamp((i - low) / (high - low), 0.0, 1.0);
+}
+
 double frequency(int64_t i, int64_t head_dim, double theta, const std::optional<RopeScaling>& scaling) {
   const double f = std::pow(theta, -2.0 * i / head_dim);
   if (!scaling) return f;
-  const double wavelength = 2 * std::numbers::pi / f, original = scaling->original_max_position_embeddings;
-  const double low = scaling->low_freq_factor, high = scaling->high_freq_factor;
-  if (wavelength < original / high) return f;
-  if (wavelength > original / low) return f / scaling->factor;
-  const double smooth = (original / wavelength - low) / (high - low);
-  return (1 - smooth) * f / scaling->factor + smooth * f;
+  double kept = 0;
+  if (scaling->type == RopeScaling::Type::llama3) kept = kept_as_in_llama3(f, *scaling);
+  if (scaling->type == RopeScaling::Type::yarn) kept = kept_as_in_yarn(i, head_dim, theta, *scaling);
+  return (1 - kept) * f / scaling->factor + kept * f;
 }
 
 void check(const Rope& a) {
@@ -59,6 +81,33 @@ void rope_on_cpu(const Rope& a) {
 
 }  // namespace
 
+double attention_factor_of(const RopeScaling& s) {
+  if (s.type != RopeScaling::Type::yarn) return 1;
+  return s.attention_factor.value_or(1 + 0.1 * std::log(std::max(s.factor, 1.0)));
+}
+
+std::string what_is_wrong(const RopeScaling& s, double theta) {
+  // Those of other types have their defaults, which are right.
+  for (const auto& [name, value] : {std::pair<std::string_view, double>{"factor", s.factor},
+                                    {"low_freq_factor", s.low_freq_factor},
+                                    {"high_freq_factor", s.high_freq_factor},
+                                    {"original_max_position_embeddings", s.original_max_position_embeddings},
+                                    {"beta_fast", s.beta_fast},
+                                    {"beta_slow", s.beta_slow},
+                                    {"attention_factor", attention_factor_of(s)}}) {
+    if (!(value > 0) || !std::isfinite(value))
+      return fmt::format("{} is {}, expected more than 0", name, value);
+  }
+  if (s.high_freq_factor <= s.low_freq_factor)
+    return fmt::format("high_freq_factor is {}, expected more than low_freq_factor {}", s.high_freq_factor,
+                       s.low_freq_factor);
+  if (s.beta_fast < s.beta_slow)
+    return fmt::format("beta_fast is {}, expected at least beta_slow {}", s.beta_fast, s.beta_slow);
+  if (s.type == RopeScaling::Type::yarn && theta <= 1)
+    return fmt::format("rope_theta is {}, expected more than 1 where the rope type is yarn", theta);
+  return {};
+}
+
 void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double theta,
                      const std::optional<RopeScaling>& scaling) {
   if (head_dim <= 0 || head_dim % 2 != 0) {
@@ -66,22 +115,16 @@ void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double t
                       head_dim);
   }
   if (!(theta > 0)) fail<ConfigError>("rope", "theta is {}, expected a positive number", theta);
-  if (scaling && !(scaling->factor > 0 && scaling->low_freq_factor > 0 &&
-                   scaling->high_freq_factor > scaling->low_freq_factor &&
-                   scaling->original_max_position_embeddings > 0)) {
-    fail<ConfigError>("rope",
-                      "scaling has factor {}, low_freq_factor {}, high_freq_factor {}, "
-                      "original_max_position_embeddings {}: expected positive numbers with low below high",
-                      scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
-                      scaling->original_max_position_embeddings);
-  }
+  if (const std::string wrong = scaling ? what_is_wrong(*scaling, theta) : ""; !wrong.empty())
+    fail<ConfigError>("rope", "scaling: {}", wrong);
+  const double size = scaling ? attention_factor_of(*scaling) : 1;
   const int64_t half = head_dim / 2;
   parallel_for(positions, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < half; ++i) {
       const double f = frequency(i, head_dim, theta, scaling);
       for (int64_t p = begin; p < end; ++p) {
-        table[p * head_dim + i] = static_cast<float>(std::cos(p * f));
-        table[p * head_dim + half + i] = static_cast<float>(std::sin(p * f));
+        table[p * head_dim + i] = static_cast<float>(size * std::cos(p * f));
+        table[p * head_dim + half + i] = static_cast<float>(size * std::sin(p * f));
       }
     }
   });

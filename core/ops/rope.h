@@ -2,18 +2,33 @@
 
 #include <compare>
 #include <optional>
+#include <string>
 
 #include "core/stream.h"
 #include "core/tensor.h"
 
 namespace ottava {
 
-/// Frequency scaling of Llama 3.1; the names are those of `rope_scaling` in Hugging Face's config.json.
+/// How frequencies are scaled for longer sequences: as in Llama 3.1, all of them by one factor, or by YaRN
+/// (arXiv:2309.00071). The names are those of `rope_scaling` in Hugging Face's config.json, the arithmetic
+/// that of transformers 5 (modeling_rope_utils.py). Members of other types keep their defaults.
 struct RopeScaling {
-  double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
-  double original_max_position_embeddings = 8192;
+  enum class Type { llama3, linear, yarn };
+  Type type = Type::llama3;
+  double factor = 8;
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
+  double original_max_position_embeddings = 8192;    ///< llama3, yarn
+  double beta_fast = 32, beta_slow = 1;              ///< yarn
+  std::optional<double> attention_factor;            ///< yarn; empty: 1 + ln(factor) / 10
+  bool truncate = true;                              ///< yarn: the ramp begins and ends at whole pairs
   bool operator==(const RopeScaling&) const = default;
 };
+
+/// What cosines and sines are multiplied by: 1 unless it is YaRN.
+double attention_factor_of(const RopeScaling& scaling);
+
+/// Why no table can be made with a scaling, or nothing: "beta_fast is 1, expected at least beta_slow 2".
+std::string what_is_wrong(const RopeScaling& scaling, double theta);
 
 /// cos and sin of position * f_i for i in [0, D/2), with f_i = theta^(-2i/D), scaled if `scaling` is given.
 /// table f32 [positions, D], in each row first the cosines, then the sines. Computed in double on the host.
@@ -30,8 +45,8 @@ struct AttentionHeads {
 
 /// Rotates the query and key heads of qkv [N, row()] in place (rotate-half layout, f32 arithmetic):
 ///     (a, b) -> (a cos - b sin, b cos + a sin)   with a = x[i], b = x[i + D/2]
-/// `inverse` rotates the other way: the backward pass. Row n has position positions[n] if positions (i32 [N])
-/// are given, else n % T. Throws ShapeError.
+/// `inverse` rotates the other way: the backward pass, since a factor of the table stays. Row n has position
+/// positions[n] if positions (i32 [N]) are given, else n % T. Throws ShapeError.
 struct Rope {
   Tensor qkv, table;
   Tensor positions;  ///< may be left out

@@ -143,11 +143,9 @@ void validate(const LlamaConfig& c) {
         "expected at most {:.2g}: lower one of them",
         c.dim, c.ffn_dim, c.layers, c.heads, c.head_dim, c.vocab_size, parameters, kMostParameters);
   }
-  if (c.rope_scaling && c.rope_scaling->low_freq_factor >= c.rope_scaling->high_freq_factor) {
-    fail<ConfigError>("model",
-                      "rope_scaling.low_freq_factor {} must be less than rope_scaling.high_freq_factor {}: "
-                      "change one of them, or set both",
-                      c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor);
+  const std::string wrong = c.rope_scaling ? what_is_wrong(*c.rope_scaling, c.rope_theta) : "";
+  if (!wrong.empty()) {
+    fail<ConfigError>("model", "rope_scaling: {}: change one of the two, or set both", wrong);
   }
 }
 

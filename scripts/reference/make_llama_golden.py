@@ -22,6 +22,9 @@ BASE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_siz
             rope_theta=10000.0, max_position_embeddings=64, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
+LINEAR = dict(rope_type="linear", factor=4.0)
+# Pairs 2 to 6 of the 8 lie between the two; most positions are beyond the original length.
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=0.25, beta_slow=0.0005)
 CASES = {
     "gqa_head16": ("llama", dict(num_attention_heads=4, num_key_value_heads=2, head_dim=16)),
     "tied_rope_scaling_head64": ("llama", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=64,
@@ -29,6 +32,8 @@ CASES = {
     "head128": ("llama", dict(num_attention_heads=1, num_key_value_heads=1, head_dim=128)),
     "qwen2_bias": ("qwen2", dict(num_attention_heads=2, num_key_value_heads=1)),
     "qwen3_qk_norm": ("qwen3", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=16)),
+    "linear": ("llama", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=16, rope_scaling=LINEAR)),
+    "yarn": ("qwen3", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=16, rope_scaling=YARN)),
 }
 CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),

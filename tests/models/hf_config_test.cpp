@@ -181,8 +181,6 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("use_sliding_window":true)", "sliding-window attention is not supported");
   refused(R"("quantization_config":{})", "quantized weights are not supported");
   refused(R"("partial_rotary_factor":0.5)", "partial_rotary_factor is 0.5");
-  refused(R"("rope_scaling":{"rope_type":"yarn"})", "rope type is 'yarn', expected 'default' or 'llama3'");
-  refused(R"("rope_scaling":{"type":"linear","factor":2})", "rope type is 'linear'");
   refused(R"("rope_scaling":{"rope_type":"llama3"})", "has no 'factor'");
   refused(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
           R"("original_max_position_embeddings":8192})",
@@ -197,9 +195,9 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("rope_scaling":{"rope_type":"default","rope_theta":1e6},"rope_theta":1e4)",
           "rope_scaling contradicts rope_theta");
   refused(R"("rope_scaling":{"rope_type":"default","factor":8})",
-          "has 'factor', but rope type 'default' does not scale: set rope_type to 'llama3', or remove it");
+          "has 'factor', which rope type 'default' does not use: correct rope_type, or remove it");
   refused(R"("rope_parameters":{"rope_theta":1e6,"attention_factor":2})",
-          "has 'attention_factor', which is not supported: remove it if the model was trained without it");
+          "has 'attention_factor', which rope type 'default' does not use");
   refused(R"("rope_parameters":{"rope_theta":1e6,"partial_rotary_factor":0.5})",
           "partial_rotary_factor is 0.5");
   refused(R"("rope_parameters":{"rope_theta":"1e6"})", "is a string, expected a number");

@@ -93,6 +93,9 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
             "model.multiple_of: ffn_dim 768 is set as well; set only one of the two"));
   CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
             "high_freq_factor 1 must be greater than low_freq_factor 4"));
+  CHECK(has(error("model: {rope_scaling: {rope_type: yarn, beta_fast: 1, beta_slow: 2}}"),
+            "model.rope_scaling.beta_fast: beta_fast 1 must be at least beta_slow 2"));
+  CHECK(has(error("model: {rope_scaling: {rope_type: dynamic}}"), "llama3, linear or yarn"));
   CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"),
             "expected -1 or an integer >= 1 and <= 1048576, got"));
   // What is kept in 32 bits, or as nanoseconds in 64, is refused beyond.

@@ -90,16 +90,45 @@ TEST_CASE("rope: Llama 3.1 scaling keeps short waves, divides long ones by 8 and
   CHECK(angle(scaled, 63) / angle(plain, 63) == Approx(1.0 / 8).epsilon(1e-5));
 }
 
+TEST_CASE("rope: YaRN keeps what turns often, divides what turns seldom, and makes all of them larger") {
+  // theta 10000, D 16, original 4096: a pair that turns r times is 16 ln(4096 / 2 pi r) / (2 ln 10000), 2.616
+  // for 32 and 5.626 for 1, so that the ramp goes from pair 2 to pair 6: 1/4 of the way for 3, half for 4.
+  const int64_t dim = 16;
+  std::vector<float> plain(2 * dim), scaled(2 * dim), linear(2 * dim);
+  const RopeScaling yarn{
+      .type = RopeScaling::Type::yarn, .factor = 4, .original_max_position_embeddings = 4096};
+  fill_rope_table(plain.data(), 2, dim, 10000, {});
+  fill_rope_table(scaled.data(), 2, dim, 10000, yarn);
+  fill_rope_table(linear.data(), 2, dim, 10000, RopeScaling{.type = RopeScaling::Type::linear, .factor = 4});
+  const auto ratio = [&](const std::vector<float>& table, size_t i) {
+    const auto angle = [&](const std::vector<float>& of) { return std::atan2(of[24 + i], of[16 + i]); };
+    return angle(table) / angle(plain);
+  };
+  const double kept[] = {1, 1, 1, 0.75, 0.5, 0.25, 0, 0};
+  for (size_t i = 0; i < 8; ++i) {
+    CHECK(ratio(scaled, i) == Approx(kept[i] + (1 - kept[i]) / 4).epsilon(2e-6));
+    CHECK(ratio(linear, i) == Approx(0.25).epsilon(2e-6));
+    CHECK(std::hypot(scaled[24 + i], scaled[16 + i]) == Approx(1 + 0.1 * std::log(4.0)).epsilon(1e-6));
+  }
+  CHECK(attention_factor_of(yarn) == Approx(1.1386294));
+}
+
 TEST_CASE("rope: a table that cannot be is refused") {
   float table[8];
   CHECK_THROWS_WITH(fill_rope_table(table, 1, 7, 1e4, {}),
                     "[rope] head dimension is 7, expected an even number: it is rotated in pairs");
   CHECK_THROWS_WITH(fill_rope_table(table, 1, 8, 0, {}), "[rope] theta is 0, expected a positive number");
   RopeScaling scaling{.low_freq_factor = 4, .high_freq_factor = 4};
-  CHECK_THROWS_WITH(
-      fill_rope_table(table, 1, 8, 1e4, scaling),
-      "[rope] scaling has factor 8, low_freq_factor 4, high_freq_factor 4, original_max_position_embeddings "
-      "8192: expected positive numbers with low below high");
+  CHECK_THROWS_WITH(fill_rope_table(table, 1, 8, 1e4, scaling),
+                    "[rope] scaling: high_freq_factor is 4, expected more than low_freq_factor 4");
+  CHECK_THROWS_WITH(fill_rope_table(table, 1, 8, 1e4, RopeScaling{.factor = -1}),
+                    "[rope] scaling: factor is -1, expected more than 0");
+  scaling = {.type = RopeScaling::Type::yarn, .beta_fast = 1, .beta_slow = 2};
+  CHECK_THROWS_WITH(fill_rope_table(table, 1, 8, 1e4, scaling),
+                    "[rope] scaling: beta_fast is 1, expected at least beta_slow 2");
+  scaling.beta_slow = 1;
+  CHECK_THROWS_WITH(fill_rope_table(table, 1, 8, 1, scaling),
+                    "[rope] scaling: rope_theta is 1, expected more than 1 where the rope type is yarn");
 }
 
 TEST_CASE("rope rotates query and key heads and leaves the values alone") {

@@ -41,17 +41,26 @@ LlamaConfig base(int64_t heads, int64_t kv_heads, int64_t head_dim) {
 }
 
 std::vector<Case> cases() {
-  LlamaConfig tied = base(2, 1, 64), bias = base(2, 1, 16), qk_norm = base(2, 1, 16);
+  LlamaConfig tied = base(2, 1, 64), bias = base(2, 1, 16), qk_norm = base(2, 1, 16), linear = bias;
   tied.tied_embeddings = true;
   tied.rope_scaling = RopeScaling{
       .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 16};
   bias.qkv_bias = true;
   qk_norm.qk_norm = true;
+  linear.rope_scaling = RopeScaling{.type = RopeScaling::Type::linear, .factor = 4};
+  LlamaConfig yarn = qk_norm;
+  yarn.rope_scaling = RopeScaling{.type = RopeScaling::Type::yarn,
+                                  .factor = 4,
+                                  .original_max_position_embeddings = 8,
+                                  .beta_fast = 0.25,
+                                  .beta_slow = 0.0005};
   return {{"gqa_head16", base(4, 2, 16)},
           {"tied_rope_scaling_head64", tied},
           {"head128", base(1, 1, 128)},
           {"qwen2_bias", bias},
-          {"qwen3_qk_norm", qk_norm}};
+          {"qwen3_qk_norm", qk_norm},
+          {"linear", linear},
+          {"yarn", yarn}};
 }
 
 fs::path folder_of(const Case& c) { return fs::path(OTTAVA_SOURCE_DIR) / "tests/golden/llama" / c.name; }

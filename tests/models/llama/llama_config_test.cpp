@@ -57,8 +57,8 @@ TEST_CASE("shapes that cannot be built are refused") {
   c = llama_flavor("debugmodel");
   c.rope_scaling->low_freq_factor = 4;  // the flavor's high_freq_factor
   CHECK_THROWS_WITH(validate(c),
-                    "[model] rope_scaling.low_freq_factor 4 must be less than rope_scaling.high_freq_factor "
-                    "4: change one of them, or set both");
+                    "[model] rope_scaling: high_freq_factor is 4, expected more than low_freq_factor 4: "
+                    "change one of the two, or set both");
 }
 
 TEST_CASE("a model whose parameters 64 bits do not count is refused") {
