@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/golden/tokenizer/patterns.json: the pieces that HF `tokenizers` cuts texts into by patterns whose
-constructs other engines read otherwise, among them Kimi-K2's.
+constructs other engines read otherwise, among them Kimi-K2's and that of Mistral's byte-level tokenizers.
 
     python3 -m venv VENV && VENV/bin/pip install tokenizers
     VENV/bin/python scripts/reference/make_pattern_golden.py
@@ -16,9 +16,12 @@ UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p
 ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 KIMI = "|".join([r"[\p{Han}]+", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}",
                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+TEKKEN_UPPER, TEKKEN_LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?{TEKKEN_UPPER}*{TEKKEN_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{TEKKEN_UPPER}+{TEKKEN_LOWER}*",
+                   r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 
 PATTERNS = [
-    KIMI, r"[a-z&&[^b]]+", r"(?i:[a-z&&[^b]]+)", r"(?<=[a-z&&[^b]])x", r"[\p{L}&&[^\p{Han}\s]]+", r"[a-z-&&[^]b]]+", r"[a-z&&[^\h]]{2}",
+    KIMI, TEKKEN, r"[a-z&&[^b]]+", r"(?i:[a-z&&[^b]]+)", r"(?<=[a-z&&[^b]])x", r"[\p{L}&&[^\p{Han}\s]]+", r"[a-z-&&[^]b]]+", r"[a-z&&[^\h]]{2}",
     r"\h+", r"\H+", r"[x\h]+", r"[x\H]+", r"[^\h]+", r"[^\H]+", r"^a", r"a$", r"^", r"$", r"\s+$", r"\Aa", r"a\Z", r"a\z", r".+",
     r"(?m:a.)", r"(?m)a.", r"(?i-m:a.)", r"(?mi:a.)", r"\v+", r"[a\v]+", r"[a&b]+", r"[]a]+", r"[^]a]+", r"[a\[b]+", r"[[:alpha:]0]+",
     r"[[:alpha:]\s&&[^b]]+", r"\p{N}{1,3}", r"\x{41}+", r"a{1,2}", r"a{", r"\N+", r"\R", r"\[a&&b\]",

@@ -158,7 +158,7 @@ ChatTemplate chat_template_named(std::string_view name) {
   const auto& names = chat_template_names();
   const auto at = std::ranges::find(names, name);
   if (at != names.end()) return static_cast<ChatTemplate>(at - names.begin());
-  for (std::string_view other : {"llama2", "gemma", "mistral"})
+  for (std::string_view other : {"llama2", "gemma"})
     if (name.starts_with(other))
       fail<ConfigError>(
           "chat",

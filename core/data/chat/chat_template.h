@@ -21,8 +21,8 @@ namespace ottava::data {
 enum class ChatTemplate : uint8_t { llama3, llama3_1, llama3_2, chatml, qwen2_5, qwen3 };
 const std::vector<std::string>& chat_template_names();
 std::string_view name_of(ChatTemplate style);
-/// Inverse of name_of(). Throws ConfigError for an unknown name, and says why llama2, gemma and mistral are
-/// not supported.
+/// Inverse of name_of(). Throws ConfigError for an unknown name, and says why llama2 and gemma are not
+/// supported.
 ChatTemplate chat_template_named(std::string_view name);
 
 /// Which of these templates a model's Jinja text is (chat_template.jinja, or chat_template of
