@@ -256,7 +256,8 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   std::string type = r.text("model_type", "");
   auto family = std::ranges::find(kHfFamilies, type, [](const auto& known) { return known.model_type; });
   if (family == std::end(kHfFamilies)) {
-    fail<FileError>(where, "model_type is '{}', expected llama, qwen2 or qwen3", type);
+    fail<FileError>(where, "model_type is '{}', expected one of {}", type,
+                    listed(kHfFamilies, [](const HfFamilyRow& known) { return known.model_type; }));
   }
   HfConfig config;
   config.family = family->family;
@@ -281,6 +282,9 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.max_position_embeddings = r.size("max_position_embeddings", family->max_position_embeddings);
   config.rms_norm_eps = r.positive("rms_norm_eps", 1e-6);
   config.tie_word_embeddings = r.boolean("tie_word_embeddings");
+  const Json* window = root.find("sliding_window");
+  if (config.family == HfFamily::mistral && !(window && window->is_null()))
+    config.sliding_window = r.size("sliding_window", kMistralWindow);
   config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
   if (const Json* dropout = r.find("attention_dropout"))
     config.attention_dropout = dropout->as_number(r.what("attention_dropout"));

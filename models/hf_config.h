@@ -13,8 +13,8 @@ namespace ottava {
 class Json;
 
 /// The families of Hugging Face models that are supported. Qwen2 has biases on q, k and v; Qwen3 has norms on
-/// q and k.
-enum class HfFamily { llama, qwen2, qwen3 };
+/// q and k; Mistral computes what Llama does, on sequences within its window.
+enum class HfFamily { llama, qwen2, qwen3, mistral };
 
 /// The part of an HF `config.json` that decides what the model computes. Where a file leaves a value out, it
 /// is the default that `transformers` has for the family, except that no token begins or ends a text:
@@ -33,6 +33,7 @@ struct HfConfig {
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;  ///< empty for rope type "default"
   bool tie_word_embeddings = false;
+  std::optional<int64_t> sliding_window;  ///< only of Mistral: how many tokens a token sees, itself included
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   std::string dtype = "float32";  ///< of the stored weights: "float32", "bfloat16", "float16"
@@ -60,8 +61,8 @@ struct HfConfigEdit {
 /// `source` with the values of `now`. Throws FileError as parse_hf_config() does.
 HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, const HfConfig& now);
 
-/// What two configurations compute differently: "rope_theta 10000 and 500000". Lengths, tokens and the dtype
-/// of stored weights do not count.
+/// What two configurations compute differently: "rope_theta 10000 and 500000". Lengths, windows (no sequence
+/// is longer), tokens and the dtype of stored weights do not count.
 std::vector<std::string> differences(const HfConfig& a, const HfConfig& b);
 
 /// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none. Throws

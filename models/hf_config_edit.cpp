@@ -123,6 +123,8 @@ Json eos_json(const std::vector<int64_t>& ids) {
   return list;
 }
 
+Json window_json(const HfConfig& c) { return c.sliding_window ? Json(*c.sliding_window) : Json(); }
+
 Json bos_json(const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); }
 
 }  // namespace
@@ -135,13 +137,18 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
     const auto& family = row_of(now.family);
     edit.put("model_type", std::string(family.model_type), row_of(was.family).model_type, family.model_type);
     edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
-    // LlamaConfig would take 1 and 2 for what a file of Qwen leaves out.
+    // LlamaConfig and MistralConfig would take 1 and 2 for what a file of Qwen leaves out.
     for (const std::string_view name : {"bos_token_id", "eos_token_id"})
       if (!root.find(name)) edit.set(name, Json());
+    // It means something to Mistral, even where it is left out.
+    edit.erase("sliding_window");
+    if (now.family == HfFamily::mistral) edit.set("sliding_window", window_json(now));
     // A null that was taken for left out, and that the new family does not take for it.
     for (const auto& [of, name] : kNeverNullIn)
       if (const Json* value = root.find(name); of == now.family && value && value->is_null())
         edit.erase(name);
+  } else if (was.sliding_window != now.sliding_window) {
+    edit.put("sliding_window", window_json(now), window_json(was).dump(), window_json(now).dump());
   }
   bool derives_anew = was.family != now.family;
   for (const auto& [name, size] : kSizes) {
@@ -165,7 +172,10 @@ std::vector<std::string> differences(const HfConfig& a, const HfConfig& b) {
   auto compare = [&](std::string_view name, const Json& x, const Json& y) {
     if (x.dump() != y.dump()) out.push_back(fmt::format("{} {} and {}", name, x.dump(), y.dump()));
   };
-  auto family = [](const HfConfig& c) { return std::string(row_of(c.family).model_type); };
+  auto family = [](const HfConfig& c) {
+    const bool is_as_llama = c.family == HfFamily::mistral;
+    return std::string(row_of(is_as_llama ? HfFamily::llama : c.family).model_type);
+  };
   compare("model_type", family(a), family(b));
   for (const auto& [name, size] : kSizes)
     if (name != "max_position_embeddings") compare(name, a.*size, b.*size);
@@ -186,6 +196,7 @@ std::string to_json(const HfConfig& c) {
   root.set("rope_scaling", scaling_json(c.rope_scaling));
   root.set("attention_bias", false).set("attention_dropout", c.attention_dropout);
   if (c.family == HfFamily::llama) root.set("mlp_bias", false);
+  if (c.family == HfFamily::mistral) root.set("sliding_window", window_json(c));
   root.set("tie_word_embeddings", c.tie_word_embeddings);
   root.set("bos_token_id", bos_json(c.bos_token_id)).set("eos_token_id", eos_json(c.eos_token_ids));
   root.set("torch_dtype", c.dtype).set("use_cache", true);

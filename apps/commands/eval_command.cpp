@@ -92,11 +92,11 @@ void note_length(const SavedModel& model, const std::vector<ChoiceTokens>& token
   for (const ChoiceTokens& task : tokens)
     for (const std::vector<int32_t>& choice : task.documents)
       longest = std::max<int64_t>(longest, std::ssize(choice) - 1);
-  if (longest <= model.positions) return;
+  if (longest <= model.positions.most) return;
   notes << fmt::format(
-      "questions with a choice make up to {} tokens, but the model supports {} (max_position_embeddings in "
-      "config.json): their scores may mean little; --seq-len {} leaves out the beginning of such questions\n",
-      longest, model.positions, model.positions);
+      "questions with a choice make up to {} tokens, but the model supports {} ({} in config.json): their "
+      "scores may mean little; --seq-len {} leaves out the beginning of such questions\n",
+      longest, model.positions.most, model.positions.limit, model.positions.most);
 }
 
 }  // namespace
@@ -141,12 +141,12 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
     out << to_text(scores) << std::endl;
     results.push(to_json(scores));
   }
-  const int64_t window = std::min(c.seq_len, model.positions);
+  const int64_t window = std::min(c.seq_len, model.positions.most);
   if (!texts.empty() && window < c.seq_len)
     notes << fmt::format(
         "texts are predicted in windows of {} tokens, not {}: the model supports no more "
-        "(max_position_embeddings in config.json)\n",
-        window, c.seq_len);
+        "({} in config.json)\n",
+        window, c.seq_len, model.positions.limit);
   for (size_t i = 0; i < texts.size(); ++i) {
     const data::DocumentEncoder encoder(texts[i], text_encoder(model.tokenizer), c.text_key);
     const TextLoss loss = text_loss(c.texts[i], texts[i], encoder, window, losses);

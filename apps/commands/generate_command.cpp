@@ -97,22 +97,22 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
 
 /// RoPE is defined past the model's length, but the model was not trained there.
 void note_length(const SavedModel& model, int64_t tokens, std::string_view of, std::ostream& notes) {
-  if (tokens <= model.positions) return;
+  if (tokens <= model.positions.most) return;
   notes << fmt::format(
-      "{} make up to {} tokens, but the model supports {} (max_position_embeddings in config.json): text "
-      "beyond them may be nonsense\n",
-      of, tokens, model.positions);
+      "{} make up to {} tokens, but the model supports {} ({} in config.json): text beyond them may be "
+      "nonsense\n",
+      of, tokens, model.positions.most, model.positions.limit);
 }
 
 /// Tokens of a conversation.
 int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
   constexpr int64_t kUsual = 4096;
-  const int64_t context = c.context.value_or(std::min(kUsual, model.positions));
+  const int64_t context = c.context.value_or(std::min(kUsual, model.positions.most));
   if (c.max_tokens >= context) {
     fail<ConfigError>("generate",
                       "--max-tokens {} leaves no room for a question in a context of {} tokens: lower it, or "
                       "raise --context (the model supports up to {})",
-                      c.max_tokens, context, model.positions);
+                      c.max_tokens, context, model.positions.most);
   }
   return context;
 }
@@ -170,11 +170,11 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
 
   const auto length = std::ssize(tokens);
   // What the model has never seen it cannot continue, and attention to it may take hours.
-  if (length > model.positions)
+  if (length > model.positions.most)
     fail<ConfigError>("generate",
-                      "the prompt has {} tokens, but the model supports {} (max_position_embeddings in "
-                      "config.json): shorten the prompt",
-                      length, model.positions);
+                      "the prompt has {} tokens, but the model supports {} ({} in config.json): shorten the "
+                      "prompt",
+                      length, model.positions.most, model.positions.limit);
   const std::unique_ptr<Generator> generator = loaded_generator(c, model, length, length + c.max_tokens);
   AnswerOptions options = answer_options(c, model);
   note_length(model, length + c.max_tokens, "the prompt and --max-tokens", notes);

@@ -4,7 +4,6 @@
 
 #include "apps/checkpoints/checkpoints.h"
 #include "core/error.h"
-#include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/manifest.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/data/tokenizer/tokenizer.h"
-#include "models/llama/llama_config.h"
+#include "models/llama/read_hf_config.h"
 #include "parallel/sharding/fsdp.h"
 
 namespace ottava {
@@ -15,7 +15,7 @@ namespace ottava {
 struct SavedModel {
   std::string folder;
   LlamaConfig config;
-  int64_t positions = 0;  ///< longest sequence that it is meant for: max_position_embeddings
+  HfPositions positions;
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 /// `path`: a step folder of a run, a folder of such (the newest counts), or a Hugging Face model folder.

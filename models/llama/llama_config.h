@@ -9,7 +9,8 @@
 
 namespace ottava {
 
-/// The shape of a Llama-family model. Qwen2 sets `qkv_bias`, Qwen3 `qk_norm`; everything else is the same.
+/// The shape of a Llama-family model. Qwen2 sets `qkv_bias`, Qwen3 `qk_norm`; everything else is the same. A
+/// `mistral` computes what a Llama does, and keeps its name; with a `sliding_window` no sequence is longer.
 struct LlamaConfig {
   int64_t dim = 256;
   int64_t layers = 6;
@@ -24,6 +25,8 @@ struct LlamaConfig {
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool qk_norm = false;
+  bool mistral = false;
+  std::optional<int64_t> sliding_window;
 };
 
 /// One of debugmodel, 1B, 3B, 8B, 70B, 405B (the table in models/README.md). Throws ConfigError with the list

@@ -20,6 +20,13 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
             {.chunk_rows = options_.loss_chunk_rows,
              .loss_parallel = options_.loss_parallel,
              .z_loss_weight = options_.z_loss_weight}) {
+  if (config.sliding_window && options_.sequence > *config.sliding_window) {
+    fail<ConfigError>(
+        "model",
+        "sequences of {} tokens are longer than sliding_window {} in the model's config.json, and attention "
+        "within a window is not supported: use at most {} tokens",
+        options_.sequence, *config.sliding_window, *config.sliding_window);
+  }
   options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
   for (size_t i = 0; i < parameters_.blocks.size(); ++i) {
     LlamaBlockPieces pieces = float8.blocks.empty() ? LlamaBlockPieces{} : float8.blocks[i];

@@ -135,7 +135,15 @@ void resolve_vocabulary(LlamaConfig& out, const ModelConfig& c, bool has_config_
   }
 }
 
-void require_short_enough(const ModelConfig& c, const LongestSequence& longest) {
+void require_short_enough(const ModelConfig& c, const LlamaConfig& model, const LongestSequence& longest) {
+  if (model.sliding_window && longest.tokens > *model.sliding_window) {
+    fail<ConfigError>(
+        "model",
+        "sequences of {} tokens are longer than sliding_window {} in config.json, and attention within a "
+        "window is not supported: lower {} to that, or set sliding_window to null there, if the model shall "
+        "see whole sequences from now on",
+        longest.tokens, *model.sliding_window, longest.key);
+  }
   if (c.max_seq_len && longest.tokens > *c.max_seq_len) {
     fail<ConfigError>("model",
                       "sequences of {} tokens are longer than model.max_seq_len {}: lower {}, or raise "
@@ -168,7 +176,7 @@ LlamaConfig model_of_section(const ModelConfig& c, const std::optional<LlamaConf
   origins.take("tie_embeddings", out.tied_embeddings, c.tie_embeddings, from);
   origins.take("qkv_bias", out.qkv_bias, c.qkv_bias, from);
   origins.take("qk_norm", out.qk_norm, c.qk_norm, from);
-  require_short_enough(c, longest);
+  require_short_enough(c, out, longest);
   validate(out);
   hf_family_of(out);  // of none could a checkpoint be saved
   if (values) *values = std::move(origins.values);

@@ -34,6 +34,8 @@ LlamaConfig llama_config_of(const HfConfig& hf) {
   config.tied_embeddings = hf.tie_word_embeddings;
   config.qkv_bias = hf.family == HfFamily::qwen2;
   config.qk_norm = hf.family == HfFamily::qwen3;
+  config.mistral = hf.family == HfFamily::mistral;
+  config.sliding_window = hf.sliding_window;
   return config;
 }
 
@@ -43,7 +45,9 @@ HfFamily hf_family_of(const LlamaConfig& config) {
         "model",
         "qkv_bias and qk_norm are both set, which no Hugging Face model family supports: choose one of them");
   }
-  return config.qkv_bias ? HfFamily::qwen2 : config.qk_norm ? HfFamily::qwen3 : HfFamily::llama;
+  if (config.qkv_bias) return HfFamily::qwen2;
+  if (config.qk_norm) return HfFamily::qwen3;
+  return config.mistral ? HfFamily::mistral : HfFamily::llama;
 }
 
 HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings) {
@@ -56,11 +60,17 @@ HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings
   hf.rope_theta = config.rope_theta;
   hf.rope_scaling = config.rope_scaling;
   hf.tie_word_embeddings = config.tied_embeddings;
+  if (hf.family == HfFamily::mistral) hf.sliding_window = config.sliding_window;
   return hf;
 }
 
 LlamaConfig read_hf_config(const std::string& folder) { return llama_config_of(hf_config_in(folder)); }
 
-int64_t read_hf_positions(const std::string& folder) { return hf_config_in(folder).max_position_embeddings; }
+HfPositions read_hf_positions(const std::string& folder) {
+  const HfConfig hf = hf_config_in(folder);
+  if (hf.sliding_window && *hf.sliding_window < hf.max_position_embeddings)
+    return {*hf.sliding_window, "sliding_window"};
+  return {hf.max_position_embeddings, "max_position_embeddings"};
+}
 
 }  // namespace ottava

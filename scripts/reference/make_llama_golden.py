@@ -33,12 +33,15 @@ CASES = {
     "qwen2_bias": ("qwen2", dict(num_attention_heads=2, num_key_value_heads=1)),
     "qwen3_qk_norm": ("qwen3", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=16)),
     "linear": ("llama", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=16, rope_scaling=LINEAR)),
+    # As in Mistral-Nemo head_dim is not hidden_size / num_attention_heads. The window holds the whole sequence.
+    "mistral": ("mistral", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32, sliding_window=21)),
     "yarn": ("qwen3", dict(num_attention_heads=2, num_key_value_heads=1, head_dim=16, rope_scaling=YARN)),
 }
 CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
 }
 BATCH, SEQUENCE = 2, 21
 

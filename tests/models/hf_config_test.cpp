@@ -1,6 +1,7 @@
 #include "models/hf_config.h"
 
 #include "core/io/json.h"
+#include "models/hf_family.h"
 #include "tests/support/catch.h"
 
 namespace ottava {
@@ -46,7 +47,7 @@ TEST_CASE("HF config: what is written reads back the same") {
   c.rope_scaling.reset();
   c.bos_token_id.reset();
   c.eos_token_ids = {7};
-  for (HfFamily family : {HfFamily::llama, HfFamily::qwen2, HfFamily::qwen3}) {
+  for (HfFamily family : {HfFamily::llama, HfFamily::qwen2, HfFamily::mistral, HfFamily::qwen3}) {
     c.family = family;
     CHECK((parse_hf_config(to_json(c), "t") == c));
   }
@@ -113,8 +114,7 @@ TEST_CASE("HF config: what a Qwen file leaves out is what transformers takes") {
   }
 }
 
-// Of transformers 5.24: LlamaConfig, Qwen2Config and Qwen3Config refuse the text, or the model cannot be
-// made.
+// Of transformers 5.24: the family's Config refuses the text, or the model cannot be made.
 TEST_CASE("HF config: null is left out, or refused, as in transformers") {
   const auto text_of = [](std::string_view family, const std::string& more) {
     std::string text = llama_with(more + R"(,"num_key_value_heads":2)");
@@ -122,33 +122,34 @@ TEST_CASE("HF config: null is left out, or refused, as in transformers") {
   };
   const struct {
     std::string_view name, refused_in;
-  } cases[] = {{"max_position_embeddings", "llama qwen2 qwen3"},
-               {"rms_norm_eps", "llama qwen2 qwen3"},
-               {"tie_word_embeddings", "llama qwen2 qwen3"},
-               {"hidden_act", "llama qwen2 qwen3"},
-               {"rope_theta", "llama qwen2 qwen3"},
+  } cases[] = {{"max_position_embeddings", "llama qwen2 qwen3 mistral"},
+               {"rms_norm_eps", "llama qwen2 qwen3 mistral"},
+               {"tie_word_embeddings", "llama qwen2 qwen3 mistral"},
+               {"hidden_act", "llama qwen2 qwen3 mistral"},
+               {"rope_theta", "llama qwen2 qwen3 mistral"},
                {"attention_bias", "llama qwen3"},
                {"mlp_bias", "llama"},
                {"use_sliding_window", "qwen2 qwen3"},
                {"head_dim", "qwen2 qwen3"},
-               {"layer_types", ""},
+               {"layer_types", "mistral"},
                {"rope_scaling", ""},
                {"rope_parameters", ""},
                {"dtype", ""},
                {"torch_dtype", ""},
                {"partial_rotary_factor", ""},
                {"is_causal", ""},
-               {"attention_dropout", ""},
+               {"attention_dropout", "mistral"},
                {"quantization_config", ""}};
   for (const auto& [name, refused_in] : cases) {
-    for (const std::string_view family : {"llama", "qwen2", "qwen3"}) {
+    for (const std::string_view family : {"llama", "qwen2", "qwen3", "mistral"}) {
       const std::string text = text_of(family, fmt::format("\"{}\":null", name));
       INFO(text);
       if (refused_in.find(family) == std::string_view::npos) {
         HfConfig now = parse_hf_config(text, "t");
         CHECK((now == parse_hf_config(text_of(family, "\"x\":0"), "t")));
-        for (const HfFamily other : {HfFamily::llama, HfFamily::qwen2, HfFamily::qwen3}) {
-          now.family = other;  // which may not take null
+        for (const HfFamilyRow& other : kHfFamilies) {
+          now.family = other.family;  // which may not take null
+          if (now.family != HfFamily::mistral) now.sliding_window.reset();
           CHECK((parse_hf_config(edit_hf_config(text, "t", now).json, "edited") == now));
         }
       } else {
@@ -214,7 +215,7 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
   refused(R"("rope_theta":"x")", "is a string, expected a number");
   refused(R"("tie_word_embeddings":1)", "expected true or false");
   CHECK_THROWS_WITH(parse_hf_config(R"({"model_type":"gpt2"})", "t"),
-                    Contains("model_type is 'gpt2', expected llama"));
+                    Contains("model_type is 'gpt2', expected one of llama, qwen2, qwen3, mistral"));
   CHECK_THROWS_WITH(parse_hf_config(R"({"model_type":"llama"})", "t"), Contains("has no 'hidden_size'"));
   CHECK_THROWS_WITH(parse_hf_config("[]", "t"), Contains("is an array, expected an object"));
   CHECK_THROWS_WITH(parse_hf_config(R"({"model_type":"llama","hidden_size":65,"num_hidden_layers":2,)"
@@ -344,7 +345,7 @@ TEST_CASE(
   const HfConfig plain = parse_hf_config(source, "config.json");
   // What a new member does not compile in needs a row for it.
   [[maybe_unused]] const auto& [family, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size,
-                                vocab_size, positions, eps, theta, scaling, is_tied, bos, eos, dtype,
+                                vocab_size, positions, eps, theta, scaling, is_tied, window, bos, eos, dtype,
                                 attention_dropout] = plain;
   const struct {
     const char* member;
@@ -364,6 +365,7 @@ TEST_CASE(
       {"rope_theta", [](HfConfig& c) { c.rope_theta = 5e5; }},
       {"rope_scaling", [](HfConfig& c) { c.rope_scaling = RopeScaling{.factor = 16}; }},
       {"tie_word_embeddings", [](HfConfig& c) { c.tie_word_embeddings = true; }},
+      {"sliding_window", [](HfConfig& c) { c.family = HfFamily::mistral, c.sliding_window = 7; }, false},
       {"bos_token_id", [](HfConfig& c) { c.bos_token_id = 5; }, false, false},
       {"eos_token_ids", [](HfConfig& c) { c.eos_token_ids = {6}; }, false, false},
       {"dtype", [](HfConfig& c) { c.dtype = "bfloat16"; }, false},

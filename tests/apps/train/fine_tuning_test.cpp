@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "apps/generate/generator.h"
 #include "apps/generate/saved_model.h"
 #include "apps/train/prompt_samples.h"
 #include "core/io/file.h"
@@ -33,6 +34,10 @@ std::string publish(TinyTraining& tiny, const std::string& name, const Overrides
     config.replace(at, what.size(), with);
   };
   replace("\"max_position_embeddings\": 65536", "\"max_position_embeddings\": 4096");
+  if (name == "mistral") {
+    replace("LlamaForCausalLM", "MistralForCausalLM");
+    replace("\"model_type\": \"llama\"", "\"model_type\": \"mistral\",\n  \"sliding_window\": 4095");
+  }
   replace("\"torch_dtype\": \"float32\"",
           "\"torch_dtype\": \"bfloat16\",\n  \"initializer_range\": 0.02,\n  \"transformers_version\": "
           "\"4.51.0\"");
@@ -73,8 +78,10 @@ TEST_CASE("fine-tuning keeps every file of a Hugging Face folder but its weights
   const struct {
     const char* name;
     Overrides family;
-  } kinds[] = {
-      {"llama", {}}, {"qwen2", {"--model.qkv_bias", "true"}}, {"qwen3", {"--model.qk_norm", "true"}}};
+  } kinds[] = {{"llama", {}},
+               {"qwen2", {"--model.qkv_bias", "true"}},
+               {"qwen3", {"--model.qk_norm", "true"}},
+               {"mistral", {"--model.head_dim", "32"}}};
   for (const auto& kind : kinds) {
     INFO(kind.name);
     const std::string folder = publish(tiny, kind.name, kind.family);
@@ -144,6 +151,32 @@ TEST_CASE("answers are scored within the positions that config.json gives") {
   CHECK_THAT(message_of(resolve),
              Contains("sequences of 8192 tokens are longer than max_position_embeddings 4096") &&
                  Contains("lower validation.seq_len"));
+}
+
+TEST_CASE("no pass is longer than a Mistral's window, whatever else is set") {
+  TinyTraining tiny;
+  const std::string folder = publish(tiny, "mistral", {});
+  Config c = fine_tuning(tiny, "run", folder);
+  c.model.max_seq_len = 8192;
+  const auto resolve = [&] { resolve_experiment(c, load_tokenizer(c), 1); };
+  CHECK(message_of(resolve) == "no error");
+  c.training.seq_len = 4096;
+  CHECK_THAT(
+      message_of(resolve),
+      Contains("[model] sequences of 4096 tokens are longer than sliding_window 4095 in config.json") &&
+          Contains("lower training.seq_len to that"));
+  const SavedModel model = open_saved_model("test", folder);
+  CHECK(model.positions.most == 4095);
+  CHECK(model.positions.limit == "sliding_window");
+  const auto generator_of = [&](int64_t tokens) {
+    Generator({.model = model.config, .compute = DType::f32, .prompt_tokens = 1, .capacity = tokens},
+              {DeviceType::cpu, 0});
+  };
+  CHECK(message_of([&] { generator_of(4095); }) == "no error");
+  CHECK(
+      message_of([&] { generator_of(4096); }) ==
+      "[model] sequences of 4096 tokens are longer than sliding_window 4095 in the model's config.json, and "
+      "attention within a window is not supported: use at most 4095 tokens");
 }
 
 TEST_CASE("a run whose checkpoints it could not load itself does not begin") {

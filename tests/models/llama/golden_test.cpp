@@ -48,19 +48,18 @@ std::vector<Case> cases() {
   bias.qkv_bias = true;
   qk_norm.qk_norm = true;
   linear.rope_scaling = RopeScaling{.type = RopeScaling::Type::linear, .factor = 4};
-  LlamaConfig yarn = qk_norm;
+  LlamaConfig yarn = qk_norm, mistral = base(2, 1, 32);
+  mistral.mistral = true;
+  mistral.sliding_window = 21;
   yarn.rope_scaling = RopeScaling{.type = RopeScaling::Type::yarn,
                                   .factor = 4,
                                   .original_max_position_embeddings = 8,
                                   .beta_fast = 0.25,
                                   .beta_slow = 0.0005};
-  return {{"gqa_head16", base(4, 2, 16)},
-          {"tied_rope_scaling_head64", tied},
-          {"head128", base(1, 1, 128)},
-          {"qwen2_bias", bias},
-          {"qwen3_qk_norm", qk_norm},
-          {"linear", linear},
-          {"yarn", yarn}};
+  return {{"gqa_head16", base(4, 2, 16)}, {"tied_rope_scaling_head64", tied},
+          {"head128", base(1, 1, 128)},   {"qwen2_bias", bias},
+          {"qwen3_qk_norm", qk_norm},     {"linear", linear},
+          {"mistral", mistral},           {"yarn", yarn}};
 }
 
 fs::path folder_of(const Case& c) { return fs::path(OTTAVA_SOURCE_DIR) / "tests/golden/llama" / c.name; }
