@@ -150,9 +150,10 @@ void declare(config::Section& s, TrainingConfig& c) {
            {{"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}},
            "record each step as a CUDA graph and replay it; auto: where possible, else the log says why not; "
            "on: an error where it is not possible");
-  s.field("gemm_cache", c.gemm_cache,
-          "folder where measurements (fastest GPU matrix product algorithms, CPU peak) are kept for later "
-          "runs; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: keep none");
+  s.field(
+      "gemm_cache", c.gemm_cache,
+      "folder where measurements (fastest GPU matrix product algorithms, a CPU's peaks and memory rates) are "
+      "kept for later runs; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: keep none");
   s.field("threads", c.threads,
           "CPU threads per rank, at most as many as OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS allow; 0: "
           "OMP_NUM_THREADS if it is set, else the cores on which the launcher lets the rank run (divided by "

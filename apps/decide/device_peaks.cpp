@@ -1,24 +1,17 @@
 #include "apps/decide/device_peaks.h"
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 #include <vector>
 
-#include "apps/decide/core_waits.h"
-#include "apps/decide/measurement_cache.h"
+#include "apps/decide/cpu_rates.h"
 #include "apps/decide/workbench.h"
 #include "apps/devices/device_table.h"
-#include "core/cpu/dnnl_adapter.h"
-#include "core/cpu/isa.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "core/ops/matmul/matmul.h"
-#include "core/text/counted.h"
-#include "core/text/number.h"
-#include "core/threads/parallel_for.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
 #include "parallel/comm/agree.h"
@@ -55,49 +48,16 @@ std::string decision_name(Precision precision, std::string_view gpu) {
   return fmt::format("peak {} of {}", name_of(precision), gpu);
 }
 
-double parse_peak(const Decisions::Entry& entry) {
-  const double value = parse_number<double>(entry.value).value_or(0);
-  return value > 0 ? value : 0;
-}
-
-std::string cpu_model() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown CPU";
-}
-
-MeasurementCache cpu_cache(const PeakSearch& search) {
-  static constexpr MeasurementCache::Kind kPeaks{
-      .name = "peaks",
-      .title = "peaks of ",
-      .things = "Peaks of matrix products",
-      .is_entry = [](const Decisions::Entry& e) { return parse_peak(e) > 0; },
-      // A slower moment says nothing.
-      .stays = [](const Decisions::Entry& kept,
-                  const Decisions::Entry& other) { return parse_peak(kept) > parse_peak(other); },
-      // At first products in FP32 had a subnormal number as an operand; then nothing said how busy the
-      // machine was.
-      .version = 2};
-  const char* bf16 = !cpu::dnnl_multiplies_bf16() ? "" : cpu::dnnl_uses_amx() ? " amx" : " avx512_bf16";
-  return {kPeaks, search.cache,
-          fmt::format("{}, {}, {}, {}{}", cpu_model(), counted(parallel_threads(), "thread"),
-                      cpu::dnnl_version_text(), cpu::name_of(cpu::isa()), bf16)};
-}
-
-constexpr const char *kUndisturbed = "FLOP/s of the fastest product",
-                     *kDisturbed = "FLOP/s of the fastest product so far, on a busy machine";
-
 /// Of the best run of a product.
 struct Measured {
   double flops_per_second = 0;
   bool is_disturbed = false;
-  Decisions::Entry entry(Precision precision) const {
-    return {std::string(name_of(precision)), fmt::format("{:.4e}", flops_per_second),
-            is_disturbed ? kDisturbed : kUndisturbed};
-  }
 };
+
+Decisions::Entry peak_entry(Precision precision, const Measured& peak) {
+  return rate_entry(std::string(name_of(precision)), peak.flops_per_second, peak.is_disturbed,
+                    "FLOP/s of the fastest product");
+}
 
 std::string decision_name(cpu::Bf16Products way) { return fmt::format("bf16 {}", name_of(way)); }
 
@@ -106,9 +66,7 @@ double highest_kept(const Decisions& kept, Precision precision) {
   std::vector<std::string> names{std::string(name_of(precision)), decision_name(cpu::Bf16Products::widened)};
   if (precision == Precision::bf16) names.push_back(decision_name(cpu::Bf16Products::direct));
   double highest = 0;
-  for (const std::string& name : names) {
-    if (const Decisions::Entry* entry = kept.find(name)) highest = std::max(highest, parse_peak(*entry));
-  }
+  for (const std::string& name : names) highest = std::max(highest, rate_of(kept.find(name)));
   return highest;
 }
 
@@ -116,7 +74,7 @@ constexpr double kGpuSeconds = 0.2;
 
 double gpu_peak(Device device, Precision precision, const Decisions& decisions) {
   if (const auto* entry = decisions.find(decision_name(precision, cuda::device_name(device.index))))
-    return parse_peak(*entry);
+    return rate_of(entry);
   Stream stream = Stream::cuda(device.index);
   stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
   return measure_peak(stream, precision, kGpuSeconds);
@@ -124,29 +82,6 @@ double gpu_peak(Device device, Precision precision, const Decisions& decisions) 
 
 fp8::Float8Tensor codes(Workbench& bench, int64_t edge) {
   return {.rowwise = {bench.tensor(DType::e4m3, {edge, edge}), bench.ones(DType::f32, {1})}};
-}
-
-struct BestRun {
-  double seconds = 1e30;
-  bool is_disturbed = false;
-};
-
-// On a CPU a run is disturbed if its threads had no core for more than a tenth of its time: others had them.
-BestRun best_run(Stream& stream, double seconds, const std::function<void()>& work) {
-  constexpr double kMostPart = 0.1;
-  const bool on_cpu = stream.type() == DeviceType::cpu;
-  StreamTimer timer(stream);
-  work();
-  BestRun best;
-  double spent = 0;
-  do {
-    const double before = on_cpu ? seconds_without_core() : 0;
-    const double took = std::max(timer.milliseconds(work) / 1e3, 1e-9);
-    const double waited = on_cpu ? seconds_without_core() - before : 0;
-    if (took < best.seconds) best = {took, waited > kMostPart * parallel_threads() * took};
-    spent += took;
-  } while (spent < seconds);
-  return best;
 }
 
 using cpu::Bf16Products;
@@ -185,7 +120,7 @@ BestRun best_float8_product(Stream& stream, int64_t edge, double seconds) {
       .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
   product.workspace = bench.tensor(DType::u8, {fp8::scaled_matmul_workspace_bytes(stream, product)});
   bench.give_workspace(stream, fp8::scaled_matmul_inner_workspace_bytes(stream, product));
-  return best_run(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
+  return best_run(stream, {.seconds = seconds}, [&] { fp8::scaled_matmul(stream, product); });
 }
 
 // Of f32 or bf16. A CPU that can multiply bf16 in two ways does so in both.
@@ -196,7 +131,7 @@ BestRun best_product(Stream& stream, DType dtype, int64_t edge, double seconds) 
   const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
   const auto measure = [&] {
     bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
-    return best_run(stream, seconds, [&] { matmul(stream, product); });
+    return best_run(stream, {.seconds = seconds}, [&] { matmul(stream, product); });
   };
   BestRun best = measure();
   if (on_gpu || dtype != DType::bf16 || !cpu::multiplies_bf16_directly()) return best;
@@ -228,17 +163,17 @@ Measured measured_peak(Stream& stream, Precision precision, double seconds) {
 // Where there was none, every start looks for one shortly.
 double kept_cpu_peak(Precision precision, const PeakSearch& search) {
   constexpr double kSeconds = 0.1, kSecondsIfKept = 0.5;
-  const MeasurementCache cache = cpu_cache(search);
+  const MeasurementCache cache = cpu_rates(search.cache);
   const Decisions kept = cache.read();
   const Decisions::Entry* entry = kept.find(name_of(precision));
   const double highest = highest_kept(kept, precision);
-  if (entry && entry->reason != kDisturbed) return highest;
+  if (is_settled(entry)) return highest;
   Stream stream = Stream::cpu();
   Measured peak = measured_peak(stream, precision, entry || cache.file().empty() ? kSeconds : kSecondsIfKept);
   peak.flops_per_second = std::max(peak.flops_per_second, highest);
-  const Decisions::Entry found = peak.entry(precision);
+  const Decisions::Entry found = peak_entry(precision, peak);
   cache.write({found});
-  return parse_peak(found);  // in the digits that later runs will read
+  return rate_of(&found);  // in the digits that later runs will read
 }
 
 bool multiplies_float8(Device device) {
@@ -282,7 +217,7 @@ void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisio
     for (Precision precision : unknown) {
       const std::string name = decision_name(precision, gpu);
       const Decisions::Entry* before = saved.find(name);
-      if (before && parse_peak(*before) == 0) {
+      if (before && rate_of(before) == 0) {
         fail<ConfigError>("decisions", "'{}' is '{}', expected FLOP/s: start with --redecide", name,
                           before->value);
       }
@@ -312,7 +247,7 @@ DevicePeaks find_device_peaks(Device device, const PeakSearch& search) {
   if (!is_bf16_known) peaks.source = is_gpu ? kOnGpu : kOnCpu;
   if (peaks.fp8 == 0 && is_gpu) {
     const auto* entry = search.decisions.find(decision_name(Precision::fp8, cuda::device_name(device.index)));
-    if (entry) peaks.fp8 = parse_peak(*entry);
+    if (entry) peaks.fp8 = rate_of(entry);
   }
   if (peaks.fp8 == 0) peaks.fp8 = peaks.bf16;
   return peaks;
@@ -320,12 +255,9 @@ DevicePeaks find_device_peaks(Device device, const PeakSearch& search) {
 
 double part_of_bf16_peak(Bf16Products way, const PeakSearch& search) {
   if (!cpu::multiplies_bf16_directly()) return 1;
-  const MeasurementCache cache = cpu_cache(search);
+  const MeasurementCache cache = cpu_rates(search.cache);
   Decisions kept = cache.read();
-  const auto rate = [&](Bf16Products of) {
-    const Decisions::Entry* entry = kept.find(decision_name(of));
-    return entry ? parse_peak(*entry) : 0;
-  };
+  const auto rate = [&](Bf16Products of) { return rate_of(kept.find(decision_name(of))); };
   if (rate(Bf16Products::direct) == 0 || rate(Bf16Products::widened) == 0) {
     kept.entries = measured_ways();
     cache.write(kept.entries);
@@ -350,10 +282,10 @@ void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,
       const Measured now = measured_peak(stream, precision, kSeconds);
       if (now.flops_per_second <= peak) continue;
       peak = now.flops_per_second;
-      higher.push_back(now.entry(precision));
+      higher.push_back(peak_entry(precision, now));
     }
     if (search.metrics.peak_tflops_fp8 == 0) peaks.fp8 = peaks.bf16;
-    cpu_cache(search).write(higher);
+    cpu_rates(search.cache).write(higher);
   }
   raise_what_counts(peaks, utilization);
   for (Precision precision : kPrecisions) {

@@ -6,12 +6,11 @@
 #include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/gemm_cache.h"
-#include "apps/decide/workbench.h"
+#include "apps/decide/memory_rates.h"
 #include "apps/devices/available_memory.h"
 #include "apps/predict/nccl_memory.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
-#include "core/ops/elementwise.h"
 #include "core/text/gib.h"
 #include "parallel/comm/solo_communicator.h"
 
@@ -52,30 +51,18 @@ constexpr double kGiga = 1e9, kTera = 1e12;
 
 // As many bytes as a rank's masters, gradients and moments have, up to 128 MiB: where these stay in the
 // caches from step to step, what is measured does too.
-int64_t measured_bytes(const Experiment& e) {
+MemoryRates measured_rates(const Experiment& e, Communicator& ranks) {
   constexpr int64_t kOfParameter = 16, kLeast = int64_t{1} << 22, kMost = int64_t{1} << 27;
   const int64_t sharers = int64_t{e.mesh.shards()} * e.mesh.size(MeshAxis::tp) * e.mesh.size(MeshAxis::pp);
-  return std::clamp(kOfParameter * parameter_count(e.shape.model) / sharers, kLeast, kMost);
+  const int64_t bytes = std::clamp(kOfParameter * parameter_count(e.shape.model) / sharers, kLeast, kMost);
+  return memory_rates(e.config.training.gemm_cache, bytes, ranks);
 }
 
-double copy_bytes_per_second(int64_t bytes) {
-  Stream stream = Stream::cpu();
-  Workbench bench(stream.device());
-  const Tensor from = bench.tensor(DType::bf16, {bytes / 4}), to = bench.tensor(DType::bf16, from.shape);
-  return 2e3 * from.bytes() / best_milliseconds(stream, [&] { cast(stream, from, to); });
-}
-
-double update_bytes_per_second(int64_t bytes) {
-  Stream stream = Stream::cpu();
-  Workbench bench(stream.device());
-  const Tensor sum = bench.tensor(DType::f32, {bytes / 8}), addend = bench.tensor(DType::f32, sum.shape);
-  return 3e3 * sum.bytes() / best_milliseconds(stream, [&] { add(stream, sum, addend, sum); });
-}
-
-void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
-  cpu.bf16_tflops = peaks.bf16 / kTera;
-  cpu.fp32_tflops = peaks.fp32 / kTera;
-  cpu.memory_gb_per_s = copied / kGiga;
+void set_rates(Machine& cpu, const DevicePeaks& peaks, const MemoryRates& memory) {
+  cpu.device.bf16_tflops = peaks.bf16 / kTera;
+  cpu.device.fp32_tflops = peaks.fp32 / kTera;
+  cpu.device.memory_gb_per_s = memory.copied / kGiga;
+  cpu.update_gb_per_s = memory.updated / kGiga;
 }
 
 // A run that measures takes the faster way.
@@ -100,7 +87,6 @@ void multiply_in_way(Machine& machine, const Experiment& e, const PeakSearch& se
 }
 
 void measure(Machine& machine, const Experiment& e) {
-  DeviceTable& cpu = machine.device;
   const MeasuredOperations& measured = machine.measured;
   const Config& config = e.config;
   const PeakSearch search{.metrics = config.metrics, .cache = config.training.gemm_cache};
@@ -108,11 +94,11 @@ void measure(Machine& machine, const Experiment& e) {
   if (measured.empty()) multiply_in_way(machine, e, search);
   if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
   if (measured.f32_gemm_flops_per_second() > 0) peaks.fp32 = measured.f32_gemm_flops_per_second();
-  set_rates(cpu, peaks,
-            measured.empty() ? copy_bytes_per_second(measured_bytes(e)) : measured.copy_bytes_per_second());
-  if (measured.empty()) machine.update_gb_per_s = update_bytes_per_second(measured_bytes(e)) / kGiga;
   SoloCommunicator alone;
-  cpu.memory_gib = gib(memory_for_rank({DeviceType::cpu, 0}, alone));
+  const MemoryRates memory =
+      measured.empty() ? measured_rates(e, alone) : MemoryRates{.copied = measured.copy_bytes_per_second()};
+  set_rates(machine, peaks, memory);
+  machine.device.memory_gib = gib(memory_for_rank({DeviceType::cpu, 0}, alone));
 }
 
 int nccl_channels(const CommConfig& comm) {
@@ -193,7 +179,8 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   return machine;
 }
 
-std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& e) {
+std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& e,
+                                       Communicator& control) {
   Machine machine;
   if (device.is_gpu()) {
     const std::optional<DeviceTable> known = device_of_driver(cuda::device_name(device.index));
@@ -203,8 +190,7 @@ std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, 
   } else {
     machine.device = find_device(kCpu);
     machine.ranks_per_node = e.mesh.world_size();
-    set_rates(machine.device, peaks, copy_bytes_per_second(measured_bytes(e)));
-    machine.update_gb_per_s = update_bytes_per_second(measured_bytes(e)) / kGiga;
+    set_rates(machine, peaks, measured_rates(e, control));
     multiply_in_way(machine, e, {.cache = e.config.training.gemm_cache});
   }
   machine.network = find_network(kNetwork);

@@ -34,14 +34,16 @@ std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Conf
 std::string kept_products(const DeviceTable& device, std::string_view gemm_cache, const std::string& library,
                           const std::string& gpu);
 
-/// The devices for the ranks of this experiment. A CPU is measured in half a second, unless it is calibrated,
-/// with the calling thread's parallel_threads(), which the caller sets to training.threads if that is given.
-/// Its ranks share its memory, and its peaks as far as their threads share cores.
+/// The devices for the ranks of this experiment. A CPU is measured, or was and its rates are kept, unless it
+/// is calibrated, with the calling thread's parallel_threads(), which the caller sets to training.threads if
+/// that is given. Its ranks share its memory, and its peaks as far as their threads share cores.
 Machine planned_machine(const MachineChoice& choice, DeviceTable device, const PlannedExperiment& planned);
 
 /// The machine that runs this process, whose device has these peaks; nothing for a GPU that no table has. A
-/// CPU's memory is timed; every rank makes the call, so that each gets its share.
-std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& experiment);
+/// CPU's memory is timed by all ranks at once, so that each gets its share, and its rates are kept: every
+/// rank makes the call.
+std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& experiment,
+                                       Communicator& control);
 
 /// GiB that a rank may take of this device, and in words what that is.
 struct MemoryLimit {

@@ -27,7 +27,7 @@ std::optional<Machine> RunSpeed::find_peaks() {
         "util weighs each product with the peak of its own precision",
         peaks_.fp8);
   }
-  const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
+  const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_, *ranks_.control);
   if (ranks_.is_first()) {
     std::optional<StepTime> planned;
     if (machine) planned = FirstSteps::planned(plan_, experiment_, device_, *machine);

@@ -9,6 +9,7 @@
 #include "core/cpu/bf16_products.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "parallel/comm/solo_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -98,6 +99,31 @@ TEST_CASE("a CPU's products are planned at the rate of the way in which the step
   CHECK_FALSE(is_widened);
   CHECK(part("auto", "64") == 1);  // measured by the run, which takes the faster one
   CHECK(is_widened);
+}
+
+TEST_CASE("a plan for this CPU and a run on it measure its memory once, and use what is kept") {
+  const TemporaryFolder folder;
+  const Config config = load_config("", {"--training.device", "cpu", "--training.gemm_cache", folder.path(),
+                                         "--model.vocab_size", "512", "--training.seq_len", "64"});
+  const PlannedExperiment planned = plan_experiment(config, 1);
+  SoloCommunicator alone;
+  const auto plan = [&] { return planned_machine({.device = "cpu"}, find_device("cpu"), planned); };
+  plan();
+  const std::string file = std::filesystem::directory_iterator(folder.path())->path().string();
+  Decisions kept = parse_decisions(read_file(file), file);
+  for (Decisions::Entry& e : kept.entries) {
+    e.reason = e.reason.substr(0, e.reason.find(" so far"));
+    if (e.name.starts_with("copy of ")) e.value = "2e+06";
+    if (e.name.starts_with("update of ")) e.value = "3e+06";
+  }
+  std::ofstream(file, std::ios::trunc) << to_json(kept);
+  for (const Machine& machine :
+       {plan(),
+        *running_machine({DeviceType::cpu, 0}, {.fp32 = 1e12, .bf16 = 1e12, .fp8 = 1e12, .source = ""},
+                         planned.experiment, alone)}) {
+    CHECK(machine.device.memory_gb_per_s == 2e-3);
+    CHECK(machine.update_gb_per_s == 3e-3);
+  }
 }
 
 TEST_CASE("products whose operands are widened wait for the copies") {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "parallel/comm/communicator.h"
+
+namespace ottava {
+
+/// Bytes per second of this CPU's memory.
+struct MemoryRates {
+  double copied = 0;   ///< by a copy, which also reads the lines that it writes
+  double updated = 0;  ///< where what is written was read before, as by AdamW
+};
+
+/// Rates of so many bytes while all of `ranks` do the same: every rank makes the call, and gets those of the
+/// slowest. They are kept in training.gemm_cache (`cache`) for each power of two of MiB, to which `bytes` is
+/// rounded up, and each number of ranks, and measured again by the rules of peaks (device_peaks.h); if one
+/// rank has to measure, all do.
+MemoryRates memory_rates(std::string_view cache, int64_t bytes, Communicator& ranks);
+
+}  // namespace ottava
