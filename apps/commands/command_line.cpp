@@ -230,6 +230,7 @@ Command& Command::range(const char* name, int32_t& target, std::pair<int32_t, in
 CLI::Option* Command::add(const char* name, Target target, const char* meaning) {
   CLI::Option* option =
       std::visit([&](auto value) { return parser_->add_option(name, value.get(), meaning); }, target);
+  last_ = option;
   number_.reset();
   if (const std::optional<GivenNumber> number = number_for(target)) {
     number_ = std::make_shared<GivenNumber>(*number);
@@ -247,6 +248,11 @@ CLI::Option* Command::add(const char* name, Target target, const char* meaning) 
 
 Command& Command::or_empty() {
   *may_be_empty_ = true;
+  return *this;
+}
+
+Command& Command::one_each() {
+  last_->allow_extra_args(false);
   return *this;
 }
 

@@ -57,6 +57,8 @@ class Command {
   Command& within(double least, std::optional<double> most = {});
   /// Lets the option before this be empty.
   Command& or_empty();
+  /// Makes the option before this, which may be repeated, take one value each time, not all that follow.
+  Command& one_each();
   /// Adds a flag that sets `target` to `value`.
   template <class T>
   Command& flag(const char* name, T& target, std::type_identity_t<T> value, const char* meaning) {
@@ -90,6 +92,7 @@ class Command {
   Line* line_;
   std::shared_ptr<GivenNumber> number_;  ///< of the last option; null: that takes text
   std::shared_ptr<bool> may_be_empty_;   ///< the last option
+  CLI::Option* last_ = nullptr;
   std::vector<CLI::Option*> flags_;
 };
 

@@ -8,6 +8,8 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
+#include "apps/commands/given_output.h"
+#include "apps/commands/given_prompts.h"
 #include "apps/commands/given_text.h"
 #include "apps/config/limits.h"
 #include "apps/devices/too_large.h"
@@ -17,6 +19,8 @@
 #include "apps/generate/stop_tokens.h"
 #include "apps/generate/text_stream.h"
 #include "core/data/chat/template_file.h"
+#include "core/io/json.h"
+#include "core/io/output_file.h"
 #include "core/io/utf8.h"
 #include "core/stopwatch.h"
 #include "core/text/counted.h"
@@ -31,9 +35,14 @@ void check(const GenerateCommand& c) {
   if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto" || c.context))
     fail<ConfigError>("generate",
                       "--system, --chat-template and --context are only for conversations: add --chat");
-  if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty()))
+  if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty() || !c.prompt_source.empty() || !c.json.empty()))
     fail<ConfigError>("generate",
-                      "--samples and --prompt-file cannot be combined with --chat: remove them, or --chat");
+                      "--samples, --prompt-file, --prompts and --json cannot be combined with --chat: remove "
+                      "them, or --chat");
+  if (c.is_chat && c.prompts.size() > 1)
+    fail<ConfigError>("generate",
+                      "--chat takes one --prompt, got {}: pipe in a conversation, a message a line",
+                      c.prompts.size());
   if (!(c.sampling.top_p > 0 && c.sampling.top_p <= 1))
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
 }
@@ -50,14 +59,44 @@ std::string with_line_feeds(std::string_view text) {
   return out;
 }
 
-std::string prompt_of(const GenerateCommand& c) {
-  if (!c.prompt && c.prompt_file.empty() && !c.input) return {};
-  std::string text = given_text("generate", c.prompt, c.prompt_file, c.input);
-  if (c.prompt) return text;
+std::string only_prompt(const GenerateCommand& c) {
+  if (c.prompt_file.empty() && !c.input) return {};
+  std::string text = given_text("generate", {}, c.prompt_file, c.input);
   remove_byte_order_mark(text);
   text = with_line_feeds(text);
   if (text.ends_with('\n')) text.pop_back();
   return text;
+}
+
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> tokens = {};
+};
+
+std::vector<Prompt> prompts_of(const GenerateCommand& c, const SavedModel& model) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : c.prompts) prompts.push_back({text});
+  if (!c.prompt_source.empty())
+    for (std::string& text : given_prompts(c.prompt_source, c.text_key)) prompts.push_back({std::move(text)});
+  if (!prompts.empty() && !c.prompt_file.empty())
+    fail<ConfigError>("generate",
+                      "--prompt-file {} is given beside --prompt or --prompts: give only one of them",
+                      c.prompt_file);
+  if (prompts.empty()) prompts.push_back({only_prompt(c)});
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Prompt& prompt = prompts[i];
+    const std::string which = prompts.size() == 1 ? "the prompt" : fmt::format("prompt {}", i + 1);
+    prompt.tokens = prompt_tokens(*model.tokenizer, prompt.text, model.tokenizer->adds_bos());
+    if (prompt.tokens.empty())
+      fail<ConfigError>("generate", "{} is empty and the tokenizer has no BOS token: give one with some text",
+                        which);
+    // What the model has never seen it cannot continue, and attention to it may take hours.
+    if (const auto length = std::ssize(prompt.tokens); length > model.positions.most)
+      fail<ConfigError>("generate",
+                        "{} has {} tokens, but the model supports {} ({} in config.json): shorten the prompt",
+                        which, length, model.positions.most, model.positions.limit);
+  }
+  return prompts;
 }
 
 AnswerOptions answer_options(const GenerateCommand& c, const SavedModel& model) {
@@ -75,16 +114,16 @@ std::string advice(const GenerateCommand& c, const Generator::Options& o, const 
                    int64_t available) {
   if (c.is_chat) return "Lower --context";
   const double of_token = static_cast<double>(plan.persistent_bytes - weight_bytes(plan)) / o.capacity,
-               of_prompt = plan.total_bytes() - of_token * (o.capacity - o.prompt_tokens);
+               of_prompt = plan.total_bytes() - of_token * (o.capacity - o.longest_prompt());
   return of_prompt < available ? "Lower --max-tokens" : "Shorten the prompt";
 }
 
 /// A model that is ready to be asked.
 std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const SavedModel& model,
-                                            int64_t prompt_tokens, int64_t capacity) {
+                                            std::vector<int64_t> prompt_lengths, int64_t capacity) {
   const Generator::Options options{.model = model.config,
                                    .compute = compute_dtype("generate", c.dtype),
-                                   .prompt_tokens = prompt_tokens,
+                                   .prompt_lengths = std::move(prompt_lengths),
                                    .capacity = capacity};
   const Device device = parse_device(c.device);
   auto generator = std::make_unique<Generator>(options, device, [&](const MemoryPlan& plan) {
@@ -129,11 +168,11 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
                                    .settings = {.style = kTemplate, .choose_tokenizer = false}});
   AnswerOptions options = answer_options(c, model);
   options.stop_tokens.push_back(encoder.end_of_turn());
-  const std::unique_ptr<Generator> generator = loaded_generator(c, model, 1, context);
+  const std::unique_ptr<Generator> generator = loaded_generator(c, model, {1}, context);
   note_length(model, context, "conversations of this --context", notes);
   ChatSession session(encoder, *model.tokenizer, *generator, c.system);
-  if (c.prompt) {
-    session.say(*c.prompt, options, out);
+  if (!c.prompts.empty()) {
+    session.say(c.prompts[0], options, out);
     return;
   }
   const bool is_terminal = !c.input;
@@ -155,43 +194,63 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
   if (is_terminal) out << std::endl;
 }
 
+Json to_json(const Prompt& prompt, int64_t sample, const Answer& answer) {
+  Json line;
+  line.set("prompt", prompt.text).set("sample", sample).set("text", answer.text).set("tokens", answer.drawn);
+  return line.set("finish_reason", answer.is_stopped ? "stop" : "length");
+}
+
+/// One after the other: a text is the same whatever stands beside it.
+void write_texts(const GenerateCommand& c, const SavedModel& model, const std::vector<Prompt>& prompts,
+                 Generator& generator, std::ostream& out, std::ostream& notes) {
+  AnswerOptions options = answer_options(c, model);
+  const Stopwatch watch;
+  int64_t drawn = 0, given = 0;
+  std::string lines;
+  const auto nth = [](const char* what, int64_t i, int64_t of) {
+    return of > 1 ? fmt::format("{} {} of {}", what, i + 1, of) : "";
+  };
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Prompt& prompt = prompts[i];
+    given += std::ssize(prompt.tokens);
+    for (int64_t sample = 0; sample < c.samples; ++sample) {
+      const std::string of_prompt = nth("prompt", i, std::ssize(prompts)),
+                        of_sample = nth("sample", sample, c.samples);
+      const char* const comma = of_prompt.empty() || of_sample.empty() ? "" : ", ";
+      if (prompts.size() > 1 || c.samples > 1)
+        print(out, "{}==> {}{}{} <==\n", i > 0 || sample > 0 ? "\n" : "", of_prompt, comma, of_sample);
+      out << prompt.text << std::flush;
+      options.stream = sample;
+      std::vector<int32_t> text = prompt.tokens;
+      const Answer answer =
+          write_answer(options, *model.tokenizer, generator, generator.prompt(prompt.tokens), text, out);
+      drawn += answer.drawn;
+      if (!c.json.empty()) lines += to_json(prompt, sample + 1, answer).dump() + "\n";
+    }
+  }
+  const double seconds = watch.seconds();
+  notes << fmt::format("{} after {} of {} in {:.2f} s: {:.1f} tokens/s\n", counted(drawn, "token"),
+                       prompts.size() == 1 ? "a prompt" : fmt::format("{} prompts", prompts.size()), given,
+                       seconds, drawn / seconds);
+  if (!c.json.empty()) write_output_file(c.json, lines);
+}
+
 }  // namespace
 
 void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostream& notes) {
   check(c);
+  require_named_output(c.json, {c.prompt_source, c.prompt_file});
   TextStream{c.stops};  // refuses an empty one before the model is read
   const SavedModel model = open_saved_model("generate", c.checkpoint);
   if (c.is_chat) return converse(c, model, out, notes);
-  const std::string prompt = prompt_of(c);
-  const std::vector<int32_t> tokens = prompt_tokens(*model.tokenizer, prompt, model.tokenizer->adds_bos());
-  if (tokens.empty())
-    fail<ConfigError>(
-        "generate", "the prompt is empty and the tokenizer has no BOS token: give a --prompt with some text");
+  const std::vector<Prompt> prompts = prompts_of(c, model);
 
-  const auto length = std::ssize(tokens);
-  // What the model has never seen it cannot continue, and attention to it may take hours.
-  if (length > model.positions.most)
-    fail<ConfigError>("generate",
-                      "the prompt has {} tokens, but the model supports {} ({} in config.json): shorten the "
-                      "prompt",
-                      length, model.positions.most, model.positions.limit);
-  const std::unique_ptr<Generator> generator = loaded_generator(c, model, length, length + c.max_tokens);
-  AnswerOptions options = answer_options(c, model);
-  note_length(model, length + c.max_tokens, "the prompt and --max-tokens", notes);
-
-  const Stopwatch watch;
-  int64_t added = 0;
-  for (int64_t sample = 0; sample < c.samples; ++sample) {
-    if (c.samples > 1)
-      print(out, "{}==> sample {} of {} <==\n", sample > 0 ? "\n" : "", sample + 1, c.samples);
-    out << prompt << std::flush;
-    options.stream = sample;
-    std::vector<int32_t> text = tokens;
-    added += write_answer(options, *model.tokenizer, *generator, generator->prompt(tokens), text, out);
-  }
-  const double seconds = watch.seconds();
-  notes << fmt::format("{} after a prompt of {} in {:.2f} s: {:.1f} tokens/s\n", counted(added, "token"),
-                       length, seconds, added / seconds);
+  std::vector<int64_t> lengths;
+  for (const Prompt& prompt : prompts) lengths.push_back(std::ssize(prompt.tokens));
+  const int64_t longest = std::ranges::max(lengths);
+  const std::unique_ptr<Generator> generator = loaded_generator(c, model, lengths, longest + c.max_tokens);
+  note_length(model, longest + c.max_tokens, "the prompt and --max-tokens", notes);
+  write_texts(c, model, prompts, *generator, out, notes);
 }
 
 void add_generate_command(Command& commands) {
@@ -200,15 +259,19 @@ void add_generate_command(Command& commands) {
   commands.subcommand("generate", "generate text with a trained model")
       .required("--checkpoint", o->checkpoint,
                 "run folder (its newest checkpoint), step-N folder or Hugging Face model folder")
-      .option(
-          "--prompt", o->prompt,
-          "text to continue; without it and --prompt-file, what is piped in or, on a terminal, nothing: the "
-          "model begins by itself")
+      .option("--prompt", o->prompts,
+              "text to continue; may be repeated: the texts are continued one after the other; without any "
+              "prompt, what is piped in or, on a terminal, nothing: the model begins by itself")
       .or_empty()
-      .option("--prompt-file", o->prompt_file, "file that contains the text to continue")
+      .one_each()
+      .option("--prompts", o->prompt_source,
+              "file, folder or glob with more prompts: text with one on each line, or JSON lines")
+      .option("--text-key", o->text_key, "key that holds the text in JSON lines")
+      .option("--prompt-file", o->prompt_file,
+              "file that contains the text to continue, of any number of lines")
       .option("--max-tokens", o->max_tokens, "maximum number of tokens to generate")
       .within(1, kMostTokens)
-      .option("--samples", o->samples, "number of continuations")
+      .option("--samples", o->samples, "number of continuations of each prompt")
       .within(1)
       .flag("--chat", o->is_chat, true,
             "hold a conversation: each line of standard input is a message of the user")
@@ -233,8 +296,13 @@ void add_generate_command(Command& commands) {
       .option("--repetition-penalty", o->repetition_penalty,
               "factor that makes tokens less likely that have already occurred; 1: no penalty")
       .within(1 / kMostPenalty, kMostPenalty)
-      .option("--seed", o->seed, "random seed of the sampling")
+      .option("--seed", o->seed,
+              "random seed of the sampling; a prompt gets the same text whatever prompts stand beside it")
       .within(0)
+      .option(
+          "--json", o->json,
+          "write the texts to this file, a JSON object a line: prompt, sample, text, tokens, finish_reason "
+          "(stop or length)")
       .option("--device", o->device, "device to run on: auto, cpu, cuda, or cuda:N for GPU number N")
       .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run([o] {

@@ -13,22 +13,28 @@ namespace ottava {
 
 class Command;
 
-/// `ottava generate --checkpoint DIR [--prompt "..." | --prompt-file FILE]`: prints the prompt and what the
-/// model adds, token by token. If neither is given, `input` is read; without that, too, the model begins by
-/// itself. A final line end of the file or of `input` is not part of the prompt. The text ends at EOS or at a
-/// stop token of generation_config.json. With `--chat`, each line of `input` is a turn of the user, or
-/// `prompt` the only one, and only answers are printed.
+/// `ottava generate --checkpoint DIR [--prompt "..."... --prompts SOURCE | --prompt-file FILE]`: prints each
+/// prompt and what the model adds, token by token, one prompt after the other. If none is given, `input` is
+/// read; without that, too, the model begins by itself. A final line end of the prompt file or of `input` is
+/// not part of the prompt. The text ends at EOS or at a stop token of generation_config.json. With `--chat`,
+/// each line of `input` is a turn of the user, or the prompt the only one, and only answers are printed.
 struct GenerateCommand {
   std::string checkpoint;
-  std::optional<std::string> prompt;
+  std::vector<std::string> prompts = {};
+  std::string prompt_source;  ///< of further prompts: given_prompts()
+  std::string text_key = "text";
   std::string prompt_file;
   std::istream* input = nullptr;
   int64_t max_tokens = 128;
-  int64_t samples = 1;  ///< if more than one, each is preceded by a line "==> sample 2 of 3 <=="
+  /// Of each prompt. If there are several texts, each is preceded by a line: "==> prompt 1 of 2, sample 2 of
+  /// 3
+  /// <==".
+  int64_t samples = 1;
   Sampling sampling{.temperature = 0.8};
   double repetition_penalty = 1;   ///< for tokens of the prompt and those that were added; 1: none
   std::vector<std::string> stops;  ///< the text ends before the first of these that the model adds
-  uint64_t seed = 0;               ///< sample i draws from stream i of it
+  uint64_t seed = 0;               ///< sample i of every prompt draws from stream i of it
+  std::string json;                ///< file for the texts, an object a line
   bool is_chat = false;
   std::string system, chat_template = "auto";
   /// Most tokens of a conversation, answers included; absent: 4096, or the model's length if that is less.

@@ -21,10 +21,16 @@ struct AnswerOptions {
   uint64_t seed = 0, stream = 0;   ///< of the sampling
 };
 
+/// What the model has added.
+struct Answer {
+  std::string text;         ///< as it was written, without its line end
+  int64_t drawn = 0;        ///< tokens
+  bool is_stopped = false;  ///< by a stop token or text, not by max_tokens
+};
 /// Appends to `tokens` what the model adds to them, without stop tokens, and writes its text to `out` as it
 /// comes. `logits` are those of what follows `tokens`, which the generator holds; afterwards it holds all
-/// tokens that were drawn too, but the last. Returns how many were drawn.
-int64_t write_answer(const AnswerOptions& options, const Tokenizer& tokenizer, Generator& generator,
-                     std::span<const float> logits, std::vector<int32_t>& tokens, std::ostream& out);
+/// tokens that were drawn too, but the last.
+Answer write_answer(const AnswerOptions& options, const Tokenizer& tokenizer, Generator& generator,
+                    std::span<const float> logits, std::vector<int32_t>& tokens, std::ostream& out);
 
 }  // namespace ottava

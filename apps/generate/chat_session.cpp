@@ -34,14 +34,14 @@ int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, st
     generator_.rewind(kept);
   }
   for (int64_t i = std::max<int64_t>(kept, 1); i < prompt; ++i) logits = generator_.next(tokens[i]);
-  const int64_t added = write_answer(options, tokenizer_, generator_, logits, tokens, out);
+  const int64_t drawn = write_answer(options, tokenizer_, generator_, logits, tokens, out).drawn;
   held_.assign(tokens.begin(), tokens.begin() + generator_.length());
   conversation.messages.push_back(
       {.role = data::Role::assistant,
        .content = tokenizer_.decode(std::span(tokens).subspan(prompt),
                                     {.special_tokens = DecodeOptions::SpecialTokens::drop})});
   conversation_ = std::move(conversation);
-  return added;
+  return drawn;
 }
 
 }  // namespace ottava

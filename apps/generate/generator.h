@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -13,10 +14,11 @@ class Generator {
   struct Options {
     LlamaConfig model;
     DType compute = DType::bf16;
-    int64_t prompt_tokens = 1;  ///< of every prompt that will be given
-    int64_t capacity = 1;       ///< prompt and generated tokens together
+    std::vector<int64_t> prompt_lengths{1};  ///< in tokens, of the prompts that will be given
+    int64_t capacity = 1;                    ///< prompt and generated tokens together
+    int64_t longest_prompt() const { return *std::ranges::max_element(prompt_lengths); }
   };
-  /// Plans and takes memory. Throws ConfigError if the prompt does not fit the capacity.
+  /// Plans and takes memory. Throws ConfigError if a prompt does not fit the capacity.
   Generator(
       Options options, Device device, const ForwardModel::Allow& allow = [](const MemoryPlan&) {});
 
@@ -24,8 +26,8 @@ class Generator {
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
 
-  /// Starts over with a prompt of options.prompt_tokens tokens; returns the logits [V] of what follows it,
-  /// which stay until the next call. Throws ConfigError for another number of tokens.
+  /// Starts over with a prompt of one of options.prompt_lengths; returns the logits [V] of what follows it,
+  /// which stay until the next call. Throws ConfigError for another length.
   std::span<const float> prompt(std::span<const int32_t> tokens);
   /// Appends a token; returns the logits [V] of what follows. Throws ConfigError once capacity() is reached.
   std::span<const float> next(int32_t token);

@@ -146,7 +146,7 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
           key, names, name_of(*chat));
   return fmt::format(
       "the object has no key \"{}\", only {}: set training.text_key (or text_key of the source or validation "
-      "set, or --text-key of init, data, eval and tokenizer) to the key that holds the text",
+      "set, or --text-key of init, data, eval, generate and tokenizer) to the key that holds the text",
       key, names);
 }
 

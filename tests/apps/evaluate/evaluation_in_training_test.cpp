@@ -236,7 +236,7 @@ TEST_CASE("prompts are continued during training as ottava generate continues th
   for (size_t i = 0; i < prompts.size(); ++i) {
     GenerateCommand command;
     command.checkpoint = tiny / "run/checkpoint/step-8";
-    command.prompt = prompts[i];
+    command.prompts = {prompts[i]};
     command.max_tokens = 9;
     command.sampling.temperature = 0;
     command.dtype = "float32";

@@ -40,7 +40,7 @@ void write_model(const TemporaryFolder& folder) {
 std::string refusal_of_generate(const TemporaryFolder& folder, const std::string& dtype) {
   return message_of([&] {
     std::ostringstream out;
-    run_generate_command({.checkpoint = folder.path(), .prompt = "what", .max_tokens = 8, .dtype = dtype},
+    run_generate_command({.checkpoint = folder.path(), .prompts = {"what"}, .max_tokens = 8, .dtype = dtype},
                          out, out);
   });
 }

@@ -243,7 +243,7 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
   prompt.erase(0, std::string_view("<|begin_of_text|>").size());  // generate adds it
   std::ostringstream out;
   run_generate_command({.checkpoint = folder,
-                        .prompt = prompt,
+                        .prompts = {prompt},
                         .max_tokens = 12,
                         .sampling = {.temperature = 0},
                         .dtype = "float32"},
@@ -304,22 +304,22 @@ TEST_CASE("what was fine-tuned on conversations is a folder that says how to hol
     return told.str();
   };
   const std::string meant = "but the model supports 64 (max_position_embeddings in config.json)";
-  CHECK_THAT(noted({.prompt = "what", .max_tokens = 80}),
+  CHECK_THAT(noted({.prompts = {"what"}, .max_tokens = 80}),
              Contains("the prompt and --max-tokens make up to ") && Contains(meant));
-  CHECK_THAT(noted({.prompt = "what", .max_tokens = 8}), !Contains(meant));
+  CHECK_THAT(noted({.prompts = {"what"}, .max_tokens = 8}), !Contains(meant));
   // A prompt that alone is longer is refused, before anything is computed.
   CHECK_THAT(
-      message_of([&] { noted({.prompt = repeated("what ", 100000), .max_tokens = 1}); }),
+      message_of([&] { noted({.prompts = {repeated("what ", 100000)}, .max_tokens = 1}); }),
       Contains("[generate] the prompt has ") && Contains(" tokens, " + meant + ": shorten the prompt"));
-  CHECK_THAT(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true, .context = 100}),
+  CHECK_THAT(noted({.prompts = {"what is 3 of 0?"}, .max_tokens = 8, .is_chat = true, .context = 100}),
              Contains("conversations of this --context make up to 100 tokens, " + meant));
-  CHECK(noted({.prompt = "what is 3 of 0?", .max_tokens = 8, .is_chat = true}).empty());
-  CHECK_THAT(message_of([&] { noted({.prompt = "what", .max_tokens = 1 << 30}); }),
+  CHECK(noted({.prompts = {"what is 3 of 0?"}, .max_tokens = 8, .is_chat = true}).empty());
+  CHECK_THAT(message_of([&] { noted({.prompts = {"what"}, .max_tokens = 1 << 30}); }),
              Contains("[memory] the model with 10737418") &&
                  Contains(" are free for this rank; largest items: ") && Contains(". Lower --max-tokens"));
   CHECK_THAT(
-      message_of([&] { noted({.prompt = "what", .max_tokens = 8, .is_chat = true, .context = 1 << 30}); }),
+      message_of([&] { noted({.prompts = {"what"}, .max_tokens = 8, .is_chat = true, .context = 1 << 30}); }),
       Contains("the model with 1073741824 tokens needs ") && Contains(". Lower --context"));
-  CHECK_THAT(message_of([&] { noted({.prompt = "what is 3 of 0?", .max_tokens = 64, .is_chat = true}); }),
+  CHECK_THAT(message_of([&] { noted({.prompts = {"what is 3 of 0?"}, .max_tokens = 64, .is_chat = true}); }),
              Contains("--max-tokens 64 leaves no room for a question in a context of 64 tokens"));
 }

@@ -86,7 +86,8 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
       {R"({"a": 1e999})", "11: number overflow parsing '1e999'"},
       {R"({"a": "text"})",
        "14: the object has no key \"text\", only \"a\": set training.text_key (or text_key of the source or "
-       "validation set, or --text-key of init, data, eval and tokenizer) to the key that holds the text"},
+       "validation set, or --text-key of init, data, eval, generate and tokenizer) to the key that holds the "
+       "text"},
       {R"({"messages": []})",
        "17: the object has no key \"text\", only \"messages\": if the lines are conversations, set "
        "training.format (or format of the source in training.mixture or of the set in validation.datasets, "
@@ -100,7 +101,7 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
       {R"({"a":1,"b":{"z":1},"c":[{"y":1}],"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1})",
        "76: the object has no key \"text\", only \"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\" and "
        "2 more: set training.text_key (or text_key of the source or validation set, or --text-key of init, "
-       "data, eval and tokenizer) to the key that holds the text"},
+       "data, eval, generate and tokenizer) to the key that holds the text"},
       {R"({"text": null})", "15: the value of \"text\" is not a string"},
       {R"({"text": {"text": "inner"}})", "28: the value of \"text\" is not a string"},
       {R"({"text": ["text"]})", "19: the value of \"text\" is not a string"},

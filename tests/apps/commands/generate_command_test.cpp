@@ -1,0 +1,85 @@
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "tests/apps/commands/workplace.h"
+
+// Several prompts in one call of generate.
+
+using namespace ottava;
+using namespace ottava::test;
+
+TEST_CASE("several prompts are continued one after the other, each as it is alone") {
+  Workplace place;
+  const auto generated = [&](const std::string& arguments, const char* notes = "/dev/null") {
+    return place
+        .run_shell(OTTAVA " generate --checkpoint out --max-tokens 12 --device cpu " + arguments + " 2>" +
+                   notes)
+        .output;
+  };
+  REQUIRE(place.run("train tiny.yaml").exit_code == 0);
+  const std::vector<std::string> prompts{"A cat", "Some dogs, and birds", "B"};
+  std::string each, expected;
+  std::vector<std::string> alone;
+  for (const std::string& prompt : prompts) {
+    const std::string header = "==> prompt " + std::to_string(alone.size() + 1) + " of 3 <==\n";
+    each += "--prompt '" + prompt + "' ";
+    alone.push_back(generated("--prompt '" + prompt + "'"));
+    CHECK(alone.back().starts_with(prompt));
+    expected += (alone.size() > 1 ? "\n" : "") + header + alone.back();
+  }
+  CHECK(generated(each + "--json texts.jsonl") == expected);
+  CHECK(has(generated(each, "&1"), "36 tokens after 3 prompts of "));
+
+  std::istringstream lines(read_file(place / "texts.jsonl"));
+  std::string line;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    REQUIRE(std::getline(lines, line));
+    const Json text = Json::parse(line, "texts.jsonl");
+    CHECK(text.at("prompt", "").as_string("") == prompts[i]);
+    CHECK(text.at("sample", "").as_integer("") == 1);
+    CHECK(text.at("tokens", "").as_integer("") == 12);
+    CHECK(text.at("finish_reason", "").as_string("") == "length");
+    const std::string added = alone[i].substr(prompts[i].size());
+    CHECK(text.at("text", "").dump() == Json(added.substr(0, added.size() - 1)).dump());
+  }
+  CHECK_FALSE(std::getline(lines, line));
+
+  // From files, behind those of the command line.
+  place.write("prompts.txt", "Some dogs, and birds\r\n\n  \nB");
+  CHECK(generated("--prompt 'A cat' --prompts prompts.txt") == expected);
+  place.write("prompts.jsonl",
+              "{\"is\": \"A cat\"}\n{\"is\": \"Some dogs, and birds\"}\n\n{\"is\": \"B\"}\n");
+  CHECK(generated("--prompts prompts.jsonl --text-key is") == expected);
+  place.write("both.jsonl", "{\"text\": \"two\\nlines\"}\n");
+  CHECK(generated("--prompts both.jsonl").starts_with("two\nlines"));
+
+  const std::string samples = generated("--prompt 'A cat' --prompt B --samples 2 --json texts.jsonl");
+  CHECK(samples.starts_with("==> prompt 1 of 2, sample 1 of 2 <==\n" + alone[0]));
+  CHECK(has(samples, "\n==> prompt 1 of 2, sample 2 of 2 <==\nA cat"));
+  CHECK(has(samples, "\n==> prompt 2 of 2, sample 1 of 2 <==\n" + alone[2]));
+  CHECK(std::ranges::count(read_file(place / "texts.jsonl"), '\n') == 4);
+  const std::string added = alone[0].substr(prompts[0].size());
+  const size_t letter = added.find_first_of("abcdefghijklmnopqrstuvwxyz");
+  REQUIRE(letter != std::string::npos);
+  generated("--prompt 'A cat' --json texts.jsonl --stop " + added.substr(letter, 1));
+  CHECK(has(read_file(place / "texts.jsonl"), "\"finish_reason\":\"stop\""));
+
+  place.write("none.txt", " \n\n");
+  const std::vector<std::pair<std::string, std::string>> refusals = {
+      {"--prompt A cat", "cat"},
+      {"--prompt A --prompt-file none.txt", "--prompt-file none.txt is given beside --prompt or --prompts"},
+      {"--prompts none.txt", "there is no prompt in 'none.txt'"},
+      {"--prompts none.txt --json none.txt", "cannot write none.txt: this command reads it"},
+      {"--prompts prompts.jsonl", "'prompts.jsonl' line 1, column 16: the object has no key \"text\""},
+      {"--chat --prompt A --prompt B", "--chat takes one --prompt, got 2"},
+      {"--chat --json texts.jsonl", "--prompts and --json cannot be combined with --chat"}};
+  for (const auto& [arguments, message] : refusals) {
+    INFO(arguments);
+    CHECK_THAT(generated(arguments, "&1"), Catch::Contains(message));
+  }
+}
