@@ -20,6 +20,7 @@ int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
   Experiment e = resolve_experiment(config, load_tokenizer(config), 1);
   e.keeps_data_index = false;
+  out << notes_text(e.config);
   RankGroups alone = solo_rank_groups();
   data::MixedLoader loader = open_training_data(e, alone);
   const int64_t batch = e.global_batch, samples = command.steps * batch, row = e.shape.sequence;

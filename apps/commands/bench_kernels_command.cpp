@@ -248,6 +248,7 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   if (!counts) parse_device(config.training.device);  // refuses one that is not here
   PlannedExperiment planned = plan_experiment(config);
   Experiment& e = planned.experiment;
+  out << notes_text(e.config);
   out << fmt::format("Model {} on {}, rank 0 of {} ({}): {} of {}", model_title(config.model),
                      to_string(planned.device), e.mesh.world_size(), e.mesh.describe(),
                      counted(e.shape.micro_batches * e.shape.batch, "sequence"),

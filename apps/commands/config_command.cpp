@@ -19,8 +19,7 @@ void run_config_command(const ConfigCommand& command, std::ostream& out, std::os
     return;
   }
   Config config = load_config(command.file, command.overrides);
-  for (const std::string& note : config.provenance.notes) notes << note << '\n';
-  for (const std::string& warning : config.provenance.warnings) notes << warning << '\n';
+  notes << notes_text(config);
   out << print_config(config, command.print == ConfigCommand::Print::explained_tree);
   try {
     std::vector<ModelValue> values;

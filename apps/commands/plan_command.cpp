@@ -143,8 +143,7 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
 }
 
 void print_model(const Experiment& e, std::ostream& out) {
-  for (const std::string& note : e.config.provenance.notes) out << note << "\n";
-  for (const std::string& warning : e.config.provenance.warnings) out << warning << "\n";
+  out << notes_text(e.config);
   print(out, "Model {}: {} parameters, vocabulary {}\n", model_title(e.config.model),
         with_commas(parameter_count(e.shape.model)), e.shape.model.vocab_size);
 }

@@ -218,6 +218,13 @@ Config load_config(const fs::path& given, const std::vector<std::string>& overri
   return c;
 }
 
+std::string notes_text(const Config& config) {
+  std::string text;
+  for (const std::string& note : config.provenance.notes) text += note + "\n";
+  for (const std::string& warning : config.provenance.warnings) text += warning + "\n";
+  return text;
+}
+
 std::string print_config(const Config& config, bool comments) {
   Config copy = config;  // tables are bound to a mutable instance
   config::Section root = declare_all(copy);

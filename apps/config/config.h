@@ -68,6 +68,9 @@ struct Config {
 /// not looked at.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 
+/// Its notes and warnings, one a line, for commands that have no log.
+std::string notes_text(const Config& config);
+
 /// Checks what training needs but a configuration that is only planned may lack: training.dataset_path (and
 /// validation's if enabled), and files that exist. Throws one ConfigError with a line per problem.
 void require_inputs(const Config& config);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/config/reader.h"
+#include "core/text/listed.h"
 
 namespace ottava::config {
 namespace {
@@ -63,6 +65,19 @@ void Reader::read_overrides(const std::vector<std::string>& arguments) {
   last_wins_ = true;
   for (size_t i = 0; i < arguments.size();) i += read_override(arguments, i);
   last_wins_ = false;
+  for (auto& [path, texts] : overrides_) note_repeated(path, std::move(texts));
+  overrides_.clear();
+}
+
+void Reader::note_repeated(const std::string& path, std::vector<std::string> texts) {
+  const std::string last = texts.back();
+  const size_t times = texts.size();
+  std::erase(texts, last);
+  if (texts.empty()) return;
+  const auto quoted = [](const std::string& text) { return text.empty() ? "\"\"" : text; };
+  notes_.push_back(fmt::format("--{} is given {}: {} is used, {} {} not", path,
+                               times == 2 ? "twice" : fmt::format("{} times", times), quoted(last),
+                               listed(texts, quoted), texts.size() == 1 ? "is" : "are"));
 }
 
 /// Returns how many arguments it took.
@@ -113,6 +128,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
     problems_.add(at, "--{} needs a value: {}", option.path, expectation(field));
     return 1;
   }
+  overrides_[field.path].push_back(value.text);
   read_field(field, value, at);
   return taken;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,10 @@ class Reader {
   void read(const Value& tree);
   /// Reads `--section.key value` and `--section.key=value`; booleans also as `--section.key` and
   /// `--section.no_key`; lists as a,b,c or [a, b]. Hyphens in names count as underscores. Of several, the
-  /// last wins.
+  /// last wins, and a note says so.
   void read_overrides(const std::vector<std::string>& arguments);
-  /// Decides fates: adds a problem per refused setting and returns one line per renamed one and one
-  /// per reason for which keys are noted.
+  /// Decides fates: adds a problem per refused setting and returns one line per renamed one, one per
+  /// option that was given several values, and one per reason for which keys are noted.
   std::vector<std::string> finish();
 
  private:
@@ -36,6 +37,7 @@ class Reader {
   void finish(Section& section);
   void finish(Field& field);
   void note(const Field& field);
+  void note_repeated(const std::string& path, std::vector<std::string> texts);
   size_t read_override(const std::vector<std::string>& arguments, size_t i);
 
   Section& root_;
@@ -49,6 +51,7 @@ class Reader {
   std::vector<Meaningless> meaningless_;
   int source_ = 0;  ///< counts the sources, to tell a key given twice from one that is replaced
   bool last_wins_ = false;
+  std::map<std::string, std::vector<std::string>> overrides_;  ///< the values of each, as they were written
 };
 
 /// A field by its full path, following renames (`*is_renamed` then says so), or null.

@@ -151,6 +151,17 @@ TEST_CASE("an empty value, as of a shell's variable that is not set, is refused 
       has(here.run("generate --checkpoint nothing --prompt '' --system=").output, "nothing does not exist"));
 }
 
+TEST_CASE("every command that takes keys says which of two values of one key it uses") {
+  Workplace here;
+  for (const char* command : {"config tiny.yaml", "plan tiny.yaml", "train tiny.yaml", "bench data tiny.yaml",
+                              "bench kernels tiny.yaml --count", "bench train tiny.yaml"}) {
+    const Outcome out = here.run(std::string(command) + " --training.seed 1 --training.seed 2");
+    INFO(command << "\n" << out.output);
+    CHECK(out.exit_code == 0);
+    CHECK(has(out.output, "--training.seed is given twice: 2 is used, 1 is not\n"));
+  }
+}
+
 TEST_CASE("numbers out of range are refused by the option's name") {
   Workplace here;
   const std::vector<std::pair<std::string, std::string>> cases = {

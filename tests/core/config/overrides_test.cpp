@@ -35,6 +35,26 @@ TEST_CASE("overrides win over the file, the last over earlier ones", "[config]")
   CHECK(rules.sample.rules == std::vector<Rule>{{"m", "a", 2.0}});
 }
 
+TEST_CASE("an option that is given several values has a note of which is used", "[config]") {
+  const auto notes = [](const Lines& arguments) { return inner("count: 5", arguments).notes; };
+  CHECK(notes({"--outer.inner.count", "10", "--outer.inner.count=20"}) ==
+        Lines{"--outer.inner.count is given twice: 20 is used, 10 is not"});
+  CHECK(notes({"--outer.inner.count=10", "--outer.inner.rate", "1", "--outer.inner.count=20",
+               "--outer.inner.count", "30"}) ==
+        Lines{"--outer.inner.count is given 3 times: 30 is used, 10, 20 are not"});
+  CHECK(notes({"--outer.inner.flag", "--outer.inner.no-flag"}) ==
+        Lines{"--outer.inner.flag is given twice: false is used, true is not"});
+  CHECK(notes({"--outer.inner.name", "a", "--outer.inner.name="}) ==
+        Lines{"--outer.inner.name is given twice: \"\" is used, a is not"});
+  CHECK(notes({"--outer.inner.rules", "[{match: m}]", "--outer.inner.rules", "[{match: n}]"}) ==
+        Lines{"--outer.inner.rules is given twice: [{match: n}] is used, [{match: m}] is not"});
+  CHECK(notes({"--outer.inner.counter", "1", "--outer.inner.count", "2"}) ==
+        Lines{"command line: outer.inner.counter is now called outer.inner.count",
+              "--outer.inner.count is given twice: 2 is used, 1 is not"});
+  CHECK(notes({"--outer.inner.count", "10", "--outer.inner.count", "10"}).empty());
+  CHECK(notes({"--outer.inner.count", "10"}).empty());
+}
+
 TEST_CASE("what is wrong on the command line is said", "[config]") {
   auto problem = [](const Lines& arguments) {
     Result r = inner("", arguments);
