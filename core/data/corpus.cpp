@@ -32,16 +32,30 @@ void append_whole(const DataFile& entry, const File& file, int64_t begin, int64_
   if (append_range(file, begin, end - begin, out) != end - begin) check_unchanged(entry, file);
 }
 
+// Behind the next line end, or the file's end. Nothing that was looked at is kept, or looked at twice: every
+// block that begins within a long line begins with this search.
+int64_t next_line(const DataFile& entry, const File& file, int64_t offset) {
+  std::string bytes;
+  for (int64_t at = offset; at < file.size(); at += std::ssize(bytes)) {
+    if (at - offset > static_cast<int64_t>(kMaxLineBytes)) fail_long_line(entry, offset);
+    bytes.clear();
+    if (append_range(file, at, kReadBytes, bytes) == 0) break;  // the file has become shorter
+    if (const size_t end = bytes.find('\n'); end != std::string::npos)
+      return at + static_cast<int64_t>(end) + 1;
+  }
+  return file.size();
+}
+
 // Moves a nominal cut forward to the start of a document.
 int64_t cut(const DataFile& entry, const File& file, int64_t offset) {
   if (offset <= 0) return 0;
+  if (entry.format == Format::json_lines) return next_line(entry, file, offset);
   std::string bytes;
   for (int64_t want = kReadBytes; offset < file.size(); want *= 2) {
     int64_t read = std::ssize(bytes);
     append_range(file, offset + read, want - read, bytes);
     bool ended = offset + std::ssize(bytes) >= file.size();
     if (auto distance = find_cut(entry.format, bytes, ended)) return offset + *distance;
-    if (bytes.size() > kMaxLineBytes) fail_long_line(entry, offset);
   }
   return file.size();
 }
@@ -129,7 +143,9 @@ void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[part.file];
   File file = File::open_for_reading(entry.path);
   check_unchanged(entry, file);
-  int64_t begin = cut(entry, file, part.begin), end = cut(entry, file, part.end);
+  const int64_t begin = cut(entry, file, part.begin);
+  const bool is_within_line = entry.format == Format::json_lines && begin > part.end;  // the whole block
+  const int64_t end = is_within_line ? begin : cut(entry, file, part.end);
   size_t first = segment.bytes.size();
   append_whole(entry, file, begin, end, segment.bytes);
   append_documents(segment, part.file, begin, first);
@@ -183,15 +199,16 @@ bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) 
     offset_ = 0;
     ended_ = false;
   }
-  size_t wanted = corpus_.sizes().block_bytes, length = 0;
+  size_t wanted = corpus_.sizes().block_bytes, length = 0, looked = 0;
   for (;;) {
     if (pending_.size() > wanted || ended_) {
       size_t nominal = std::min(wanted, pending_.size());
-      auto distance = find_cut(entry.format, std::string_view(pending_).substr(nominal), ended_);
+      auto distance = find_cut(entry.format, std::string_view(pending_).substr(nominal), ended_, looked);
       if (distance) {
         length = nominal + *distance;
         break;
       }
+      looked = pending_.size() - nominal;
     }
     if (pending_.size() > wanted + kMaxLineBytes) fail_long_line(entry, offset_ + wanted);
     ended_ = stream_->append(pending_, kReadBytes) == 0;

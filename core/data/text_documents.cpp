@@ -46,9 +46,9 @@ size_t piece(std::string_view text, size_t limit) {
 
 }  // namespace
 
-std::optional<size_t> find_cut(Format format, std::string_view bytes, bool ended) {
+std::optional<size_t> find_cut(Format format, std::string_view bytes, bool ended, size_t looked) {
   if (format == Format::json_lines) {
-    size_t at = bytes.find('\n');
+    size_t at = bytes.find('\n', looked);
     if (at != std::string_view::npos) return at + 1;
     return ended ? std::optional(bytes.size()) : std::nullopt;
   }

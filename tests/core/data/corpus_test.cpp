@@ -1,8 +1,14 @@
 #include "core/data/corpus.h"
 
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <set>
+
 #include "core/philox.h"
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
+#include "tests/support/skip.h"
 
 using namespace ottava;
 using namespace ottava::data;
@@ -44,6 +50,15 @@ std::string random_text(uint64_t seed, int64_t words, uint64_t separator_every) 
       text += kind == 0 ? "\n\n" : kind < 4 ? "\n" : " ";
   }
   return text;
+}
+
+// Bytes that this process has read so far; nothing where Linux does not say.
+std::optional<double> bytes_read() {
+  std::ifstream statistics("/proc/self/io");
+  std::string name;
+  double bytes = 0;
+  if (statistics >> name >> bytes && name == "rchar:") return bytes;
+  return {};
 }
 
 }  // namespace
@@ -107,6 +122,20 @@ TEST_CASE("compressed files hold the documents of what they compress") {
     CHECK(segment.bytes.size() < 4 * 3000);
   }
   CHECK(segments > 5);
+}
+
+TEST_CASE("a block that lies within a long line looks for its end once") {
+  if (!bytes_read()) return ottava::test::skip("Linux does not say what this process reads");
+  TemporaryFolder folder;
+  const std::string first = "{\"text\": \"first\"}", last = "{\"text\": \"last\"}",
+                    line = "{\"text\": \"" + std::string(4 << 20, 'y') + "\"}";
+  folder.write("a.jsonl", first + "\n" + line + "\n" + last + "\n");
+  const Corpus corpus(find_data_files({folder / "a.jsonl"}), {.block_bytes = 128 << 10});
+  REQUIRE(corpus.blocks() == 32);
+  const double before = *bytes_read();
+  CHECK((all_documents(corpus) == std::vector<std::string>{first, line, last}));
+  // Of each of them half of the line, in the mean; for both of its ends it would be all of it.
+  CHECK(*bytes_read() - before < 0.75 * 32 * static_cast<double>(line.size()));
 }
 
 TEST_CASE("small files share blocks") {
