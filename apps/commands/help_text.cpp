@@ -1,11 +1,17 @@
 #include "apps/commands/help_text.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/io/terminal.h"
+#include "core/text/split.h"
 
 namespace ottava {
 namespace {
@@ -14,15 +20,36 @@ using Options = std::vector<const CLI::Option*>;
 
 constexpr size_t kColumn = 30;  // where explanations begin
 
+/// Text that begins in column `indent`, its further lines too, none of which is longer than a terminal's if
+/// that is where it goes. Where words are put on lines otherwise, programs that read the help would have to
+/// join them.
+std::string fitted(std::string_view text, size_t indent) {
+  constexpr size_t kLeast = 24;  // of a line; below, nothing is gained
+  static const size_t columns = terminal_columns(STDOUT_FILENO);
+  const size_t room = columns == std::string::npos || columns < indent + kLeast ? columns : columns - indent;
+  std::string out;
+  for (const std::string_view line : split_text(text, '\n')) {
+    if (!out.empty()) out += "\n" + std::string(indent, ' ');
+    size_t used = 0;
+    for (const std::string_view word : split_text(line, ' ')) {
+      if (used > 0 && used + 1 + word.size() > room) {
+        out += "\n" + std::string(indent, ' ');
+        used = 0;
+      } else if (used > 0) {
+        out += ' ', ++used;
+      }
+      out += word;
+      used += word.size();
+    }
+  }
+  return out;
+}
+
 /// A name, and what it means beside it or, if the name is long, below it.
 std::string entry(const std::string& name, const std::string& meaning) {
   std::string out = fmt::format("  {:<{}}", name, kColumn - 2);
   if (name.size() + 2 >= kColumn) out += "\n" + std::string(kColumn, ' ');
-  for (const char c : meaning) {
-    out += c;
-    if (c == '\n') out.append(kColumn, ' ');
-  }
-  return out + "\n";
+  return out + fitted(meaning, kColumn) + "\n";
 }
 
 bool takes_several(const CLI::Option* option) {
@@ -34,7 +61,8 @@ std::string values_of(const CLI::Option* option) {
   std::string out;
   if (option->get_type_size() != 0) {
     if (!option->get_type_name().empty()) out += " " + option->get_type_name();
-    if (!option->get_default_str().empty()) out += "=" + option->get_default_str();
+    const std::string given = option->get_default_str();
+    if (!given.empty() && given != "[]") out += "=" + given;  // "[]": an empty list
     if (takes_several(option)) out += " ...";
     if (option->get_required()) out += " REQUIRED";
   }
@@ -72,7 +100,7 @@ class HelpText final : public CLI::FormatterBase {
   std::string make_help(const CLI::App* command, std::string path, CLI::AppFormatMode) const override {
     const Options positional = command->get_options([](const CLI::Option*o) { return o->get_positional(); }),
                   named = command->get_options([](const CLI::Option*o) { return o->nonpositional(); });
-    std::string out = fmt::format("{}\nUsage: {} {}\n", command->get_description(), path,
+    std::string out = fmt::format("{}\nUsage: {} {}\n", fitted(command->get_description(), 0), path,
                                   usage_.empty() ? usage_of(command, positional) : usage_);
     out += section("Positionals", positional, true);
     out += section("Options", named, false);
@@ -80,7 +108,7 @@ class HelpText final : public CLI::FormatterBase {
     if (!subcommands.empty()) out += "\nSubcommands:\n";
     for (const CLI::App* c : subcommands) out += entry(c->get_name(), c->get_description());
     out += "\n";
-    if (!command->get_footer().empty()) out += command->get_footer() + "\n";
+    if (!command->get_footer().empty()) out += fitted(command->get_footer(), 0) + "\n";
     return out;
   }
 

@@ -88,9 +88,9 @@ void add_launch_command(Command& commands) {
       .rest(o->launch.arguments)
       .notes(
           "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed to every rank once: `train` then finishes its "
-          "step, saves a checkpoint\nand ends with exit code 0; before the first step there is nothing to "
-          "save. A second Ctrl-C ends the ranks at once; so\ndoes a second SIGTERM, once it was said, 30 s "
-          "after the first, which ranks are left. When a rank fails, its exit code\nis returned. "
+          "step, saves a checkpoint and ends with exit code 0; before the first step there is nothing to "
+          "save. A second Ctrl-C ends the ranks at once; so does a second SIGTERM, once it was said, 30 s "
+          "after the first, which ranks are left. When a rank fails, its exit code is returned. "
           "LOG_RANK=0,3 selects the ranks whose log lines below warnings are shown (default: 0).")
       .run([o] { return run_launch_command(*o); });
 }

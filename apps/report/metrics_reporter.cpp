@@ -1,6 +1,5 @@
 #include "apps/report/metrics_reporter.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "core/io/json.h"
 #include "core/io/json_lines.h"
 #include "core/io/tensorboard.h"
+#include "core/io/terminal.h"
 #include "core/log.h"
 
 namespace ottava {
@@ -24,9 +24,8 @@ namespace {
 /// The first of `lines`, the longest first, that fits into one line of the terminal, else what fits of the
 /// last. A line that wraps would be left behind by those that replace it.
 std::string progress_line(const std::vector<std::string>& lines) {
-  winsize size{};
-  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  const size_t room = is_known ? size.ws_col - 1U : std::string::npos;
+  const size_t columns = terminal_columns(STDERR_FILENO),
+               room = columns == std::string::npos ? columns : columns - 1;
   const auto fits = std::ranges::find_if(lines, [&](const std::string& line) { return line.size() <= room; });
   return fits != lines.end() ? *fits : lines.back().substr(0, room);
 }

@@ -237,6 +237,27 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
                     "ottava: "));
 }
 
+TEST_CASE("on a terminal no line of a help is longer than that, and its words are those of a pipe") {
+  Workplace here;
+  const auto words = [](const std::string& text) {
+    std::istringstream in(text);
+    std::vector<std::string> out;
+    for (std::string word; in >> word;) out.push_back(word);
+    return out;
+  };
+  for (const std::string& command : every_command(here)) {
+    for (const size_t columns : {80, 120}) {
+      INFO(command << " in " << columns << " columns");
+      const std::string shown = here.run_shell("script -qec 'stty cols " + std::to_string(columns) +
+                                               "; " OTTAVA " " + command + " --help' /dev/null < /dev/null")
+                                    .output;
+      CHECK(words(shown) == words(here.run(command + " --help").output));
+      std::istringstream lines(shown);
+      for (std::string line; std::getline(lines, line);) CHECK(line.size() <= columns + 1);  // with its CR
+    }
+  }
+}
+
 TEST_CASE("small mistakes are answered with what to do") {
   Workplace place;
   place.write("tab.yaml", "training:\n\tsteps: 5\n");
