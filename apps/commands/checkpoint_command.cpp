@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/io/folder.h"
 #include "core/io/json.h"
+#include "core/metrics/step_line.h"
 #include "core/text/counted.h"
 #include "core/text/listed.h"
 #include "parallel/checkpoint/checksum.h"
@@ -72,11 +73,9 @@ void print_training_state(const std::string& folder, std::ostream& out) {
   std::string path = folder + "/training_state.json";
   if (!is_there(path)) return;
   Json state = Json::parse(read_file(path), path);
-  std::string line;
-  for (const auto& [name, value] : state.as_object(path)) {
-    add_item(line, fmt::format("{} {}", name, value.is_string() ? value.as_string(path) : value.dump()));
-  }
-  print(out, "state:    {}\n", line);
+  out << "state:\n";
+  for (const auto& [name, value] : state.as_object(path))
+    print(out, "  {:<40} {}\n", name, value.is_string() ? value.as_string(path) : value.dump());
 }
 
 bool has_optimizer(const std::string& folder) {
@@ -125,7 +124,7 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
   print(out, "{}\n", folder);
   print(out, "step:     {}, saved by {}{}\n", manifest.step, counted(manifest.world_size, "rank"),
         manifest.layout.empty() ? "" : fmt::format(" ({})", manifest.layout));
-  print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
+  print(out, "model:    {} parameters in {} ({})\n", with_commas(parameters), counted(weights, "tensor"),
         stored);
   int64_t moments = std::ssize(manifest.tensors) - weights;
   fmt::print(

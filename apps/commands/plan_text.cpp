@@ -104,17 +104,28 @@ int64_t bytes_of_cudnn_gradients(const Experiment& e) {
          m.head_dim * size_of(DType::bf16);
 }
 
+namespace {
+
+/// Of parts: the smallest would be 0.000 GiB.
+std::string part_text(int64_t bytes) {
+  constexpr int64_t kMiB = 1 << 20;
+  return bytes < 10 * kMiB ? fmt::format("{:.3f} MiB", static_cast<double>(bytes) / kMiB)
+                           : fmt::format("{:.3f} GiB", gib(bytes));
+}
+
+}  // namespace
+
 void print_memory(const MemoryPlan& memory, std::ostream& out) {
   print(out, "Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
         gib(memory.persistent_bytes));
   for (const MemoryPlan::Row& row : memory.by_category())
-    print(out, "  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
+    print(out, "  {:<16} {:>14}\n", name_of(row.category), part_text(row.bytes));
   print(out, "  largest: {}\n", listed(memory.largest(5), [](const MemoryPlan::Item& item) {
-          return fmt::format("{} {:.3f} GiB", item.text(), gib(item.bytes));
+          return fmt::format("{} {}", item.text(), part_text(item.bytes));
         }));
   for (const MemoryPlan::Phase& phase : memory.phases) {
-    print(out, "  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
-          gib(phase.bytes), gib(phase.lower_bound));
+    print(out, "  phase {:<10} {:>14} packed, {} alive at most\n", phase.name, part_text(phase.bytes),
+          part_text(phase.lower_bound));
   }
 }
 
@@ -134,8 +145,9 @@ void print_nccl(const RecordedLayout& recorded, std::ostream& out) {
 void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
                    std::ostream& out) {
   if (planned.gib_with_nccl() <= limit.gib) {
-    print(out, "Fits: {:.1f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", planned.gib_with_nccl(), limit.gib,
-          limit.of, limit.gib - planned.gib_with_nccl());
+    const double needed = planned.gib_with_nccl();
+    print(out, "Fits: {:.{}f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", needed, needed < 0.1 ? 3 : 1,
+          limit.gib, limit.of, limit.gib - needed);
     return;
   }
   print(out, "DOES NOT FIT: {:.1f} GiB are needed and {:.1f} are there ({}): {:.1f} GiB too much\n",
@@ -179,8 +191,8 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
     sum.sent_bytes += t.sent_bytes;
   }
   for (const auto& [key, sum] : sums) {
-    print(out, "  {:<14} {:<16} {:>8} {:<5} {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
-          call_noun(sum.calls), gib(sum.sent_bytes));
+    print(out, "  {:<14} {:<16} {:>8} {:<5} {:>16} sent\n", key.first, key.second, sum.calls,
+          call_noun(sum.calls), part_text(sum.sent_bytes));
   }
 }
 
@@ -212,14 +224,14 @@ void print_rates(const RecordedLayout& recorded, const DeviceTable& d, const Exp
 void print_where_time_goes(const StepTime& time, std::ostream& out) {
   print(out, "  compute        {:>12}\n", duration_text(time.compute));
   for (const auto& [name, part] : time.classes)
-    print(out, "    {:<22} {:>12} {:>8} {}\n", name, duration_text(part.seconds), part.calls,
+    print(out, "    {:<26} {:>10} {:>8} {}\n", name, duration_text(part.seconds), part.calls,
           call_noun(part.calls));
   if (time.transfers <= 0) return;
   print(out, "  between ranks  {:>12}, of which compute waits for {}\n", duration_text(time.transfers),
         duration_text(time.exposed));
   // Calls that travel together count once.
   for (const auto& [name, part] : time.axes)
-    print(out, "    {:<22} {:>12} {:>8} {} {} waited for\n", name, duration_text(part.seconds), part.calls,
+    print(out, "    {:<26} {:>10} {:>8} {} {} waited for\n", name, duration_text(part.seconds), part.calls,
           part.calls == 1 ? "transfer, " : "transfers,", duration_text(part.exposed));
 }
 
@@ -229,7 +241,7 @@ void print_longest_operations(const StepPlan& plan, const Machine& machine, std:
   const std::vector<OperationForecast> longest = predict_operations(plan, machine);
   for (const auto& [operation, one] : std::span(longest).first(std::min(kShown, longest.size()))) {
     const double all = one.seconds * operation->calls;
-    print(out, "    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",
+    print(out, "    {:<32} {:>6} x {:>10} = {:>10}, {:>6.1f} TFLOP/s, {:>4.0f} GB/s\n",
           operation->op + (operation->variant.empty() ? "" : " " + operation->variant), operation->calls,
           duration_text(one.seconds), duration_text(all), operation->flops / one.seconds / 1e12,
           operation->bytes / one.seconds / 1e9);

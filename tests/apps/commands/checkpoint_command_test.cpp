@@ -35,10 +35,12 @@ TEST_CASE("checkpoint inspect: step, layout, size, state; tensors on request") {
   save(folder.path(), 7, 1);
   std::ostringstream newest, list, model;
   inspect_checkpoint({.path = folder.path()}, newest);
-  CHECK_THAT(newest.str(),
-             Contains("step-7\n") && Contains("step:     7, saved by 1 rank (pp 1 x tp 1 = 1)") &&
-                 Contains("model:    5916 parameters in 14 tensors (14 F32)") &&
-                 Contains("optimizer: 28 tensors") && Contains("state:    step 7, loss_scale 1.5"));
+  CHECK_THAT(newest.str(), Contains("step-7\n") &&
+                               Contains("step:     7, saved by 1 rank (pp 1 x tp 1 = 1)") &&
+                               Contains("model:    5,916 parameters in 14 tensors (14 F32)") &&
+                               Contains("optimizer: 28 tensors") &&
+                               Contains("state:\n  step                                     7\n"
+                                        "  loss_scale                               1.5\n"));
   CHECK_THAT(newest.str(), !Contains("q_proj"));
   inspect_checkpoint({.path = folder / "step-7", .tensors = CheckpointInspectOptions::Tensors::list}, list);
   CHECK_THAT(list.str(),

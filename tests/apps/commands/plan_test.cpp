@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "apps/decide/decide.h"
 #include "apps/predict/sample_step.h"
@@ -86,6 +87,9 @@ TEST_CASE("a plan of several micro-batches says what ranks send, whichever way m
   }
   CHECK(open[0].outcomes[0].value == "false");
   CHECK_FALSE(e.shape.parameters.reduce_every_micro_batch);
+  // What is small is no 0.000 GiB.
+  CHECK(std::regex_search(text, std::regex("\n  parameters +[0-9.]+ MiB\n")));
+  CHECK_THAT(text, Contains(" MiB sent\n") && !Contains(" GiB sent\n"));
   CHECK_THAT(text, Contains(fmt::format("GiB sent in {} calls\n", calls[0])));
   CHECK_THAT(tight, Contains(fmt::format("GiB sent in {} calls\n", calls[1])));
   // Each unit is reduced three times more: w13, w2 and wqkv and the pack of wo and norms of two blocks, the
@@ -187,6 +191,13 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
                        Contains("\n  between ranks: by the figures of device and network; this program has "
                                 "not run on several GPUs\n") &&
                        Contains("  not in it: stragglers"));
+  const auto column_of_transfers = [&](const std::string& row) {  // beside names of any length
+    const size_t begin = fits.find(row);
+    REQUIRE(begin != std::string::npos);
+    return fits.find(" transfers, ", begin) - begin;
+  };
+  CHECK(column_of_transfers("    dp_shard reduce_scatter ") ==
+        column_of_transfers("    dp_shard all_gather "));
   CHECK_THAT(text({.world_size = 1, .machine = {.device = "h200_sxm"}}), !Contains("on several GPUs"));
   const std::string full = text({.world_size = 8, .machine = {.device = "h100_sxm", .limit_gib = 45}});
   CHECK_THAT(full, Contains("\nDOES NOT FIT: ") && Contains(" and 45.0 are there (--limit-gib)") &&

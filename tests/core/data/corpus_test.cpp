@@ -1,9 +1,7 @@
 #include "core/data/corpus.h"
 
 #include <fstream>
-#include <numeric>
 #include <optional>
-#include <set>
 
 #include "core/philox.h"
 #include "tests/core/data/compress.h"
