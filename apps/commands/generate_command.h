@@ -26,9 +26,8 @@ struct GenerateCommand {
   std::string prompt_file;
   std::istream* input = nullptr;
   int64_t max_tokens = 128;
-  /// Of each prompt. If there are several texts, each is preceded by a line: "==> prompt 1 of 2, sample 2 of
-  /// 3
-  /// <==".
+  /// Of each prompt. If there are several texts, each has a line above it,
+  /// "==> prompt 1 of 2, sample 2 of 3 <==".
   int64_t samples = 1;
   Sampling sampling{.temperature = 0.8};
   double repetition_penalty = 1;   ///< for tokens of the prompt and those that were added; 1: none
