@@ -73,7 +73,6 @@ class Linear {
   Linear(std::string name, LinearStyle style, LinearParameters parameters, std::vector<LinearPiece> pieces,
          Float8Product::Producers producers, Overlap overlap = Overlap::bulk);
 
-  const std::string& name() const { return name_; }
   /// Where the producer of the input (`shape`: x of LinearStyle) is to write it for forward(context, ...,
   /// saved): values and, if the layer wants it, their amax; or only codes, if the layer reads nothing else
   /// and their scales are known as they are written. Where the layer keeps its input (saved is not null),

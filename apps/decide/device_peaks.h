@@ -51,7 +51,7 @@ DevicePeaks find_device_peaks(Device device, const PeakSearch& search = {});
 
 /// The part of this CPU's bf16 peak that products reach if they are multiplied in this way: 1 for the faster
 /// way, and where there is only one. Both are timed by turns, once, and kept as peaks are.
-double part_of_bf16_peak(cpu::Bf16Products way, const PeakSearch& search = {});
+double part_of_bf16_peak(cpu::Bf16Products way, const PeakSearch& search);
 
 /// Nothing uses more than 100% of a device. While `utilization` (of something that was timed, as a fraction)
 /// is above 1, measures peaks of this CPU again and keeps them; then raises those on which it depends

@@ -21,7 +21,6 @@ class Evaluator {
   /// To be filled by the caller, which then calls refresh_compute_copies().
   Fsdp& parameters() { return model_.parameters(); }
   Stream& stream() { return model_.stream(); }
-  const Options& options() const { return options_; }
 
   /// out [batch * sequence] = the losses of tokens, whose documents do not see each other; 0 where they do
   /// not count.

@@ -70,8 +70,8 @@ std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device t
   return profile.take_spans(DeviceClock(r.stream));
 }
 
-StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh, Packing packing) {
-  return record_rank(shape, target, mesh, 0, packing);
+StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
+  return record_rank(shape, target, mesh, 0);
 }
 
 StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank, Packing packing) {

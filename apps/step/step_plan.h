@@ -48,7 +48,6 @@ std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device t
 StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank,
                      Packing packing = Packing::full);
 /// The same for rank 0.
-StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh,
-                           Packing packing = Packing::full);
+StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 
 }  // namespace ottava

@@ -14,7 +14,7 @@ struct PrintOptions {
 };
 /// The current settings as YAML, with sections in declared order and without keys that are kept nowhere.
 /// Reading it gives the same structs.
-std::string to_yaml(const Section& root, const PrintOptions& options = {});
+std::string to_yaml(const Section& root, const PrintOptions& options);
 
 /// A value on one line: `[a, "1"]`, `{match: output}`, `0.5`. Texts are quoted if YAML would read them as
 /// something else.

@@ -46,7 +46,6 @@ class LlamaModel {
   LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena,
              int tensor_parallel_size, LlamaModelOptions options, const LlamaFloat8& float8 = {});
 
-  const LlamaConfig& config() const { return config_; }
   /// For each unit, the uses of its weights in backward: a recomputed block runs forward products, too.
   std::span<const WeightUse> backward_uses() const { return backward_uses_; }
   /// All units, from the first to the last.

@@ -85,7 +85,6 @@ class Fsdp {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const ShardCoordinates& coordinates() const { return ranks_.coordinates; }
   const ParameterShard& shard(int parameter) const { return shards_[parameter]; }
-  const FsdpOptions& options() const { return options_; }
 
   /// Writes the initial masters (initialise_shard.h), moments of zero, and working copies.
   void initialise(uint64_t seed);

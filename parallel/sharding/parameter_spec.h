@@ -60,7 +60,6 @@ struct ParameterSpec {
     return sum;
   }
   int64_t numel() const { return rows() * columns; }
-  Shape shape() const { return is_vector ? Shape{rows()} : Shape{rows(), columns}; }
 };
 
 /// Elements of the parameters that each rule trains; rules that train none are not among them.
