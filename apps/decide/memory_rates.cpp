@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <string>
 
 #include "apps/decide/cpu_rates.h"
@@ -30,39 +31,50 @@ BestRun best_update(const Repeats& repeats, int64_t bytes) {
   return best_run(stream, repeats, [&] { add(stream, sum, addend, sum); });
 }
 
+// What is kept, else measured by all ranks at once, of whom the slowest counts.
+struct KeptRate {
+  std::string name;
+  const char* what;  ///< in the file
+  double bytes;      ///< read and written by `best_run`
+  std::function<BestRun(const Repeats& repeats)> best_run;
+};
+double per_second(const KeptRate& rate, const MeasurementCache& cache, Communicator& ranks) {
+  constexpr double kSecondsIfKept = 0.25;  // to find a moment in which the machine does nothing else
+  constexpr int kLeastRuns = 7;
+  const Decisions kept = cache.read();
+  const Decisions::Entry* before = kept.find(rate.name);
+  double is_open = is_settled(before) ? 0 : 1;
+  reduce_on_host(ranks, view_of(&is_open, {1}), "kept rates of memory", ReduceOp::max);
+  if (is_open == 0) return rate_of(before);
+  const bool may_take_longer = !before && !cache.file().empty();
+  const BestRun best =
+      rate.best_run({.seconds = may_take_longer ? kSecondsIfKept : 0, .least_runs = kLeastRuns});
+  double slowest[] = {best.seconds, best.is_disturbed ? 1.0 : 0.0};
+  reduce_on_host(ranks, view_of(slowest, {2}), "rates of memory", ReduceOp::max);
+  const Decisions::Entry found = rate_entry(rate.name, std::max(rate.bytes / slowest[0], rate_of(before)),
+                                            slowest[1] > 0 && !is_settled(before), rate.what);
+  cache.write({found});
+  return rate_of(&found);  // in the digits that later runs will read
+}
+
 }  // namespace
 
 MemoryRates memory_rates(std::string_view setting, int64_t bytes, Communicator& ranks) {
-  constexpr double kSecondsIfKept = 0.25;  // to find a moment in which the machine does nothing else
-  constexpr int kLeastRuns = 7;
   constexpr int64_t kMiB = 1 << 20;
   const auto mib = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes + kMiB - 1) / kMiB)));
+  const int64_t rounded = mib * kMiB;
   const std::string of =
       fmt::format("{} MiB{}", mib, ranks.size() > 1 ? fmt::format(" by each of {} ranks", ranks.size()) : "");
   const MeasurementCache cache = cpu_rates(setting);
-  const Decisions kept = cache.read();
-  const Decisions::Entry *copied = kept.find("copy of " + of), *updated = kept.find("update of " + of);
-  double is_open = is_settled(copied) && is_settled(updated) ? 0 : 1;
-  reduce_on_host(ranks, view_of(&is_open, {1}), "kept rates of memory", ReduceOp::max);
-  if (is_open == 0) return {rate_of(copied), rate_of(updated)};
-
-  const bool may_take_longer = !copied && !cache.file().empty();
-  const Repeats repeats{.seconds = may_take_longer ? kSecondsIfKept : 0, .least_runs = kLeastRuns};
-  const BestRun copy = best_copy(repeats, mib * kMiB), update = best_update(repeats, mib * kMiB);
-  double slowest[] = {copy.seconds, update.seconds, copy.is_disturbed ? 1.0 : 0.0,
-                      update.is_disturbed ? 1.0 : 0.0};
-  reduce_on_host(ranks, view_of(slowest, {4}), "rates of memory", ReduceOp::max);
-  const auto moved = static_cast<double>(mib * kMiB);
-  const auto entry = [](const std::string& name, const Decisions::Entry* before, double rate,
-                        double is_disturbed, const char* what) {
-    return rate_entry(name, std::max(rate, rate_of(before)), is_disturbed > 0 && !is_settled(before), what);
-  };
-  const Decisions::Entry found_copy = entry("copy of " + of, copied, moved / slowest[0], slowest[2],
-                                            "bytes/s of the fastest copy"),
-                         found_update = entry("update of " + of, updated, 1.5 * moved / slowest[1],
-                                              slowest[3], "bytes/s of the fastest update in place");
-  cache.write({found_copy, found_update});
-  return {rate_of(&found_copy), rate_of(&found_update)};  // in the digits that later runs will read
+  const KeptRate copy{.name = "copy of " + of,
+                      .what = "bytes/s of the fastest copy",
+                      .bytes = static_cast<double>(rounded),
+                      .best_run = [=](const Repeats&r) { return best_copy(r, rounded); }},
+      update{.name = "update of " + of,
+             .what = "bytes/s of the fastest update in place",
+             .bytes = 1.5 * static_cast<double>(rounded),
+             .best_run = [=](const Repeats&r) { return best_update(r, rounded); }};
+  return {.copied = per_second(copy, cache, ranks), .updated = per_second(update, cache, ranks)};
 }
 
 }  // namespace ottava

@@ -16,7 +16,7 @@ struct MemoryRates {
 /// Rates of so many bytes while all of `ranks` do the same: every rank makes the call, and gets those of the
 /// slowest. They are kept in training.gemm_cache (`cache`) for each power of two of MiB, to which `bytes` is
 /// rounded up, and each number of ranks, and measured again by the rules of peaks (device_peaks.h); if one
-/// rank has to measure, all do.
+/// rank has to measure one of them, all do.
 MemoryRates memory_rates(std::string_view cache, int64_t bytes, Communicator& ranks);
 
 }  // namespace ottava
