@@ -169,8 +169,7 @@ TEST_CASE("no pass is longer than a Mistral's window, whatever else is set") {
   CHECK(model.positions.most == 4095);
   CHECK(model.positions.limit == "sliding_window");
   const auto generator_of = [&](int64_t tokens) {
-    Generator({.model = model.config, .compute = DType::f32, .prompt_tokens = 1, .capacity = tokens},
-              {DeviceType::cpu, 0});
+    Generator({.model = model.config, .compute = DType::f32, .capacity = tokens}, {DeviceType::cpu, 0});
   };
   CHECK(message_of([&] { generator_of(4095); }) == "no error");
   CHECK(
