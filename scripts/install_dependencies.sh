@@ -36,6 +36,10 @@ unknown=()
 for package in "${missing[@]}"; do apt-cache show "$package" >/dev/null 2>&1 || unknown+=("$package"); done
 if [ ${#unknown[@]} -gt 0 ]; then
   printf -v list ', %s' "${unknown[@]}"
+  if [ ${#unknown[@]} -eq ${#missing[@]} ] && ! apt-cache show libc6 >/dev/null 2>&1; then
+    echo "install_dependencies.sh: apt's lists are empty (it could not fetch them: is there a network?), so nothing was installed." >&2
+    exit 1
+  fi
   echo "install_dependencies.sh: apt has no package ${list:2}, so nothing was installed: ottava builds on Debian 12 and 13 and on Ubuntu 24.04 and 26.04 (with universe), on other systems with these libraries installed by hand." >&2
   exit 1
 fi

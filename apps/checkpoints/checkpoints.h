@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/checkpoints/model_files.h"
@@ -84,7 +85,7 @@ class Checkpoints {
   /// advice_to_go_back() for the run's checkpoints. All ranks call it and get the same text.
   std::string ways_back(int64_t step);
   /// CheckpointSaver::left_text() of the save in flight.
-  std::string left_text(std::string_view why) const { return saver_->left_text(why); }
+  std::string left_text(std::string why) const { return saver_->left_text(std::move(why)); }
 
  private:
   bool excludes(std::string_view what) const;

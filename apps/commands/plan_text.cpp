@@ -50,6 +50,13 @@ void print_move(const MemoryMove& move, const RecordedLayout& from, double limit
   out << "; " << fit_text(after.gib_with_nccl(), limit) << '\n';
 }
 
+/// Of parts: the smallest would be 0.000 GiB.
+std::string part_text(int64_t bytes) {
+  constexpr int64_t kMiB = 1 << 20;
+  return bytes < 10 * kMiB ? fmt::format("{:.3f} MiB", static_cast<double>(bytes) / kMiB)
+                           : fmt::format("{:.3f} GiB", gib(bytes));
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -103,17 +110,6 @@ int64_t bytes_of_cudnn_gradients(const Experiment& e) {
   return 2 * e.shape.batch * e.shape.sequence * AttentionLayer::heads_at_once(key_heads_of_rank(e)) *
          m.head_dim * size_of(DType::bf16);
 }
-
-namespace {
-
-/// Of parts: the smallest would be 0.000 GiB.
-std::string part_text(int64_t bytes) {
-  constexpr int64_t kMiB = 1 << 20;
-  return bytes < 10 * kMiB ? fmt::format("{:.3f} MiB", static_cast<double>(bytes) / kMiB)
-                           : fmt::format("{:.3f} GiB", gib(bytes));
-}
-
-}  // namespace
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {
   print(out, "Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),

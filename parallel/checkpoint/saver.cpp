@@ -221,11 +221,15 @@ void CheckpointSaver::complete() {
   if (options_.on_saved) options_.on_saved(pending->checkpoint.step);
 }
 
-std::string CheckpointSaver::left_text(std::string_view why) const {
+std::string CheckpointSaver::left_text(std::string why) const {
   if (pending_->is_agreed) {
     naming_.wait();
-    if (!pending_->error)
+    try {
+      if (pending_->error) std::rethrow_exception(pending_->error);
       return fmt::format("the checkpoint of step {} is complete", pending_->checkpoint.step);
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
   }
   return fmt::format("the checkpoint of step {} was being written and stays unfinished ({}): {}",
                      pending_->checkpoint.step, why, newest_complete_text(options_.folder));
@@ -233,8 +237,10 @@ std::string CheckpointSaver::left_text(std::string_view why) const {
 
 // Once it is done, `pending` may be gone.
 void CheckpointSaver::name_and_rotate(Pending& pending) {
-  const ProcessorWatch processor(ProcessorWatch::Of::thread);
   const int64_t step = pending.checkpoint.step;
+  const HostSpans::Scope naming(options_.spans, HostSpans::Track::saves,
+                                fmt::format("name the checkpoint of step {}", step));
+  const ProcessorWatch processor(ProcessorWatch::Of::thread);
   const Rotation rotation{options_.keep_latest_k, options_.keep_every, pending.checkpoint.rotate_after};
   bool is_named = false;
   try {

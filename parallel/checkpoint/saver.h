@@ -77,9 +77,9 @@ class CheckpointSaver {
   /// it, and to delete old ones.
   double writing_seconds() const { return writing_seconds_; }
   /// A text for people, of rank 0, where not all ranks go on: that the save in flight cannot be finished,
-  /// because of `why`, and which checkpoint is the newest complete one; or that it is complete, if all ranks
-  /// had written, for which it waits. Not collective.
-  std::string left_text(std::string_view why) const;
+  /// because of `why`, and which checkpoint is the newest complete one. If all ranks had written, it waits
+  /// for the naming: the save is complete, or what went wrong is the reason. Not collective.
+  std::string left_text(std::string why) const;
   /// Collective, at step boundaries, and waits for no file: once all ranks have written, has rank 0's thread
   /// name the save in flight; once it has, completes it. Returns true if no save is left in flight.
   bool poll();

@@ -32,8 +32,8 @@ submit() {
 }
 saved_step() { sed -n 's/.* Stopped after step \([0-9]*\);.*/\1/p' "$(log "$1")" | tail -n 1; }
 
-await 60 sinfo --noheader --states=idle
-[ -n "$(sinfo --noheader --states=idle)" ] || fails "the node is not idle: $(sinfo)"
+is_idle() { [ -n "$(sinfo --noheader --states=idle)" ]; }
+await 60 is_idle
 echo "== slurm: $(srun --version)"
 variants=(pmix tcp launch mpirun)
 declare -A first second

@@ -27,3 +27,8 @@ grep -qF 'apt has no package libtomlplusplus-dev, libjs-dygraphs, so nothing was
   fails "said: $(cat said)"
 [ "$(cat called)" = 'update -qq' ] || fails "called: $(cat called)"
 [ "$(wc -l < said)" = 2 ] || fails "said: $(cat said)"
+
+printf 'libc6\n' > unknown
+"$script" --list >> unknown
+if "$script" > said 2>&1; then fails "without apt's lists it passed: $(cat said)"; fi
+grep -qF "apt's lists are empty" said || fails "without apt's lists it said: $(cat said)"

@@ -127,7 +127,7 @@ TEST_CASE("what is no text, or would be written over, is refused before texts ar
   std::ofstream(folder / "a.jsonl") << "{\"text\": \"\"}\n{\"text\": \"\"}\n";
   CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}}), Contains("[eval] there is no text in '"));
   CHECK_THAT(refusal_of({.texts = {folder / "a.jsonl"}, .text_key = "body"}),
-             Contains("--text-key of init, data, eval and"));
+             Contains("--text-key of init, data, eval, generate and"));
   std::ofstream(folder / "chats.jsonl") << R"({"messages": []})"
                                         << "\n";
   CHECK_THAT(refusal_of({.texts = {folder / "chats.jsonl"}}),

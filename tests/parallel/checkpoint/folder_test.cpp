@@ -189,6 +189,27 @@ TEST_CASE("beside the steps: a checkpoint gets its name while training goes on")
   CHECK(whole.wrong(1) == 0);
 }
 
+TEST_CASE("who leaves a save whose naming fails is told why") {
+  TemporaryFolder folder;
+  PatientRanks group;
+  TinyRank rank(tiny_model());
+  rank.fill(1);
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  unflushable = "/step-1.tmp";
+  held_namings = 0;
+  is_naming_held = true;
+  saver.begin(checkpoint_of(rank, 1));
+  while (held_namings == 0) saver.poll();
+  std::string text;
+  std::thread waits_for_the_name([&] { text = saver.left_text("why"); });
+  is_naming_held = false;
+  waits_for_the_name.join();
+  CHECK_THAT(text, Contains("of step 1 was being written and stays unfinished ([") &&
+                       Contains("/step-1.tmp: Input/output error): there is no complete checkpoint"));
+  CHECK_THROWS_AS(saver.finish(), IoError);
+  unflushable.clear();
+}
+
 TEST_CASE("a checkpoint that cannot be given its name fails on all ranks, and the next one is made") {
   TemporaryFolder folder;
   std::vector<std::string> messages(2);
