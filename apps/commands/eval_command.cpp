@@ -99,6 +99,19 @@ void note_length(const SavedModel& model, const std::vector<ChoiceTokens>& token
       longest, model.positions.most, model.positions.limit, model.positions.most);
 }
 
+/// Attention within a window is not supported.
+int64_t longest_pass(const EvalCommand& c, const SavedModel& model) {
+  return std::min(c.seq_len, model.config.sliding_window.value_or(c.seq_len));
+}
+
+void note_cut(const std::vector<ChoiceTokens>& tokens, int64_t window, std::ostream& notes) {
+  if (std::ranges::none_of(tokens, [](const ChoiceTokens& task) { return task.cut > 0; })) return;
+  notes << fmt::format(
+      "the beginning of questions that with a choice make more than {} tokens is left out: the model "
+      "supports no more (sliding_window in config.json)\n",
+      window);
+}
+
 }  // namespace
 
 void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& notes) {
@@ -117,11 +130,13 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
   tell_apart(tasks, c.tasks);
   const SavedModel model = open_saved_model("eval", c.model);
+  const PassShape most{.batch = c.batch, .sequence = longest_pass(c, model)};
   std::vector<ChoiceTokens> tokens;
-  for (const ChoiceTask& task : tasks) tokens.push_back(encode_choices(task, *model.tokenizer, c.seq_len));
+  for (const ChoiceTask& task : tasks)
+    tokens.push_back(encode_choices(task, *model.tokenizer, most.sequence));
   note_length(model, tokens, notes);
-  const PassShape most{.batch = c.batch, .sequence = c.seq_len},
-      pass = texts.empty() ? smallest_pass(tokens, most) : most;
+  if (most.sequence < c.seq_len) note_cut(tokens, most.sequence, notes);
+  const PassShape pass = texts.empty() ? smallest_pass(tokens, most) : most;
   const Device device = parse_device(c.device);
   Evaluator evaluator(
       {.model = model.config, .compute = compute, .batch = pass.batch, .sequence = pass.sequence}, device,
@@ -141,7 +156,7 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
     out << to_text(scores) << std::endl;
     results.push(to_json(scores));
   }
-  const int64_t window = std::min(c.seq_len, model.positions.most);
+  const int64_t window = std::min(most.sequence, model.positions.most);
   if (!texts.empty() && window < c.seq_len)
     notes << fmt::format(
         "texts are predicted in windows of {} tokens, not {}: the model supports no more "
