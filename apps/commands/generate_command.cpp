@@ -138,10 +138,22 @@ std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const Save
 void note_length(const SavedModel& model, int64_t tokens, std::string_view of, std::ostream& notes) {
   if (tokens <= model.positions.most) return;
   notes << fmt::format(
-      "{} make up to {} tokens, but the model supports {} ({} in config.json): text beyond them may be "
-      "nonsense\n",
-      of, tokens, model.positions.most, model.positions.limit);
+      "{} make up to {} tokens, but the model supports {} (max_position_embeddings in config.json): text "
+      "beyond them may be nonsense\n",
+      of, tokens, model.positions.most);
 }
+
+/// Attention within a window is not supported.
+void require_within_window(const SavedModel& model, int64_t tokens, std::string_view of,
+                           std::string_view advice) {
+  if (!model.config.sliding_window || tokens <= *model.config.sliding_window) return;
+  fail<ConfigError>("generate",
+                    "{} make up to {} tokens, but the model supports {} (sliding_window in config.json): {}",
+                    of, tokens, *model.config.sliding_window, advice);
+}
+
+constexpr std::string_view kConversations = "conversations of this --context",
+                           kTexts = "the prompt and --max-tokens";
 
 /// Tokens of a conversation.
 int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
@@ -153,6 +165,7 @@ int64_t context_of(const GenerateCommand& c, const SavedModel& model) {
                       "raise --context (the model supports up to {})",
                       c.max_tokens, context, model.positions.most);
   }
+  require_within_window(model, context, kConversations, "lower --context");
   return context;
 }
 
@@ -169,7 +182,7 @@ void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& o
   AnswerOptions options = answer_options(c, model);
   options.stop_tokens.push_back(encoder.end_of_turn());
   const std::unique_ptr<Generator> generator = loaded_generator(c, model, {1}, context);
-  note_length(model, context, "conversations of this --context", notes);
+  note_length(model, context, kConversations, notes);
   ChatSession session(encoder, *model.tokenizer, *generator, c.system);
   if (!c.prompts.empty()) {
     session.say(c.prompts[0], options, out);
@@ -248,8 +261,10 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   std::vector<int64_t> lengths;
   for (const Prompt& prompt : prompts) lengths.push_back(std::ssize(prompt.tokens));
   const int64_t longest = std::ranges::max(lengths);
-  const std::unique_ptr<Generator> generator = loaded_generator(c, model, lengths, longest + c.max_tokens);
-  note_length(model, longest + c.max_tokens, "the prompt and --max-tokens", notes);
+  const int64_t capacity = longest + c.max_tokens;
+  require_within_window(model, capacity, kTexts, "lower --max-tokens, or shorten the prompt");
+  const std::unique_ptr<Generator> generator = loaded_generator(c, model, lengths, capacity);
+  note_length(model, capacity, kTexts, notes);
   write_texts(c, model, prompts, *generator, out, notes);
 }
 

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "apps/commands/eval_command.h"
+#include "apps/commands/generate_command.h"
 #include "core/io/file.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 // What the commands do with a model that has a sliding window.
@@ -65,4 +67,24 @@ TEST_CASE("questions and texts are scored in passes within a model's window") {
         "config.json)";
     CHECK((noted.find(of_texts) != std::string::npos) == has_texts);
   }
+}
+
+TEST_CASE("more text than a model's window is refused by the names of options") {
+  const TemporaryFolder folder;
+  const std::string windowed = write_windowed(folder);
+  const auto refusal_of = [&](GenerateCommand c) {
+    c.checkpoint = windowed, c.dtype = "float32";
+    std::istringstream nothing;
+    c.input = &nothing;
+    std::ostringstream out;
+    return message_of([&] { run_generate_command(c, out, out); });
+  };
+  CHECK(refusal_of({.prompts = {"a"}, .max_tokens = 16}) == "no error");
+  CHECK_THAT(refusal_of({.prompts = {"a"}, .max_tokens = 40}),
+             Contains("[generate] the prompt and --max-tokens make up to 4") &&
+                 Contains(" tokens, but the model supports 40 (sliding_window in config.json): lower "
+                          "--max-tokens, or shorten the prompt"));
+  CHECK(refusal_of({.max_tokens = 16, .is_chat = true, .context = 41}) ==
+        "[generate] conversations of this --context make up to 41 tokens, but the model supports 40 "
+        "(sliding_window in config.json): lower --context");
 }
