@@ -88,10 +88,13 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   const Batches batches = resolve_batches(c, mesh);
   TrainingShape shape;
   resolve_samples(c, mesh, shape);
-  const int64_t longest =
-      std::max({c.training.seq_len, c.validates() ? c.validation.seq_len : 0, shape.sample_length});
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
+  // It goes by the prompts' bytes; encode_prompts() counts their tokens.
+  shape.sample_length =
+      std::min(shape.sample_length, shape.model.sliding_window.value_or(shape.sample_length));
+  const int64_t longest =
+      std::max({c.training.seq_len, c.validates() ? c.validation.seq_len : 0, shape.sample_length});
   if (compute_capability) check_gpu_head_dim(shape.model.head_dim);
   check_context_parallel(c, mesh.size(MeshAxis::cp));
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));

@@ -19,6 +19,16 @@ std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
                         "prompt {} is empty and the tokenizer has no BOS token: write some text in it",
                         prompts.size());
     }
+    const auto length = std::ssize(prompts.back());
+    const std::optional<int64_t> window = e.shape.model.sliding_window;
+    if (const int64_t tokens = length + e.config.evaluation.max_new_tokens; window && tokens > *window) {
+      fail<ConfigError>(
+          "evaluation",
+          "prompt {} of {} tokens and max_new_tokens {} make {} tokens, but the model supports {} "
+          "(sliding_window in config.json): lower evaluation.max_new_tokens, or shorten that prompt of "
+          "evaluation.prompts",
+          prompts.size(), length, e.config.evaluation.max_new_tokens, tokens, *window);
+    }
   }
   return prompts;
 }

@@ -12,7 +12,8 @@
 namespace ottava {
 
 /// The tokens of each of evaluation.prompts (with BOS where texts_begin_with_bos()); none unless
-/// evaluation.enable. Throws ConfigError for a prompt without tokens.
+/// evaluation.enable. Throws ConfigError for a prompt without tokens, and for one that with
+/// evaluation.max_new_tokens is longer than the model's window.
 std::vector<std::vector<int32_t>> encode_prompts(const Experiment& experiment);
 
 /// A warning if the longest of them and its continuation are longer than the model is meant for

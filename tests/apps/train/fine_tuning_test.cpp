@@ -178,6 +178,28 @@ TEST_CASE("no pass is longer than a Mistral's window, whatever else is set") {
       "attention within a window is not supported: use at most 4095 tokens");
 }
 
+TEST_CASE("prompts are within a Mistral's window by their tokens, not by their bytes") {
+  TinyTraining tiny;
+  Config c = fine_tuning(tiny, "run", publish(tiny, "mistral", {}));
+  c.evaluation.enable = true;
+  std::string prompt = "the";
+  while (prompt.size() < 4095) prompt += " the";
+  c.evaluation.prompts = {prompt};
+  const auto begin = [&] { Solo solo(c); };
+  c.evaluation.max_new_tokens = 0;
+  const int64_t length = std::ssize(encode_prompts(resolve_experiment(c, load_tokenizer(c), 1)).at(0));
+  REQUIRE(length < 2048);
+  c.evaluation.max_new_tokens = 4095 - length;
+  CHECK(message_of(begin) == "no error");
+  c.evaluation.max_new_tokens += 1;
+  CHECK(
+      message_of(begin) ==
+      fmt::format("[evaluation] prompt 1 of {} tokens and max_new_tokens {} make 4096 tokens, but the model "
+                  "supports 4095 (sliding_window in config.json): lower evaluation.max_new_tokens, or "
+                  "shorten that prompt of evaluation.prompts",
+                  length, 4096 - length));
+}
+
 TEST_CASE("a run whose checkpoints it could not load itself does not begin") {
   TinyTraining tiny;
   const std::string folder = publish(tiny, "odd", {});
