@@ -56,54 +56,47 @@ void resolve_feed_forward(LlamaConfig& out, const ModelConfig& c, std::string_vi
   origins.take("ffn_dim", out.ffn_dim, c.ffn_dim, is_derived ? "8 dim / 3, rounded up" : from);
 }
 
-// What `type` has no use for, and what nobody said of a type that the model did not have.
-void check_scaling(const RopeScalingConfig& given, RopeScaling::Type type, bool is_new) {
-  const std::pair<std::string_view, bool> keys[] = {
-      {"factor", given.factor.has_value()},
-      {"low_freq_factor", given.low_freq_factor.has_value()},
-      {"high_freq_factor", given.high_freq_factor.has_value()},
-      {"original_max_position_embeddings", given.original_max_position_embeddings.has_value()},
-      {"beta_fast", given.beta_fast.has_value()},
-      {"beta_slow", given.beta_slow.has_value()},
-      {"attention_factor", given.attention_factor.has_value()},
-      {"truncate", given.truncate.has_value()}};
-  for (const auto& [key, is_set] : keys) {
-    const bool is_of_type = contains(rope_members(type), key);
-    if (is_set && !is_of_type) {
-      fail<ConfigError>("model",
-                        "rope_scaling.{} is set, which rope type {} does not use: remove it, or set "
-                        "model.rope_scaling.rope_type",
-                        key, name_of(type));
-    }
-    const bool is_needed = key == "factor" || key == "original_max_position_embeddings";
-    if (is_new && type != RopeScaling::Type::llama3 && is_of_type && is_needed && !is_set) {
-      fail<ConfigError>("model",
-                        "rope type {} needs rope_scaling.{}, of which there is none for this model: set "
-                        "model.rope_scaling.{}",
-                        name_of(type), key, key);
-    }
+// A key that `type` has no use for, or that it needs where the model did not have that type.
+void check_scaling_key(std::string_view key, bool is_set, RopeScaling::Type type, bool is_new) {
+  const bool is_of_type = contains(rope_members(type), key);
+  if (is_set && !is_of_type) {
+    fail<ConfigError>("model",
+                      "rope_scaling.{} is set, which rope type {} does not use: remove it, or set "
+                      "model.rope_scaling.rope_type",
+                      key, name_of(type));
+  }
+  const bool is_needed = key == "factor" || key == kOriginalLength;
+  if (is_new && type != RopeScaling::Type::llama3 && is_of_type && is_needed && !is_set) {
+    fail<ConfigError>("model",
+                      "rope type {} needs rope_scaling.{}, of which there is none for this model: set "
+                      "model.rope_scaling.{}",
+                      name_of(type), key, key);
   }
 }
 
 void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
   if (given == RopeScalingConfig{}) return;
-  const RopeScaling none{.type = given.rope_type.value_or(out.rope_scaling ? out.rope_scaling->type
-                                                                           : RopeScaling::Type::llama3)};
-  const bool is_new = !out.rope_scaling || out.rope_scaling->type != none.type;
-  check_scaling(given, none.type, is_new && given.factor != 1);
+  const RopeScaling defaults{.type = given.rope_type.value_or(out.rope_scaling ? out.rope_scaling->type
+                                                                               : RopeScaling::Type::llama3)};
+  const bool is_new = !out.rope_scaling || out.rope_scaling->type != defaults.type;
+  RopeScaling scaling = is_new ? defaults : *out.rope_scaling;
+  const auto take = [&](std::string_view key, auto& value, const auto& of_key) {
+    check_scaling_key(key, of_key.has_value(), defaults.type, is_new && given.factor != 1);
+    replace(value, of_key);
+  };
+  take("factor", scaling.factor, given.factor);
+  take("low_freq_factor", scaling.low_freq_factor, given.low_freq_factor);
+  take("high_freq_factor", scaling.high_freq_factor, given.high_freq_factor);
+  take(kOriginalLength, scaling.original_max_position_embeddings, given.original_max_position_embeddings);
+  take("beta_fast", scaling.beta_fast, given.beta_fast);
+  take("beta_slow", scaling.beta_slow, given.beta_slow);
+  take("attention_factor", scaling.attention_factor, given.attention_factor);
+  take("truncate", scaling.truncate, given.truncate);
   if (given.factor == 1 && !given.attention_factor) {
     out.rope_scaling.reset();
-    return;
+  } else {
+    out.rope_scaling = scaling;
   }
-  RopeScaling& scaling = is_new ? out.rope_scaling.emplace(none) : *out.rope_scaling;
-  replace(scaling.factor, given.factor);
-  replace(scaling.low_freq_factor, given.low_freq_factor);
-  replace(scaling.high_freq_factor, given.high_freq_factor);
-  replace(scaling.original_max_position_embeddings, given.original_max_position_embeddings);
-  replace(scaling.beta_fast, given.beta_fast);
-  replace(scaling.beta_slow, given.beta_slow);
-  if (given.attention_factor) scaling.attention_factor = given.attention_factor;
-  replace(scaling.truncate, given.truncate);
 }
 
 std::string scaling_text(const std::optional<RopeScaling>& s) {
