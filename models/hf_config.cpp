@@ -165,15 +165,18 @@ void refuse_other_members(const Json& object, const std::string& name,
 }
 
 // Where it is not given, transformers takes it from both mscales, if both are there and not 0.
-std::optional<double> attention_factor(const Reader& rope, double factor) {
-  if (rope.find("attention_factor")) return rope.positive("attention_factor");
-  double sizes[2];
+void read_attention_factor(const Reader& rope, RopeScaling& scaling) {
+  if (rope.find("attention_factor")) {
+    scaling.attention_factor = rope.positive("attention_factor");
+    return;
+  }
+  double mscales[2];
   for (size_t i = 0; i < 2; ++i) {
     const Json* mscale = rope.find(kMscales[i]);
-    if (!mscale || mscale->as_number(rope.what(kMscales[i])) == 0) return std::nullopt;
-    sizes[i] = 1 + 0.1 * rope.positive(kMscales[i]) * std::log(std::max(factor, 1.0));
+    if (!mscale || mscale->as_number(rope.what(kMscales[i])) == 0) return;
+    mscales[i] = rope.positive(kMscales[i]);
   }
-  return sizes[0] / sizes[1];
+  scaling.mscale = mscales[0], scaling.mscale_all_dim = mscales[1];
 }
 
 // {rope_type | type, rope_theta, factor, ...}. `original`: where it has no original length.
@@ -197,7 +200,7 @@ Rope read_rope_object(const Json& object, const std::string& name, double origin
   } else if (*type == RopeScaling::Type::yarn) {
     scaling.beta_fast = rope.positive("beta_fast", scaling.beta_fast);
     scaling.beta_slow = rope.positive("beta_slow", scaling.beta_slow);
-    scaling.attention_factor = attention_factor(rope, scaling.factor);
+    read_attention_factor(rope, scaling);
     scaling.truncate = !rope.find("truncate") || rope.boolean("truncate");
   }
   return out;

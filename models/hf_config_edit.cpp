@@ -39,6 +39,8 @@ Json scaling_json(const std::optional<RopeScaling>& scaling) {
   if (scaling->type == RopeScaling::Type::yarn) {
     json.set("beta_fast", scaling->beta_fast).set("beta_slow", scaling->beta_slow);
     if (scaling->attention_factor) json.set("attention_factor", *scaling->attention_factor);
+    if (scaling->mscale > 0)
+      json.set("mscale", scaling->mscale).set("mscale_all_dim", scaling->mscale_all_dim);
     if (!scaling->truncate) json.set("truncate", false);
   }
   return json;

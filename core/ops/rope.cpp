@@ -83,7 +83,8 @@ void rope_on_cpu(const Rope& a) {
 
 double attention_factor_of(const RopeScaling& s) {
   if (s.type != RopeScaling::Type::yarn) return 1;
-  return s.attention_factor.value_or(1 + 0.1 * std::log(std::max(s.factor, 1.0)));
+  const auto grown = [&](double by) { return 1 + 0.1 * by * std::log(std::max(s.factor, 1.0)); };
+  return s.attention_factor.value_or(s.mscale == 0 ? grown(1) : grown(s.mscale) / grown(s.mscale_all_dim));
 }
 
 std::string what_is_wrong(const RopeScaling& s, double theta) {

@@ -19,8 +19,10 @@ struct RopeScaling {
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
   double original_max_position_embeddings = 8192;    ///< llama3, yarn
   double beta_fast = 32, beta_slow = 1;              ///< yarn
-  std::optional<double> attention_factor;            ///< yarn; empty: 1 + ln(factor) / 10
-  bool truncate = true;                              ///< yarn: the ramp begins and ends at whole pairs
+  std::optional<double> attention_factor;            ///< yarn; empty: of the next two, by the factor
+  /// yarn: (1 + mscale ln(factor) / 10) / (1 + mscale_all_dim ln(factor) / 10); both 0: 1 + ln(factor) / 10.
+  double mscale = 0, mscale_all_dim = 0;
+  bool truncate = true;  ///< yarn: the ramp begins and ends at whole pairs
   bool operator==(const RopeScaling&) const = default;
 };
 

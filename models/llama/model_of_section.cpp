@@ -92,6 +92,7 @@ void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
   take("beta_slow", scaling.beta_slow, given.beta_slow);
   take("attention_factor", scaling.attention_factor, given.attention_factor);
   take("truncate", scaling.truncate, given.truncate);
+  if (given.attention_factor) scaling.mscale = scaling.mscale_all_dim = 0;  // it stands instead of them
   if (given.factor == 1 && !given.attention_factor) {
     out.rope_scaling.reset();
   } else {

@@ -106,8 +106,8 @@ TEST_CASE("RoPE: a scaling is edited in the form that it has, and what it left o
 TEST_CASE("RoPE: every member of a scaling is written, and read again") {
   const HfConfig plain = parse_hf_config(rope_text(R"("rope_theta":1e4)"), "t");
   // What a new member does not compile in needs a row for it.
-  [[maybe_unused]] const auto& [type, factor, low, high, original, fast, slow, attention, truncate] =
-      RopeScaling{};
+  [[maybe_unused]] const auto& [type, factor, low, high, original, fast, slow, attention, mscale, all_dim,
+                                truncate] = RopeScaling{};
   using Type = RopeScaling::Type;
   const RopeScaling scalings[] = {
       {.type = Type::linear, .factor = 3},
@@ -115,6 +115,7 @@ TEST_CASE("RoPE: every member of a scaling is written, and read again") {
       {.type = Type::yarn, .factor = 3, .original_max_position_embeddings = 77},
       {.type = Type::yarn, .beta_fast = 9, .beta_slow = 3},
       {.type = Type::yarn, .attention_factor = 1.25},
+      {.type = Type::yarn, .mscale = 1.5, .mscale_all_dim = 0.5},
       {.type = Type::yarn, .truncate = false}};
   for (const RopeScaling& scaling : scalings) {
     HfConfig c = plain;

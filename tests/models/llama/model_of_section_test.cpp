@@ -1,5 +1,8 @@
 #include "models/llama/model_of_section.h"
 
+#include <cmath>
+
+#include "models/hf_config.h"
 #include "tests/support/catch.h"
 
 namespace ottava {
@@ -34,6 +37,29 @@ TEST_CASE("keys of model.rope_scaling replace what a model has, or begin another
   CHECK_FALSE(resolved_scaling({.factor = 1}, kYarn));
   CHECK_FALSE(resolved_scaling({.rope_type = Type::yarn, .factor = 1}, {}));
   CHECK(resolved_scaling({.factor = 1, .attention_factor = 1.2}, kYarn)->attention_factor == 1.2);
+}
+
+// As transformers has it of a config.json with that factor.
+TEST_CASE("an attention factor that config.json gives by mscales follows a factor of one's own") {
+  const std::optional<RopeScaling> base =
+      parse_hf_config(R"({"model_type":"llama","hidden_size":64,"num_hidden_layers":2,)"
+                      R"("num_attention_heads":8,"intermediate_size":96,"vocab_size":100,"rope_scaling":)"
+                      R"({"rope_type":"yarn","factor":40,"mscale":1.0,"mscale_all_dim":0.5}})",
+                      "t")
+          .rope_scaling;
+  const auto expected = [](double factor) {
+    return Approx((1 + 0.1 * std::log(factor)) / (1 + 0.05 * std::log(factor)));
+  };
+  CHECK(attention_factor_of(*base) == expected(40));
+  CHECK(attention_factor_of(*resolved_scaling({.factor = 4}, base)) == expected(4));
+  // A factor of one's own stands instead, in what is written, too.
+  const std::optional<RopeScaling> own = resolved_scaling({.factor = 4, .attention_factor = 1.25}, base);
+  CHECK(attention_factor_of(*own) == 1.25);
+  HfConfig written;
+  written.hidden_size = written.num_attention_heads = written.num_key_value_heads = written.head_dim = 64;
+  written.num_hidden_layers = written.intermediate_size = written.vocab_size = 64;
+  written.rope_scaling = own;
+  CHECK((parse_hf_config(to_json(written), "written").rope_scaling == own));
 }
 
 TEST_CASE("keys of model.rope_scaling that do nothing, and what nobody said, are refused") {
