@@ -44,7 +44,7 @@ struct HfConfig {
 /// Reads the text of a config.json: both the older form (rope_theta, rope_scaling, torch_dtype) and the newer
 /// one (rope_parameters, dtype); rope_theta may be inside of rope_scaling too. Throws FileError that begins
 /// with `where` for malformed text, and for every setting that would change the mathematics and is not
-/// supported (another family, rope type, activation, biases, sliding windows, quantized weights, RoPE
+/// supported (another family, rope type, activation, biases, sliding windows of Qwen, quantized weights, RoPE
 /// settings that are not known). No such setting is ignored. A null counts as left out where `transformers`
 /// takes it so, and is refused where it does not.
 HfConfig parse_hf_config(std::string_view text, std::string_view where);

@@ -147,6 +147,8 @@ bool ModelConfig::uses_float8() const { return contains(converters, "quantize.li
 
 namespace {
 
+// What both keys say is refused with its place in the file; what_is_wrong() looks at the scaling that they
+// make together with config.json.
 void check(const RopeScalingConfig& rope, config::Problems& problems) {
   if (rope.low_freq_factor && rope.high_freq_factor && *rope.low_freq_factor >= *rope.high_freq_factor) {
     problems.add("model.rope_scaling.high_freq_factor",

@@ -34,8 +34,8 @@ std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Conf
 std::string kept_products(const DeviceTable& device, std::string_view gemm_cache, const std::string& library,
                           const std::string& gpu);
 
-/// The devices for the ranks of this experiment. A CPU is measured, or was and its rates are kept, unless it
-/// is calibrated, with the calling thread's parallel_threads(), which the caller sets to training.threads if
+/// The devices for the ranks of this experiment. A CPU is measured, or its kept rates are used, unless it is
+/// calibrated, with the calling thread's parallel_threads(), which the caller sets to training.threads if
 /// that is given. Its ranks share its memory, and its peaks as far as their threads share cores.
 Machine planned_machine(const MachineChoice& choice, DeviceTable device, const PlannedExperiment& planned);
 

@@ -28,8 +28,8 @@ struct LongestSequence {
 /// each replaced by its key where that is set, and the tokenizer's vocabulary unless model.vocab_size is set.
 /// With model.dim set the model counts as the user's own: RoPE is the default (theta 500,000, no scaling),
 /// not the flavor's. `values`, if given, receives every property with its origin. Throws ConfigError, also
-/// for a vocabulary smaller than the tokenizer's, for sequences longer than model.max_seq_len, and for a
-/// model of no Hugging Face family.
+/// for a vocabulary smaller than the tokenizer's, for sequences longer than model.max_seq_len or the window
+/// of `base`, and for a model of no Hugging Face family.
 LlamaConfig model_of_section(const ModelConfig& config, const std::optional<LlamaConfig>& base,
                              int64_t tokenizer_vocab, LongestSequence longest,
                              std::vector<ModelValue>* values = nullptr);
