@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <exception>
-#include <string>
 
 #include "core/error.h"
 #include "core/threads/parallel_for.h"
@@ -35,15 +34,19 @@ EncodedSegment encoded_segment(const data::DocumentEncoder& encoder, const data:
   return out;
 }
 
-void for_each_encoded_segment(const data::Corpus& corpus, const data::DocumentEncoder& encoder,
-                              const std::function<void(const EncodedSegment&)>& use) {
+void for_each_segment(const data::Corpus& corpus, const std::function<void(const data::Segment&)>& use) {
   data::Segment segment;
   for (int64_t block = 0; block < corpus.blocks(); ++block) {
     for (data::BlockReader reader(corpus, block); !reader.finished();) {
       reader.next(segment);
-      use(encoded_segment(encoder, segment));
+      use(segment);
     }
   }
+}
+
+void for_each_encoded_segment(const data::Corpus& corpus, const data::DocumentEncoder& encoder,
+                              const std::function<void(const EncodedSegment&)>& use) {
+  for_each_segment(corpus, [&](const data::Segment& segment) { use(encoded_segment(encoder, segment)); });
 }
 
 void refuse_tokenized(std::string_view command, const data::Corpus& corpus) {
@@ -53,6 +56,12 @@ void refuse_tokenized(std::string_view command, const data::Corpus& corpus) {
                       name_of(file.format));
     }
   }
+}
+
+data::Corpus open_text(std::string_view command, const std::string& source) {
+  data::Corpus corpus(data::find_data_files({source}), {.max_text_bytes = data::BlockSizes{}.block_bytes});
+  refuse_tokenized(command, corpus);
+  return corpus;
 }
 
 }  // namespace ottava

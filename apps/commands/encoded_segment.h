@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,10 +20,15 @@ struct EncodedSegment {
 EncodedSegment encoded_segment(const data::DocumentEncoder& encoder, const data::Segment& segment);
 
 /// Gives each segment of a corpus to `use`, in order of its files. Throws what reading and encoding throw.
+void for_each_segment(const data::Corpus& corpus, const std::function<void(const data::Segment&)>& use);
 void for_each_encoded_segment(const data::Corpus& corpus, const data::DocumentEncoder& encoder,
                               const std::function<void(const EncodedSegment&)>& use);
 
 /// Throws a DataError of `command` if a file holds token ids, not text.
 void refuse_tokenized(std::string_view command, const data::Corpus& corpus);
+
+/// What find_data_files() finds, if it is text: refuse_tokenized(). Plain text is one document as far as a
+/// block goes, not pieces to be shuffled.
+data::Corpus open_text(std::string_view command, const std::string& source);
 
 }  // namespace ottava

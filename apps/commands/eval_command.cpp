@@ -48,13 +48,6 @@ Json to_json(const TextLoss& l) {
   return out.set("documents", l.documents);
 }
 
-/// Plain text is one document as far as a block goes, not pieces to be shuffled.
-data::Corpus open_text(const std::string& source) {
-  data::Corpus corpus(data::find_data_files({source}), {.max_text_bytes = data::BlockSizes{}.block_bytes});
-  refuse_tokenized("eval", corpus);
-  return corpus;
-}
-
 /// With a leading token, whether the tokenizer adds BOS or not.
 data::TextEncoder text_encoder(const std::shared_ptr<const Tokenizer>& tokenizer) {
   data::TextEncoder encoder = data::make_text_encoder(tokenizer, {.bos = false, .eos = false});
@@ -120,7 +113,7 @@ void run_eval_command(const EvalCommand& c, std::ostream& out, std::ostream& not
     fail<ConfigError>("eval",
                       "there is nothing to score: give questions as --tasks, texts as --text, or both");
   std::vector<data::Corpus> texts;
-  for (const std::string& source : c.texts) texts.push_back(open_text(source));
+  for (const std::string& source : c.texts) texts.push_back(open_text("eval", source));
   std::vector<std::string> inputs = c.tasks;
   for (const data::Corpus& text : texts)
     for (const data::DataFile& file : text.files()) inputs.push_back(file.path);

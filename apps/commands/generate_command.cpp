@@ -3,11 +3,14 @@
 #include <fmt/ostream.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
+#include <optional>
 #include <utility>
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/compute_dtype.h"
+#include "apps/commands/encoded_segment.h"
 #include "apps/commands/given_output.h"
 #include "apps/commands/given_prompts.h"
 #include "apps/commands/given_text.h"
@@ -73,11 +76,31 @@ struct Prompt {
   std::vector<int32_t> tokens = {};
 };
 
-std::vector<Prompt> prompts_of(const GenerateCommand& c, const SavedModel& model) {
+/// Before a model is read. `source` is that of --prompts, if there is one.
+void require_own_output(const GenerateCommand& c, const std::optional<data::Corpus>& source) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> read{c.prompt_file};
+  if (source)
+    for (const data::DataFile& file : source->files()) read.push_back(file.path);
+  require_named_output(c.json, read);
+  std::error_code none;
+  if (c.json.empty() || !fs::is_directory(c.prompt_source, none)) return;
+  const fs::path file = fs::weakly_canonical(fs::absolute(c.json)),
+                 inside = file.lexically_relative(fs::canonical(c.prompt_source));
+  if (*inside.begin() != "..")
+    fail<FileError>("file",
+                    "cannot write {}: a later run may read it, since it is in {}, the folder of --prompts; "
+                    "name a file outside",
+                    c.json, c.prompt_source);
+}
+
+std::vector<Prompt> prompts_of(const GenerateCommand& c, const std::optional<data::Corpus>& source,
+                               const SavedModel& model) {
   std::vector<Prompt> prompts;
   for (const std::string& text : c.prompts) prompts.push_back({text});
-  if (!c.prompt_source.empty())
-    for (std::string& text : given_prompts(c.prompt_source, c.text_key)) prompts.push_back({std::move(text)});
+  if (source)
+    for (std::string& text : given_prompts(*source, c.prompt_source, c.text_key))
+      prompts.push_back({std::move(text)});
   if (!prompts.empty() && !c.prompt_file.empty())
     fail<ConfigError>("generate",
                       "--prompt-file {} is given beside --prompt or --prompts: give only one of them",
@@ -252,11 +275,13 @@ void write_texts(const GenerateCommand& c, const SavedModel& model, const std::v
 
 void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostream& notes) {
   check(c);
-  require_named_output(c.json, {c.prompt_source, c.prompt_file});
+  std::optional<data::Corpus> source;
+  if (!c.prompt_source.empty()) source.emplace(open_text("generate", c.prompt_source));
+  require_own_output(c, source);
   TextStream{c.stops};  // refuses an empty one before the model is read
   const SavedModel model = open_saved_model("generate", c.checkpoint);
   if (c.is_chat) return converse(c, model, out, notes);
-  const std::vector<Prompt> prompts = prompts_of(c, model);
+  const std::vector<Prompt> prompts = prompts_of(c, source, model);
 
   std::vector<int64_t> lengths;
   for (const Prompt& prompt : prompts) lengths.push_back(std::ssize(prompt.tokens));

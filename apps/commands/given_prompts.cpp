@@ -22,27 +22,21 @@ void add_lines(std::string_view text, std::vector<std::string>& prompts) {
 
 }  // namespace
 
-std::vector<std::string> given_prompts(const std::string& source, const std::string& text_key) {
-  const data::Corpus corpus(data::find_data_files({source}),
-                            {.max_text_bytes = data::BlockSizes{}.block_bytes});
-  refuse_tokenized("generate", corpus);
+std::vector<std::string> given_prompts(const data::Corpus& corpus, const std::string& source,
+                                       const std::string& text_key) {
   const data::DocumentEncoder encoder(corpus, {}, text_key);
   std::vector<std::string> prompts;
   std::string scratch;
-  data::Segment segment;
-  for (int64_t block = 0; block < corpus.blocks(); ++block) {
-    for (data::BlockReader reader(corpus, block); !reader.finished();) {
-      reader.next(segment);
-      for (const data::Document& document : segment.documents) {
-        const std::string_view text = encoder.check(segment, document, scratch).value_or("");
-        if (document.kind == data::Document::Kind::text) {
-          add_lines(text, prompts);
-        } else if (!text.empty()) {
-          prompts.emplace_back(text);
-        }
+  for_each_segment(corpus, [&](const data::Segment& segment) {
+    for (const data::Document& document : segment.documents) {
+      const std::string_view text = encoder.check(segment, document, scratch).value_or("");
+      if (document.kind == data::Document::Kind::text) {
+        add_lines(text, prompts);
+      } else if (!text.empty()) {
+        prompts.emplace_back(text);
       }
     }
-  }
+  });
   if (prompts.empty()) fail<DataError>("generate", "there is no prompt in '{}'", source);
   return prompts;
 }

@@ -3,11 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "core/data/corpus.h"
+
 namespace ottava {
 
-/// The prompts of a file, folder or glob of text or JSON lines (also compressed): the text under `text_key`
-/// of each JSON line, and each line of a text. Lines without any visible character are none. Throws
-/// FileError, and DataError for what is no text, for a bad line, and where there is no prompt.
-std::vector<std::string> given_prompts(const std::string& source, const std::string& text_key);
+/// The prompts of text or JSON lines, which open_text() found as `source`: the text under `text_key` of each
+/// JSON line, and each line of a text. Lines without any visible character are none. Throws FileError, and
+/// DataError for a bad line and where there is no prompt.
+std::vector<std::string> given_prompts(const data::Corpus& corpus, const std::string& source,
+                                       const std::string& text_key);
 
 }  // namespace ottava

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -70,11 +71,17 @@ TEST_CASE("several prompts are continued one after the other, each as it is alon
   CHECK(has(read_file(place / "texts.jsonl"), "\"finish_reason\":\"stop\""));
 
   place.write("none.txt", " \n\n");
+  std::filesystem::create_directory(place / "many");
+  place.write("many/b.jsonl", "{\"text\": \"A cat\"}\n");
   const std::vector<std::pair<std::string, std::string>> refusals = {
       {"--prompt A cat", "cat"},
       {"--prompt A --prompt-file none.txt", "--prompt-file none.txt is given beside --prompt or --prompts"},
       {"--prompts none.txt", "there is no prompt in 'none.txt'"},
       {"--prompts none.txt --json none.txt", "cannot write none.txt: this command reads it"},
+      {"--prompts 'n*.txt' --json none.txt", "cannot write none.txt: this command reads it"},
+      {"--prompts many --json many/b.jsonl", "cannot write many/b.jsonl: this command reads it"},
+      {"--prompts many --json many/../many/new.jsonl",
+       "cannot write many/../many/new.jsonl: a later run may read it"},
       {"--prompts prompts.jsonl", "'prompts.jsonl' line 1, column 16: the object has no key \"text\""},
       {"--chat --prompt A --prompt B", "--chat takes one --prompt, got 2"},
       {"--chat --json texts.jsonl", "--prompts and --json cannot be combined with --chat"}};
