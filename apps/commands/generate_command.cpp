@@ -38,14 +38,25 @@ void check(const GenerateCommand& c) {
   if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto" || c.context))
     fail<ConfigError>("generate",
                       "--system, --chat-template and --context are only for conversations: add --chat");
-  if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty() || !c.prompt_source.empty() || !c.json.empty()))
+  const bool has_text_key = c.text_key != GenerateCommand{}.text_key;
+  if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty() || !c.prompt_source.empty() || has_text_key ||
+                    !c.json.empty()))
     fail<ConfigError>("generate",
-                      "--samples, --prompt-file, --prompts and --json cannot be combined with --chat: remove "
-                      "them, or --chat");
+                      "--samples, --prompt-file, --prompts, --text-key and --json cannot be combined with "
+                      "--chat: remove them, or --chat");
   if (c.is_chat && c.prompts.size() > 1)
     fail<ConfigError>("generate",
                       "--chat takes one --prompt, got {}: pipe in a conversation, a message a line",
                       c.prompts.size());
+  if (c.prompt_source.empty() && has_text_key)
+    fail<ConfigError>(
+        "generate",
+        "--text-key {} is given without --prompts, whose JSON lines it is for: add them, or remove it",
+        c.text_key);
+  if (!c.prompt_file.empty() && !(c.prompts.empty() && c.prompt_source.empty()))
+    fail<ConfigError>("generate",
+                      "--prompt-file {} is given beside --prompt or --prompts: give only one of them",
+                      c.prompt_file);
   if (!(c.sampling.top_p > 0 && c.sampling.top_p <= 1))
     fail<ConfigError>("generate", "--top-p is {}, expected a number in (0, 1]", c.sampling.top_p);
 }
@@ -101,10 +112,6 @@ std::vector<Prompt> prompts_of(const GenerateCommand& c, const std::optional<dat
   if (source)
     for (std::string& text : given_prompts(*source, c.prompt_source, c.text_key))
       prompts.push_back({std::move(text)});
-  if (!prompts.empty() && !c.prompt_file.empty())
-    fail<ConfigError>("generate",
-                      "--prompt-file {} is given beside --prompt or --prompts: give only one of them",
-                      c.prompt_file);
   if (prompts.empty()) prompts.push_back({only_prompt(c)});
   for (size_t i = 0; i < prompts.size(); ++i) {
     Prompt& prompt = prompts[i];

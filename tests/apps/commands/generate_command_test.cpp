@@ -76,6 +76,8 @@ TEST_CASE("several prompts are continued one after the other, each as it is alon
   const std::vector<std::pair<std::string, std::string>> refusals = {
       {"--prompt A cat", "cat"},
       {"--prompt A --prompt-file none.txt", "--prompt-file none.txt is given beside --prompt or --prompts"},
+      {"--prompt A --text-key is", "--text-key is is given without --prompts"},
+      {"--chat --text-key is", "--text-key and --json cannot be combined with --chat"},
       {"--prompts none.txt", "there is no prompt in 'none.txt'"},
       {"--prompts none.txt --json none.txt", "cannot write none.txt: this command reads it"},
       {"--prompts 'n*.txt' --json none.txt", "cannot write none.txt: this command reads it"},
@@ -84,9 +86,12 @@ TEST_CASE("several prompts are continued one after the other, each as it is alon
        "cannot write many/../many/new.jsonl: a later run may read it"},
       {"--prompts prompts.jsonl", "'prompts.jsonl' line 1, column 16: the object has no key \"text\""},
       {"--chat --prompt A --prompt B", "--chat takes one --prompt, got 2"},
-      {"--chat --json texts.jsonl", "--prompts and --json cannot be combined with --chat"}};
+      {"--chat --json texts.jsonl", "--prompts, --text-key and --json cannot be combined with --chat"}};
   for (const auto& [arguments, message] : refusals) {
     INFO(arguments);
     CHECK_THAT(generated(arguments, "&1"), Catch::Contains(message));
   }
+  // Before a model is looked for.
+  CHECK_THAT(place.run("generate --checkpoint nowhere --prompt A --prompt-file none.txt").output,
+             Catch::Contains("--prompt-file none.txt is given beside --prompt or --prompts"));
 }
