@@ -249,7 +249,8 @@ void write_texts(const GenerateCommand& c, const SavedModel& model, const std::v
   AnswerOptions options = answer_options(c, model);
   const Stopwatch watch;
   int64_t drawn = 0, given = 0;
-  std::string lines;
+  std::optional<OutputLines> lines;
+  if (!c.json.empty()) lines.emplace(c.json);
   const auto nth = [](const char* what, int64_t i, int64_t of) {
     return of > 1 ? fmt::format("{} {} of {}", what, i + 1, of) : "";
   };
@@ -268,14 +269,13 @@ void write_texts(const GenerateCommand& c, const SavedModel& model, const std::v
       const Answer answer =
           write_answer(options, *model.tokenizer, generator, generator.prompt(prompt.tokens), text, out);
       drawn += answer.drawn;
-      if (!c.json.empty()) lines += to_json(prompt, sample + 1, answer).dump() + "\n";
+      if (lines) lines->append(to_json(prompt, sample + 1, answer).dump());
     }
   }
   const double seconds = watch.seconds();
   notes << fmt::format("{} after {} of {} in {:.2f} s: {:.1f} tokens/s\n", counted(drawn, "token"),
                        prompts.size() == 1 ? "a prompt" : fmt::format("{} prompts", prompts.size()), given,
                        seconds, drawn / seconds);
-  if (!c.json.empty()) write_output_file(c.json, lines);
 }
 
 }  // namespace
@@ -346,10 +346,10 @@ void add_generate_command(Command& commands) {
       .option("--seed", o->seed,
               "random seed of the sampling; a prompt gets the same text whatever prompts stand beside it")
       .within(0)
-      .option(
-          "--json", o->json,
-          "write the texts to this file, a JSON object a line: prompt, sample, text, tokens, finish_reason "
-          "(stop or length)")
+      .option("--json", o->json,
+              "write the texts to this file as they are made, a JSON object a line: prompt, sample, text, "
+              "tokens, "
+              "finish_reason (stop or length)")
       .option("--device", o->device, "device to run on: auto, cpu, cuda, or cuda:N for GPU number N")
       .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run([o] {

@@ -33,7 +33,7 @@ struct GenerateCommand {
   double repetition_penalty = 1;   ///< for tokens of the prompt and those that were added; 1: none
   std::vector<std::string> stops;  ///< the text ends before the first of these that the model adds
   uint64_t seed = 0;               ///< sample i of every prompt draws from stream i of it
-  std::string json;                ///< file for the texts, an object a line
+  std::string json;  ///< file for the texts, an object a line, begun anew; each line once it is made
   bool is_chat = false;
   std::string system, chat_template = "auto";
   /// Most tokens of a conversation, answers included; absent: 4096, or the model's length if that is less.
@@ -42,9 +42,9 @@ struct GenerateCommand {
   std::string dtype = "bfloat16";
 };
 /// Writes a line to `notes` if the model's length may be exceeded and, without `--chat`, one at the end:
-/// tokens and tokens/s. Throws ConfigError, FileError and MemoryError before anything is printed; later
-/// NumericsError for logits that are not finite, and ConfigError for a conversation that its context does not
-/// hold.
+/// tokens and tokens/s. Throws ConfigError, DataError, FileError and MemoryError before a text is printed;
+/// later NumericsError for logits that are not finite, FileError where `json` cannot be written, and
+/// ConfigError for a conversation that its context does not hold.
 void run_generate_command(const GenerateCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_generate_command(Command& commands);

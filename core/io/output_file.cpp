@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "core/error.h"
 #include "core/io/atomic_file.h"
-#include "core/io/descriptor.h"
 #include "core/io/uninterrupted.h"
 
 namespace ottava {
@@ -44,9 +44,16 @@ bool is_written_into(const std::string& path) {
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-void write_into(const std::string& path, std::string_view content) {
-  const Descriptor file(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY); }));
+// `flags` besides those that every file has here.
+Descriptor open_output(const std::string& path, int flags) {
+  constexpr mode_t kMode = 0666;
+  Descriptor file(
+      uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | flags, kMode); }));
   if (!file.is_open()) fail_to_write(path);
+  return file;
+}
+
+void write_all(const Descriptor& file, const std::string& path, std::string_view content) {
   while (!content.empty()) {
     const ssize_t wrote = uninterrupted([&] { return ::write(file, content.data(), content.size()); });
     if (wrote < 0) fail_to_write(path);
@@ -57,9 +64,14 @@ void write_into(const std::string& path, std::string_view content) {
 }  // namespace
 
 void write_output_file(const std::string& path, std::string_view content) {
-  if (is_written_into(path)) return write_into(path, content);
+  if (is_written_into(path)) return write_all(open_output(path, 0), path, content);
   write_file_atomically(behind_links(path).string(), content);
 }
+
+OutputLines::OutputLines(std::string path)
+    : path_(std::move(path)), file_(open_output(path_, O_CREAT | O_TRUNC | O_APPEND)) {}
+
+void OutputLines::append(std::string line) { write_all(file_, path_, line += '\n'); }
 
 void require_writable(const std::string& path) {
   std::error_code none;

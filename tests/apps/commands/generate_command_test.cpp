@@ -1,5 +1,8 @@
+#include "apps/commands/generate_command.h"
+
 #include <algorithm>
 #include <filesystem>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -13,6 +16,38 @@
 
 using namespace ottava;
 using namespace ottava::test;
+
+namespace {
+
+/// Looks at a file at the moment in which a text begins.
+struct AtText : std::stringbuf {
+  AtText(std::string at, std::string file) : text(std::move(at)), path(std::move(file)) {}
+  int sync() override {
+    if (lines < 0 && has(str(), text)) lines = std::ranges::count(read_file(path), '\n');
+    return 0;
+  }
+  std::string text, path;
+  int64_t lines = -1;
+};
+
+}  // namespace
+
+TEST_CASE("a text is in the file of generate before the next one begins") {
+  Workplace place;
+  REQUIRE(place.run("train tiny.yaml").exit_code == 0);
+  place.write("texts.jsonl", "of\nan\nearlier\nrun\n");
+  AtText at("==> prompt 2 of 2 <==\n", place / "texts.jsonl");
+  std::ostream out(&at);
+  std::ostringstream notes;
+  run_generate_command({.checkpoint = place / "out",
+                        .prompts = {"A cat", "B"},
+                        .max_tokens = 4,
+                        .json = place / "texts.jsonl",
+                        .device = "cpu"},
+                       out, notes);
+  CHECK(at.lines == 1);
+  CHECK(std::ranges::count(read_file(place / "texts.jsonl"), '\n') == 2);
+}
 
 TEST_CASE("several prompts are continued one after the other, each as it is alone") {
   Workplace place;

@@ -183,6 +183,24 @@ TEST_CASE("output files: a link and what it leads to stay, and a pipe gets what 
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 6);
 }
 
+TEST_CASE("output lines: a file is begun anew, also behind a link, and each line is there once it is made") {
+  TemporaryFolder folder;
+  write_output_file(folder / "file", "before\n");
+  fs::create_symlink("file", folder / "link");
+  OutputLines lines(folder / "link");
+  CHECK(read_file(folder / "file").empty());
+  for (const char* expected : {"one\n", "one\ntwo\n"}) {
+    lines.append(std::string(expected).ends_with("two\n") ? "two" : "one");
+    CHECK(read_file(folder / "file") == expected);
+  }
+  CHECK(fs::is_symlink(folder / "link"));
+  OutputLines(folder / "new").append("one");
+  CHECK(read_file(folder / "new") == "one\n");
+  CHECK_THROWS_WITH(OutputLines(folder / "no/file"), Contains("no/file: No such file or directory"));
+  CHECK_THROWS_WITH(OutputLines("/dev/full").append("one"),
+                    Contains("cannot write /dev/full: No space left on device"));
+}
+
 TEST_CASE("atomic files: what killed processes left is removed, what another may be writing stays") {
   TemporaryFolder folder;
   const std::string old = folder / "rank_0.json.tmp0123456789abcdef";
