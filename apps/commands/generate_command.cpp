@@ -106,12 +106,16 @@ void require_own_output(const GenerateCommand& c, const std::optional<data::Corp
 }
 
 std::vector<Prompt> prompts_of(const GenerateCommand& c, const std::optional<data::Corpus>& source,
-                               const SavedModel& model) {
+                               const SavedModel& model, std::ostream& notes) {
   std::vector<Prompt> prompts;
   for (const std::string& text : c.prompts) prompts.push_back({text});
-  if (source)
-    for (std::string& text : given_prompts(*source, c.prompt_source, c.text_key))
-      prompts.push_back({std::move(text)});
+  if (source) {
+    GivenPrompts given = given_prompts(*source, c.prompt_source, c.text_key);
+    for (std::string& text : given.texts) prompts.push_back({std::move(text)});
+    if (given.left_out > 0)
+      notes << fmt::format("left out of '{}': {} without a visible character\n", c.prompt_source,
+                           counted(given.left_out, "line"));
+  }
   if (prompts.empty()) prompts.push_back({only_prompt(c)});
   for (size_t i = 0; i < prompts.size(); ++i) {
     Prompt& prompt = prompts[i];
@@ -288,7 +292,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   TextStream{c.stops};  // refuses an empty one before the model is read
   const SavedModel model = open_saved_model("generate", c.checkpoint);
   if (c.is_chat) return converse(c, model, out, notes);
-  const std::vector<Prompt> prompts = prompts_of(c, source, model);
+  const std::vector<Prompt> prompts = prompts_of(c, source, model, notes);
 
   std::vector<int64_t> lengths;
   for (const Prompt& prompt : prompts) lengths.push_back(std::ssize(prompt.tokens));

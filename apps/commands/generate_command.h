@@ -41,10 +41,11 @@ struct GenerateCommand {
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-/// Writes a line to `notes` if the model's length may be exceeded and, without `--chat`, one at the end:
-/// tokens and tokens/s. Throws ConfigError, DataError, FileError and MemoryError before a text is printed;
-/// later NumericsError for logits that are not finite, FileError where `json` cannot be written, and
-/// ConfigError for a conversation that its context does not hold.
+/// Writes a line to `notes` if lines of `prompt_source` are left out, one if the model's length may be
+/// exceeded and, without `--chat`, one at the end: tokens and tokens/s. Throws ConfigError, DataError,
+/// FileError and MemoryError before a text is printed; later NumericsError for logits that are not finite,
+/// FileError where `json` cannot be written, and ConfigError for a conversation that its context does not
+/// hold.
 void run_generate_command(const GenerateCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_generate_command(Command& commands);

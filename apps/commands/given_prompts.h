@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -7,10 +8,14 @@
 
 namespace ottava {
 
+struct GivenPrompts {
+  std::vector<std::string> texts;
+  int64_t left_out = 0;  ///< lines without any visible character, which are no prompts
+};
 /// The prompts of text or JSON lines, which open_text() found as `source`: the text under `text_key` of each
-/// JSON line, and each line of a text. Lines without any visible character are none. Throws FileError, and
+/// JSON line, and each line of a text. Throws FileError, and
 /// DataError for a bad line and where there is no prompt.
-std::vector<std::string> given_prompts(const data::Corpus& corpus, const std::string& source,
-                                       const std::string& text_key);
+GivenPrompts given_prompts(const data::Corpus& corpus, const std::string& source,
+                           const std::string& text_key);
 
 }  // namespace ottava

@@ -91,6 +91,13 @@ TEST_CASE("several prompts are continued one after the other, each as it is alon
   place.write("prompts.jsonl",
               "{\"is\": \"A cat\"}\n{\"is\": \"Some dogs, and birds\"}\n\n{\"is\": \"B\"}\n");
   CHECK(generated("--prompts prompts.jsonl --text-key is") == expected);
+  place.write("blank.jsonl",
+              "{\"text\": \"\"}\n{\"text\": \"A cat\"}\n{\"text\": \" \\n\"}\n"
+              "{\"text\": \"Some dogs, and birds\"}\n{\"text\": \"B\"}\n");
+  CHECK(generated("--prompts blank.jsonl") == expected);
+  for (const char* file : {"blank.jsonl", "prompts.txt"})
+    CHECK(has(generated(std::string("--prompts ") + file, "&1"),
+              "left out of '" + std::string(file) + "': 2 lines without a visible character\n"));
   place.write("both.jsonl", "{\"text\": \"two\\nlines\"}\n");
   CHECK(generated("--prompts both.jsonl").starts_with("two\nlines"));
 
