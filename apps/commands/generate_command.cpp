@@ -277,9 +277,11 @@ void write_texts(const GenerateCommand& c, const SavedModel& model, const std::v
     }
   }
   const double seconds = watch.seconds();
-  notes << fmt::format("{} after {} of {} in {:.2f} s: {:.1f} tokens/s\n", counted(drawn, "token"),
-                       prompts.size() == 1 ? "a prompt" : fmt::format("{} prompts", prompts.size()), given,
-                       seconds, drawn / seconds);
+  const std::string after = prompts.size() == 1
+                                ? fmt::format("a prompt of {}", given)
+                                : fmt::format("{} prompts of {} in all,", prompts.size(), given);
+  notes << fmt::format("{} after {} in {:.2f} s: {:.1f} tokens/s\n", counted(drawn, "token"), after, seconds,
+                       drawn / seconds);
 }
 
 }  // namespace
