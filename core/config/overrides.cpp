@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/config/reader.h"
+#include "core/contains.h"
 #include "core/text/listed.h"
 
 namespace ottava::config {
@@ -65,19 +65,21 @@ void Reader::read_overrides(const std::vector<std::string>& arguments) {
   last_wins_ = true;
   for (size_t i = 0; i < arguments.size();) i += read_override(arguments, i);
   last_wins_ = false;
-  for (auto& [path, texts] : overrides_) note_repeated(path, std::move(texts));
+  for (const auto& [path, texts] : overrides_) note_repeated(path, texts);
   overrides_.clear();
 }
 
-void Reader::note_repeated(const std::string& path, std::vector<std::string> texts) {
-  const std::string last = texts.back();
+void Reader::note_repeated(const std::string& path, const std::vector<std::string>& texts) {
+  const std::string& last = texts.back();
   const size_t times = texts.size();
-  std::erase(texts, last);
-  if (texts.empty()) return;
+  std::vector<std::string> others;
+  for (const std::string& text : texts)
+    if (text != last && !contains(others, text)) others.push_back(text);
+  if (others.empty()) return;
   const auto quoted = [](const std::string& text) { return text.empty() ? "\"\"" : text; };
   notes_.push_back(fmt::format("--{} is given {}: {} is used, {} {} not", path,
                                times == 2 ? "twice" : fmt::format("{} times", times), quoted(last),
-                               listed(texts, quoted), texts.size() == 1 ? "is" : "are"));
+                               listed(others, quoted), others.size() == 1 ? "is" : "are"));
 }
 
 /// Returns how many arguments it took.

@@ -20,7 +20,7 @@ class Reader {
   void read(const Value& tree);
   /// Reads `--section.key value` and `--section.key=value`; booleans also as `--section.key` and
   /// `--section.no_key`; lists as a,b,c or [a, b]. Hyphens in names count as underscores. Of several, the
-  /// last wins, and a note says so.
+  /// last wins; where they differ, a note says so.
   void read_overrides(const std::vector<std::string>& arguments);
   /// Decides fates: adds a problem per refused setting and returns one line per renamed one, one per
   /// option that was given several values, and one per reason for which keys are noted.
@@ -37,7 +37,7 @@ class Reader {
   void finish(Section& section);
   void finish(Field& field);
   void note(const Field& field);
-  void note_repeated(const std::string& path, std::vector<std::string> texts);
+  void note_repeated(const std::string& path, const std::vector<std::string>& texts);
   size_t read_override(const std::vector<std::string>& arguments, size_t i);
 
   Section& root_;

@@ -42,6 +42,8 @@ TEST_CASE("an option that is given several values has a note of which is used", 
   CHECK(notes({"--outer.inner.count=10", "--outer.inner.rate", "1", "--outer.inner.count=20",
                "--outer.inner.count", "30"}) ==
         Lines{"--outer.inner.count is given 3 times: 30 is used, 10, 20 are not"});
+  CHECK(notes({"--outer.inner.count=1", "--outer.inner.count=1", "--outer.inner.count=2"}) ==
+        Lines{"--outer.inner.count is given 3 times: 2 is used, 1 is not"});
   CHECK(notes({"--outer.inner.flag", "--outer.inner.no-flag"}) ==
         Lines{"--outer.inner.flag is given twice: false is used, true is not"});
   CHECK(notes({"--outer.inner.name", "a", "--outer.inner.name="}) ==
