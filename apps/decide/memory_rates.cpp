@@ -9,6 +9,7 @@
 
 #include "apps/decide/cpu_rates.h"
 #include "apps/decide/workbench.h"
+#include "apps/devices/available_memory.h"
 #include "core/ops/elementwise.h"
 #include "parallel/comm/agree.h"
 
@@ -31,7 +32,8 @@ BestRun best_update(const Repeats& repeats, int64_t bytes) {
   return best_run(stream, repeats, [&] { add(stream, sum, addend, sum); });
 }
 
-// What is kept, else measured by all ranks at once, of whom the slowest counts.
+// What is kept, else measured by all ranks at once. The slowest rank counts, of what is kept too: files of
+// several machines differ.
 struct KeptRate {
   std::string name;
   const char* what;  ///< in the file
@@ -43,15 +45,15 @@ double per_second(const KeptRate& rate, const MeasurementCache& cache, Communica
   constexpr int kLeastRuns = 7;
   const Decisions kept = cache.read();
   const Decisions::Entry* before = kept.find(rate.name);
-  double is_open = is_settled(before) ? 0 : 1;
-  reduce_on_host(ranks, view_of(&is_open, {1}), "kept rates of memory", ReduceOp::max);
-  if (is_open == 0) return rate_of(before);
-  const bool may_take_longer = !before && !cache.file().empty();
-  const BestRun best =
-      rate.best_run({.seconds = may_take_longer ? kSecondsIfKept : 0, .least_runs = kLeastRuns});
+  const bool is_open = !is_settled(before), may_take_longer = !before && !cache.file().empty();
+  double most[] = {is_open ? 1.0 : 0.0, may_take_longer ? 1.0 : 0.0, -rate_of(before)};
+  reduce_on_host(ranks, view_of(most, {3}), "kept rates of memory", ReduceOp::max);
+  const double least_kept = -most[2];
+  if (most[0] == 0) return least_kept;
+  const BestRun best = rate.best_run({.seconds = most[1] > 0 ? kSecondsIfKept : 0, .least_runs = kLeastRuns});
   double slowest[] = {best.seconds, best.is_disturbed ? 1.0 : 0.0};
   reduce_on_host(ranks, view_of(slowest, {2}), "rates of memory", ReduceOp::max);
-  const Decisions::Entry found = rate_entry(rate.name, std::max(rate.bytes / slowest[0], rate_of(before)),
+  const Decisions::Entry found = rate_entry(rate.name, std::max(rate.bytes / slowest[0], least_kept),
                                             slowest[1] > 0 && !is_settled(before), rate.what);
   cache.write({found});
   return rate_of(&found);  // in the digits that later runs will read
@@ -59,12 +61,14 @@ double per_second(const KeptRate& rate, const MeasurementCache& cache, Communica
 
 }  // namespace
 
-MemoryRates memory_rates(std::string_view setting, int64_t bytes, Communicator& ranks) {
+MemoryRates memory_rates(std::string_view setting, int64_t bytes, Communicator& ranks,
+                         const std::string& host) {
   constexpr int64_t kMiB = 1 << 20;
   const auto mib = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes + kMiB - 1) / kMiB)));
   const int64_t rounded = mib * kMiB;
+  const int64_t sharers = ranks_that_share(host, ranks);
   const std::string of =
-      fmt::format("{} MiB{}", mib, ranks.size() > 1 ? fmt::format(" by each of {} ranks", ranks.size()) : "");
+      fmt::format("{} MiB{}", mib, sharers > 1 ? fmt::format(" by each of {} ranks", sharers) : "");
   const MeasurementCache cache = cpu_rates(setting);
   const KeptRate copy{.name = "copy of " + of,
                       .what = "bytes/s of the fastest copy",

@@ -41,16 +41,15 @@ int64_t left_by_limits() {
   return std::min(left_of(RLIMIT_AS, size), left_of(RLIMIT_DATA, data));
 }
 
-/// How many ranks share what has this name. No rank returns before all have called it.
-int64_t ranks_that_share(const std::string& name, Communicator& control) {
-  if (control.size() == 1) return 1;
-  return std::ranges::count(CommunicatorBootstrap(control).all_gather(name), name);
-}
-
 }  // namespace
 
 int64_t share_of_gpu(int64_t free_bytes, int64_t ranks) {
   return std::max<int64_t>(free_bytes / ranks - kGpuLibraryBytes, 0);
+}
+
+int64_t ranks_that_share(const std::string& name, Communicator& control) {
+  if (control.size() == 1) return 1;
+  return std::ranges::count(CommunicatorBootstrap(control).all_gather(name), name);
 }
 
 int64_t memory_for_rank(Device device, Communicator& control) {

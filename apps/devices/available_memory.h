@@ -22,6 +22,10 @@ int64_t share_of_gpu(int64_t free_bytes, int64_t ranks);
 /// the call.
 int64_t memory_for_rank(Device device, Communicator& control);
 
+/// How many ranks share what has this name, as the memory of a machine has its host's. Every rank of
+/// `control` makes the call, and none returns before all have.
+int64_t ranks_that_share(const std::string& name, Communicator& control);
+
 /// Bytes of the GPU that are in use, by any process.
 int64_t gpu_bytes_in_use(Device device);
 /// What a rank has taken of its GPU: the plan's block, and memory besides, which is negative if other

@@ -105,6 +105,33 @@ TEST_CASE("ranks that share a memory measure it all at once, and take the slowes
   keep_rates(first.path(), "2e+06");
   keep_rates(second.path(), "3e+06");
   run();
-  CHECK(of[0].copied == 2e6);
-  CHECK(of[1].updated == 3e6);
+  for (const MemoryRates& rates : of) {
+    CHECK(rates.copied == 2e6);
+    CHECK(rates.updated == 2e6);
+  }
+  // Of rates that have to be measured again, too, every rank gets the same.
+  keep_rates(first.path(), "2e+18", true);
+  keep_rates(second.path(), "3e+18", true);
+  run();
+  for (const MemoryRates& rates : of) {
+    CHECK(rates.copied == 2e18);
+    CHECK(rates.updated == 2e18);
+  }
+}
+
+TEST_CASE("rates of memory are kept for the ranks of one machine, and every rank gets the slowest one's") {
+  const ThreadsFor one(1);
+  const TemporaryFolder two_ranks, one_rank;
+  std::array<MemoryRates, 3> of{};
+  run_thread_ranks({.ranks = 3}, [&](Communicator& world) {
+    const bool is_alone = world.rank() == 1;
+    of[world.rank()] =
+        memory_rates((is_alone ? one_rank : two_ranks).path(), 4 * kMiB, world, is_alone ? "one" : "two");
+  });
+  CHECK(kept_rates(two_ranks.path()).find("copy of 4 MiB by each of 2 ranks") != nullptr);
+  CHECK(kept_rates(one_rank.path()).find("copy of 4 MiB") != nullptr);
+  for (const MemoryRates& rates : of) {
+    CHECK(rates.copied == of[0].copied);
+    CHECK(rates.updated == of[0].updated);
+  }
 }
