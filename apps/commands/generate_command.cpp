@@ -354,8 +354,7 @@ void add_generate_command(Command& commands) {
       .within(0)
       .option("--json", o->json,
               "write the texts to this file as they are made, a JSON object a line: prompt, sample, text, "
-              "tokens, "
-              "finish_reason (stop or length)")
+              "tokens, finish_reason (stop or length)")
       .option("--device", o->device, "device to run on: auto, cpu, cuda, or cuda:N for GPU number N")
       .option("--dtype", o->dtype, "dtype of computation: bfloat16 or float32")
       .run([o] {
