@@ -70,7 +70,7 @@ TEST_CASE("several prompts are continued one after the other, each as it is alon
   }
   CHECK(generated(each + "--json texts.jsonl") == expected);
   CHECK_THAT(generated(each, "&1"),
-             Catch::Matches("[^]*36 tokens after 3 prompts of [0-9]+ in all, in [^]*"));
+             Catch::Matchers::Matches("[^]*36 tokens after 3 prompts of [0-9]+ in all, in [^]*"));
 
   std::istringstream lines(read_file(place / "texts.jsonl"));
   std::string line;
