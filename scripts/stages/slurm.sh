@@ -23,12 +23,12 @@ in_root slurm root bash -ec 'export DEBIAN_FRONTEND=noninteractive; apt-get upda
   >"$packages/log" 2>&1 || { cat "$packages/log"; exit 1; }
 user_in slurm user
 home=$root/home/user
-rm -rf "$home/work"
-mkdir -p "$home/work/build"
-ln -s /usr/bin/ottava "$home/work/build/ottava"
-cp scripts/slurm_example.sbatch scripts/stages/slurm_jobs.sh "$home/work/"
-for i in $(seq 20000); do echo "The dog number $i sees the dog number $((i + 1))."; done >"$home/work/text.txt"
-chown -R --reference="$home" "$home/work"
+rm -rf "$home/jobs"
+mkdir -p "$home/jobs/build"
+ln -s /usr/bin/ottava "$home/jobs/build/ottava"
+cp scripts/slurm_example.sbatch scripts/stages/slurm_jobs.sh "$home/jobs/"
+for i in $(seq 20000); do echo "The dog number $i sees the dog number $((i + 1))."; done >"$home/jobs/text.txt"
+chown -R --reference="$home" "$home/jobs"
 
 node=$(hostname -s)
 echo "127.0.0.1 localhost $node" >"$root/etc/hosts"
@@ -56,4 +56,4 @@ in_root slurm root bash -ec '
   su -s /bin/sh munge -c munged
   slurmctld
   slurmd
-  su --login user --command "cd work && bash slurm_jobs.sh"' || { tail -n 20 "$root"/var/log/slurm/*.log; exit 1; }
+  su --login user --command "cd jobs && bash slurm_jobs.sh"' || { tail -n 20 "$root"/var/log/slurm/*.log; exit 1; }
