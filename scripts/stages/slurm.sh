@@ -49,7 +49,8 @@ SlurmdLogFile=/var/log/slurm/node.log
 NodeName=$node CPUs=2
 PartitionName=all Nodes=$node Default=YES OverSubscribe=FORCE:4
 EOF
-rm -rf "$root"/var/lib/slurm/{state,node} "$root"/var/log/slurm/*
+# A killed job leaves a folder of its number in /tmp, where the next start's job of that number does not begin.
+rm -rf "$root"/var/lib/slurm/{state,node} "$root"/var/log/slurm/* "$root"/tmp/spmix_appdir_*
 mkdir -p "$root"/var/lib/slurm/{state,node} "$root"/var/log/slurm
 in_root slurm root bash -ec '
   install -d -o munge -g munge /run/munge
