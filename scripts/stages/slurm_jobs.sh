@@ -15,7 +15,11 @@ field() { scontrol show job "$1" | grep -o "$2=[^ ]*" | cut -d= -f2; }
 # log JOB, has JOB TEXT: the log of a job, by its number
 log() { echo ./*-"$1".log; }
 has() { grep -q "$2" "$(log "$1")"; }
-ended() { [[ $(field "$1" JobState) != @(PENDING|RUNNING|COMPLETING) ]]; }
+ended() {  # no state: the controller was too busy to answer
+  local state
+  state=$(field "$1" JobState)
+  [[ -n $state && $state != @(PENDING|RUNNING|COMPLETING) ]]
+}
 
 srun_line='exec srun .*'
 variant() { sed "s|^$srun_line|$2|" slurm_example.sbatch >"$1.sbatch"; }
